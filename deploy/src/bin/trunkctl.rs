@@ -1,0 +1,2 @@
+//! The operator tool.
+fn main() {}

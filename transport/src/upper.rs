@@ -1,0 +1,228 @@
+//! The seam between a poller and the protocol that rides on it.
+//!
+//! A poller thread owns one [`Upper`] (the RPC layer's per-poller half) and calls it for every
+//! message, outcome and change of a peer; the upper half acts through the [`Carrier`] that each
+//! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
+
+use bytes::Bytes;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Position of a poller within its node, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PollerIndex(pub u16);
+
+/// A peer node as this poller knows it. A key stays the same over reconnects and is never given
+/// to another peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerKey(pub u64);
+
+/// The upper half's own number for a message it sends; comes back with the outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// Where a message came from: answers go back to the same peer and poller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The node.
+    pub peer: PeerKey,
+    /// The poller there that sent it.
+    pub poller: PollerIndex,
+}
+
+/// A message to send.
+#[derive(Debug)]
+pub struct Outgoing<'a> {
+    /// To which node.
+    pub peer: PeerKey,
+    /// To which poller there; `None` lets the carrier choose (it spreads calls over the peer's
+    /// pollers, preferring the one that is cheapest to reach).
+    pub poller: Option<PollerIndex>,
+    /// First part: copied before `send` returns.
+    pub head: &'a [u8],
+    /// Second part, directly behind the first at the receiver; sent without a copy when it lies
+    /// in registered memory and is large. May be empty.
+    pub body: Bytes,
+    /// Comes back in [`Upper::sent`].
+    pub token: Token,
+    /// After this the message is given up if it has not left yet.
+    pub deadline: Option<Instant>,
+}
+
+/// Why a message was not taken at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// It is larger than the node's `max_message_bytes` (or the peer's).
+    #[error("message of {bytes} bytes exceeds the limit of {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too much waits for this peer already.
+    #[error("the queue to this peer is full")]
+    QueueFull,
+    /// The node shuts down, or the key is unknown.
+    #[error("no such peer, or the node is shutting down")]
+    NoPeer,
+}
+
+/// How sending a message ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// It lies in the peer's memory; the peer's program may not have looked at it yet.
+    Delivered,
+    /// It did not get there, or nobody knows.
+    Failed(SendFailure),
+}
+
+/// Why a message failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendFailure {
+    /// `false` is a guarantee that the peer has not seen it; `true` may be cautious.
+    pub may_have_arrived: bool,
+    /// Why.
+    pub cause: PeerDown,
+}
+
+/// Why a peer is unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerDown {
+    /// Nobody answers at its address.
+    #[error("the peer does not answer")]
+    Unreachable,
+    /// It answers, but nobody listens on that port.
+    #[error("nobody listens on that port at the peer")]
+    NotListening,
+    /// It refused the session: version, authentication or limits.
+    #[error("the peer refused the session: {0}")]
+    Refused(&'static str),
+    /// It stopped answering.
+    #[error("the peer stopped answering")]
+    Died,
+    /// It said goodbye.
+    #[error("the peer closed the session")]
+    Closed,
+    /// It came back as another incarnation.
+    #[error("the peer was restarted")]
+    Restarted,
+    /// It broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Misbehaved(&'static str),
+    /// The message's deadline passed before it could leave.
+    #[error("the deadline passed before the message could leave")]
+    Deadline,
+    /// It was cancelled before it left.
+    #[error("cancelled")]
+    Cancelled,
+    /// Buffers for large messages were used up at the peer until the deadline.
+    #[error("no buffer for the message became free in time")]
+    ResourceExhausted,
+    /// This node shuts down.
+    #[error("this node is shutting down")]
+    ShuttingDown,
+    /// The local device failed.
+    #[error("the local device failed")]
+    DeviceFailed,
+}
+
+/// A change of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// A session is up. `epoch` tells incarnations of the peer apart.
+    Up {
+        /// Random number of the incarnation.
+        epoch: u64,
+        /// Pollers it has.
+        pollers: u16,
+    },
+    /// The session ended; each message under way has had its [`Upper::sent`] before this.
+    Down {
+        /// Why.
+        cause: PeerDown,
+    },
+}
+
+/// A received message. It may lend a registered receive buffer, which goes back to its poller
+/// when the message, or the `Bytes` made from it, is dropped, on any thread.
+#[derive(Debug)]
+pub struct Message(Bytes);
+
+impl Message {
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The same as shared bytes; costs at most one allocation and no copy.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+impl From<Bytes> for Message {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+/// What a poller does for its upper half. Nothing here blocks.
+pub trait Carrier {
+    /// Now: one clock read per batch of the poller's loop.
+    fn now(&self) -> Instant;
+
+    /// Which poller this is.
+    fn poller(&self) -> PollerIndex;
+
+    /// How many pollers this node has.
+    fn pollers(&self) -> u16;
+
+    /// The key of the node that listens at `address`. Starts to connect when there is no session,
+    /// and again, with backoff, whenever something waits to be sent.
+    fn peer(&mut self, address: SocketAddr) -> PeerKey;
+
+    /// Takes a message; its outcome comes to [`Upper::sent`], exactly once, and never from
+    /// inside this call. While there is no session yet it waits in a bounded queue.
+    ///
+    /// # Errors
+    /// When it was not taken; then no outcome comes.
+    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError>;
+
+    /// Gives up a message that has not left yet; its outcome is then `Cancelled`. Does nothing
+    /// when it has left.
+    fn cancel(&mut self, token: Token);
+
+    /// Largest message to any peer, head and body together.
+    fn max_message_bytes(&self) -> usize;
+}
+
+/// The protocol above a poller.
+pub trait Upper: 'static {
+    /// A message came.
+    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message);
+
+    /// A message that was sent has its outcome.
+    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
+
+    /// A peer changed.
+    fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
+
+    /// Its turn in the poller's loop: take from queues, run ready tasks, fire timers up to
+    /// `carrier.now()`. Answers whether it did anything.
+    fn run(&mut self, carrier: &mut dyn Carrier) -> bool;
+
+    /// When it must run next even if nothing happens.
+    fn next_timer(&self) -> Option<Instant>;
+
+    /// Whether it has work that must not wait for a sleep (checked after the poller announced
+    /// that it goes to sleep).
+    fn is_ready(&self) -> bool;
+
+    /// The node shuts down; what is open should end soon. Called once.
+    fn shutdown(&mut self, carrier: &mut dyn Carrier);
+}

@@ -1,0 +1,15 @@
+//! Completion channels: how a sleeping thread learns that a CQ has something.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::os::fd::AsFd;
+
+/// A file descriptor that becomes readable when an armed CQ of the channel gets a completion.
+///
+/// Use: arm with [`crate::CompletionQueue::request_notify`], poll the CQ once more (an entry may
+/// have come before the arming), then wait on the descriptor; when it is readable drain
+/// [`CompletionChannel::next_event`] until `None`. The descriptor is non-blocking.
+pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
+    /// Takes one event: the `context` of the CQ that fired. `None` when there is none now.
+    fn next_event(&self) -> Option<u64>;
+}

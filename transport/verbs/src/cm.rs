@@ -1,0 +1,242 @@
+//! Connections: the rdma_cm endpoints of librdmacm, in event-driven form.
+//!
+//! A [`CmId`] belongs to one [`CmChannel`] at a time and reports there. Nothing here blocks:
+//! `connect`, `accept`, `disconnect` start something whose outcome is an event.
+//!
+//! ```text
+//! active : create_endpoint -> attach(INI) -> connect -> Established | Rejected | Unreachable
+//! passive: create_endpoint -> listen -> ConnectRequest(new id) -> attach(TGT) -> accept -> Established
+//! either : disconnect, or the peer's -> Disconnected -> TimewaitExit
+//! ```
+
+use crate::{QpType, QueuePair, VerbsError};
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Which services a port number is looked up in (`rdma_port_space`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PortSpace {
+    /// RC, 0x0106.
+    Tcp,
+    /// Any type, XRC included, 0x013f (contract J1).
+    Ib,
+}
+
+impl PortSpace {
+    /// The prefix of the service id, above the 16 bits of the port.
+    #[must_use]
+    pub const fn prefix(self) -> u64 {
+        match self {
+            Self::Tcp => 0x0106,
+            Self::Ib => 0x013f,
+        }
+    }
+}
+
+/// Which end of a connection an endpoint is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndpointSide {
+    /// It connects.
+    Active {
+        /// To here.
+        remote: SocketAddr,
+        /// From this address; chosen by the route when `None`.
+        source: Option<IpAddr>,
+    },
+    /// It listens here. Port 0 picks a free one; an unspecified address listens on all.
+    Passive {
+        /// Where.
+        local: SocketAddr,
+    },
+}
+
+/// What an endpoint is made with (`rdma_create_ep`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointRequest {
+    /// Active or passive.
+    pub side: EndpointSide,
+    /// Port space; XRC needs [`PortSpace::Ib`].
+    pub port_space: PortSpace,
+    /// Type of its QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
+    pub qp_type: QpType,
+}
+
+/// Parameters of a connection (`rdma_conn_param`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectParameters {
+    /// Up to 56 bytes in a request, 196 in an answer.
+    pub private_data: Vec<u8>,
+    /// READs and atomics this side serves at once.
+    pub responder_resources: u8,
+    /// READs and atomics this side has outstanding.
+    pub initiator_depth: u8,
+    /// Transport retries, 0 to 7.
+    pub retry_count: u8,
+    /// RNR retries, 0 to 7.
+    pub rnr_retry_count: u8,
+}
+
+impl Default for ConnectParameters {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: 16,
+            initiator_depth: 16,
+            retry_count: 7,
+            rnr_retry_count: 7,
+        }
+    }
+}
+
+/// Why a connection was rejected (contract rocev2 9.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub u16);
+
+impl RejectReason {
+    /// No such QP.
+    pub const NO_QP: Self = Self(1);
+    /// Out of resources.
+    pub const NO_RESOURCES: Self = Self(3);
+    /// The peer gave up waiting.
+    pub const TIMEOUT: Self = Self(4);
+    /// The request is of an unsupported kind.
+    pub const UNSUPPORTED: Self = Self(5);
+    /// Nobody listens there.
+    pub const INVALID_SERVICE_ID: Self = Self(8);
+    /// Left-over of an earlier connection.
+    pub const STALE_CONNECTION: Self = Self(10);
+    /// The application refused.
+    pub const CONSUMER: Self = Self(28);
+}
+
+/// Names an endpoint in events; unique in its device for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CmIdNumber(pub u64);
+
+/// What happened to an endpoint (`rdma_cm_event_type`).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum CmEventKind {
+    /// At a listener: somebody asks. `id` is a new endpoint on the listener's channel.
+    ConnectRequest {
+        /// The new endpoint.
+        id: Arc<dyn CmId>,
+        /// What the peer offers; counts are as seen from here.
+        parameters: ConnectParameters,
+    },
+    /// At an active endpoint without an attached QP: the peer accepted.
+    ConnectResponse,
+    /// Connected.
+    Established,
+    /// Something local failed.
+    ConnectError,
+    /// The peer did not answer.
+    Unreachable,
+    /// The peer refused.
+    Rejected(RejectReason),
+    /// Either side disconnected; the attached QP is in ERR.
+    Disconnected,
+    /// The device goes away.
+    DeviceRemoval,
+    /// The numbers of the connection may be used again.
+    TimewaitExit,
+}
+
+/// An event of an endpoint.
+#[derive(Debug, Clone)]
+pub struct CmEvent {
+    /// Whose.
+    pub id: CmIdNumber,
+    /// What.
+    pub kind: CmEventKind,
+    /// The peer's private data, of the field's full size.
+    pub private_data: Vec<u8>,
+}
+
+/// Where endpoints report.
+pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
+    /// Takes one event, if there is one now; the descriptor is readable while there are any.
+    fn next_event(&self) -> Option<CmEvent>;
+}
+
+/// An endpoint. Dropping the last `Arc` destroys it; its QP is left alone.
+pub trait CmId: Any + Send + Sync + Debug {
+    /// Its name in events.
+    fn number(&self) -> CmIdNumber;
+
+    /// Its own address; the port is known once it listens or connects.
+    fn local_address(&self) -> SocketAddr;
+
+    /// The peer's address; that of the CM header for a passive one.
+    fn peer_address(&self) -> Option<SocketAddr>;
+
+    /// Gives it the QP that the connection is for, and moves the QP to INIT.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] when it has one, or the type does not fit.
+    fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError>;
+
+    /// Takes the QP away again, once connected: `disconnect` and the peer's disconnect no
+    /// longer touch it.
+    fn detach(&self) -> Option<Arc<dyn QueuePair>>;
+
+    /// Starts to listen; at most `backlog` requests wait to be answered.
+    ///
+    /// # Errors
+    /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
+    fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
+
+    /// Sends the request.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
+    fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
+
+    /// Moves the QP to RTS and sends the reply.
+    ///
+    /// # Errors
+    /// As `connect`.
+    fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
+
+    /// Refuses, with up to 148 bytes for the peer.
+    ///
+    /// # Errors
+    /// As `connect`.
+    fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError>;
+
+    /// Ends the connection; an attached QP goes to ERR.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] when there is none.
+    fn disconnect(&self) -> Result<(), VerbsError>;
+
+    /// Reports to another channel from now on; waiting events move along.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for a channel of another device.
+    fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError>;
+}
+
+/// Makes endpoints.
+pub trait ConnectionManager: Send + Sync + Debug {
+    /// Makes a channel.
+    ///
+    /// # Errors
+    /// What the operating system answered when it was asked for a descriptor.
+    fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
+
+    /// Makes an endpoint: resolved when active, bound when passive. May block while addresses
+    /// and routes are resolved (hardware: up to 2 s + 2 s).
+    ///
+    /// # Errors
+    /// [`VerbsError::AddressNotAvailable`] when no port of the device has the address,
+    /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`].
+    fn create_endpoint(
+        &self,
+        request: &EndpointRequest,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError>;
+}

@@ -1,0 +1,123 @@
+//! Work completions.
+
+use crate::QpNumber;
+
+/// How a work request ended (`ibv_wc_status`, same order and numbers).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the variants are the names of ibv_wc_status")]
+pub enum CompletionStatus {
+    #[default]
+    Success = 0,
+    LocalLengthError,
+    LocalQpOperationError,
+    LocalEecOperationError,
+    LocalProtectionError,
+    WorkRequestFlushed,
+    MemoryWindowBindError,
+    BadResponse,
+    LocalAccessError,
+    RemoteInvalidRequest,
+    RemoteAccessError,
+    RemoteOperationError,
+    RetryExceeded,
+    RnrRetryExceeded,
+    LocalRddViolation,
+    RemoteInvalidRdRequest,
+    RemoteAborted,
+    InvalidEecNumber,
+    InvalidEecState,
+    FatalError,
+    ResponseTimeout,
+    GeneralError,
+    TagMatchingError,
+    TagMatchingRendezvousIncomplete,
+}
+
+impl CompletionStatus {
+    /// Whether the work was done.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Self::Success
+    }
+
+    /// What happened, in one sentence with the usual cause.
+    #[must_use]
+    pub fn explain(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::LocalLengthError => "local length error: the message did not fit the buffers",
+            Self::LocalQpOperationError => "local QP operation error",
+            Self::LocalEecOperationError => "local EE context operation error",
+            Self::LocalProtectionError => {
+                "local protection error: an lkey, range or right of an SGE is wrong"
+            }
+            Self::WorkRequestFlushed => "flushed: the QP was in the error state",
+            Self::MemoryWindowBindError => "memory window bind error",
+            Self::BadResponse => "bad response: the peer broke the protocol",
+            Self::LocalAccessError => "local access error",
+            Self::RemoteInvalidRequest => "the peer refused the request as invalid",
+            Self::RemoteAccessError => "the peer refused access: rkey, range or right is wrong",
+            Self::RemoteOperationError => "the peer could not complete the operation",
+            Self::RetryExceeded => "no answer after all retries: the peer or the path is gone",
+            Self::RnrRetryExceeded => "the peer had no receive posted, after all retries",
+            Self::LocalRddViolation => "local RDD violation",
+            Self::RemoteInvalidRdRequest => {
+                "the peer knows no such SRQ in its XRC domain (invalid RD request)"
+            }
+            Self::RemoteAborted => "the peer aborted",
+            Self::InvalidEecNumber => "invalid EE context number",
+            Self::InvalidEecState => "invalid EE context state",
+            Self::FatalError => "fatal error",
+            Self::ResponseTimeout => "response timeout",
+            Self::GeneralError => "general error",
+            Self::TagMatchingError => "tag matching error",
+            Self::TagMatchingRendezvousIncomplete => "tag matching rendezvous incomplete",
+        }
+    }
+}
+
+/// What kind of work completed (`ibv_wc_opcode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs, reason = "the variants are the names of ibv_wc_opcode")]
+pub enum CompletionOpcode {
+    #[default]
+    Send,
+    RdmaWrite,
+    RdmaRead,
+    CompareSwap,
+    FetchAdd,
+    Receive,
+    ReceiveRdmaWithImmediate,
+}
+
+bitflags::bitflags! {
+    /// Which optional fields of a completion hold something.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct CompletionFlags: u32 {
+        /// `immediate` is valid.
+        const WITH_IMMEDIATE = 1;
+        /// The message asked for a solicited event.
+        const SOLICITED = 1 << 1;
+    }
+}
+
+/// One work completion. On a failed one only `wr_id`, `status` and `qp_number` mean something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// The caller's number from the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: CompletionStatus,
+    /// What it was.
+    pub opcode: CompletionOpcode,
+    /// Bytes received or read.
+    pub byte_length: u32,
+    /// Immediate data as the sender gave it.
+    pub immediate: u32,
+    /// The local QP: the INI for sends; the TGT (or RC QP) a message came through for receives
+    /// (contract G2).
+    pub qp_number: QpNumber,
+    /// Which optional fields hold something.
+    pub flags: CompletionFlags,
+}

@@ -1,0 +1,60 @@
+//! The verbs vocabulary: what an RDMA device is asked and what it answers.
+//!
+//! This crate owns plain types and object-safe traits in the words of libibverbs and
+//! librdmacm. Providers (the software device, the adapter over rdma-core) implement the
+//! traits; pollers, trunks and the conformance suite are written against them. It does no
+//! I/O and names no C type.
+//!
+//! Objects are handed out as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work
+//! requests, a slice of completions), so the indirection is paid once per batch. Each object
+//! has an explicit `destroy` that answers [`VerbsError::Busy`] while something still leans on
+//! it; dropping the last `Arc` destroys it too, in whatever order the device needs.
+
+mod access;
+mod async_event;
+mod channel;
+mod cm;
+mod completion;
+mod counters;
+mod cq;
+mod device;
+mod error;
+mod gid;
+mod memory;
+mod mr;
+mod mtu;
+mod number;
+mod pd;
+mod provider;
+mod qp;
+mod qp_attributes;
+mod qp_transition;
+mod srq;
+mod work_request;
+mod xrcd;
+
+pub use access::Access;
+pub use async_event::{AsyncEvent, AsyncEventKind, AsyncSubject};
+pub use channel::CompletionChannel;
+pub use cm::{
+    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters, ConnectionManager, EndpointRequest,
+    EndpointSide, PortSpace, RejectReason,
+};
+pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
+pub use counters::Counter;
+pub use cq::{CompletionQueue, CqInit, Notify};
+pub use device::{Device, DeviceAttributes, DeviceCapabilities, PortAttributes, PortState};
+pub use error::{PostError, VerbsError};
+pub use gid::{Gid, GidEntry, GidKind};
+pub use memory::{Memory, MemoryError};
+pub use mr::{IoAddress, Lkey, MemoryRegion, RemoteAddress, Rkey};
+pub use mtu::Mtu;
+pub use number::{PKEY_DEFAULT, Psn, QpNumber, SrqNumber};
+pub use pd::ProtectionDomain;
+pub use provider::{DeviceInfo, Provider};
+pub use qp::{QpInit, QpState, QpType, QueueCapacities, QueuePair};
+pub use qp_attributes::{AddressVector, QpAttributes, QpModify};
+pub use qp_transition::{AttributeMask, TransitionError, check_transition, effective_mask};
+pub use srq::{SharedReceiveQueue, SrqAttributes, SrqInit, SrqKind};
+pub use work_request::{ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge};
+pub use xrcd::{XrcDomain, XrcdFlags};

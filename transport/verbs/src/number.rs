@@ -1,0 +1,123 @@
+//! The 24-bit numbers of the wire.
+
+use std::fmt;
+
+/// The default partition key, full membership (contract rocev2 8.2).
+pub const PKEY_DEFAULT: u16 = 0xffff;
+
+const MASK: u32 = 0x00ff_ffff;
+
+macro_rules! number24 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// Keeps the low 24 bits of `value`.
+            #[must_use]
+            pub const fn new(value: u32) -> Self {
+                Self(value & MASK)
+            }
+
+            /// The value, below 2^24.
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#08x}", self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#08x}", self.0)
+            }
+        }
+    };
+}
+
+number24! {
+    /// A queue pair's number on its device. 1 is the general services QP of the CM.
+    QpNumber
+}
+number24! {
+    /// An XRC SRQ's number: what a sender puts into XRCETH.
+    SrqNumber
+}
+
+/// A packet sequence number: 24 bits, compared by the sign of the difference (contract
+/// rocev2 7.1). It has no total order, so it has no `Ord`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Keeps the low 24 bits of `value`.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & MASK)
+    }
+
+    /// The value, below 2^24.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number `count` packets later.
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_add(count))
+    }
+
+    /// The number `count` packets earlier.
+    #[must_use]
+    pub const fn minus(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_sub(count))
+    }
+
+    /// How many packets `self` lies after `other`: negative if before, in -2^23 .. 2^23.
+    #[must_use]
+    pub const fn after(self, other: Self) -> i32 {
+        // Shifted to the top of the word, the sign of the 24-bit difference is the word's own.
+        (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn psn_compares_across_the_wrap() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.plus(1), Psn::new(0));
+        assert_eq!(last.plus(1).after(last), 1);
+        assert_eq!(last.after(last.plus(1)), -1);
+        assert_eq!(Psn::new(0).minus(1), last);
+        assert_eq!(Psn::new(0x7f_ffff).after(Psn::new(0)), 0x7f_ffff);
+        assert_eq!(Psn::new(0x80_0000).after(Psn::new(0)), -0x80_0000);
+    }
+
+    #[test]
+    fn numbers_keep_24_bits() {
+        assert_eq!(QpNumber::new(0xff00_0011).get(), 0x11);
+        assert_eq!(SrqNumber::new(0x0100_0000).get(), 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! Protection domains.
+
+use crate::{Access, Memory, MemoryRegion, VerbsError};
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A protection domain: which regions which queues may touch.
+pub trait ProtectionDomain: Any + Send + Sync + Debug {
+    /// Registers all of `memory`, which stays allocated at least as long as the region.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for remote write or atomic rights without `LOCAL_WRITE`;
+    /// [`VerbsError::OutOfResources`] when the table is full or memory cannot be pinned.
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
+
+    /// Frees it now.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while a region, an SRQ or a QP belongs to it (contract I3).
+    fn destroy(&self) -> Result<(), VerbsError>;
+}

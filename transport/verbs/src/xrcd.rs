@@ -1,0 +1,25 @@
+//! XRC domains.
+
+use crate::VerbsError;
+use std::any::Any;
+use std::fmt::Debug;
+
+bitflags::bitflags! {
+    /// How a domain is opened (the two `oflags` that count, contract A7).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct XrcdFlags: u32 {
+        /// Make it when there is none for the file.
+        const CREATE = 1;
+        /// Fail when there is one for the file.
+        const EXCLUSIVE = 1 << 1;
+    }
+}
+
+/// One handle on an XRC domain.
+pub trait XrcDomain: Any + Send + Sync + Debug {
+    /// Closes this handle.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while an SRQ or a TGT handle made with it exists (contract A11).
+    fn close(&self) -> Result<(), VerbsError>;
+}
