@@ -225,4 +225,10 @@ pub trait Upper: 'static {
 
     /// The node shuts down; what is open should end soon. Called once.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
+
+    /// Whether nothing of it is open any more. A node that shuts down waits for this, and for
+    /// what it has sent, as long as its grace lasts.
+    fn is_drained(&self) -> bool {
+        true
+    }
 }

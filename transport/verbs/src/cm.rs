@@ -77,6 +77,9 @@ pub struct ConnectParameters {
     pub retry_count: u8,
     /// RNR retries, 0 to 7.
     pub rnr_retry_count: u8,
+    /// Local ACK timeout of the connecting side's QP: 4.096 us times 2 to this, 1 to 31. Travels
+    /// in the request (contract rocev2 12.2); ignored when accepting.
+    pub ack_timeout: u8,
 }
 
 impl Default for ConnectParameters {
@@ -87,6 +90,7 @@ impl Default for ConnectParameters {
             initiator_depth: 16,
             retry_count: 7,
             rnr_retry_count: 7,
+            ack_timeout: 19,
         }
     }
 }
