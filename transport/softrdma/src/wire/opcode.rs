@@ -52,7 +52,18 @@ impl Operation {
     pub const SEND_ONLY_INV: Self = Self(0x17);
 }
 
+impl Operation {
+    /// Whether a responder sends it: READ responses and acknowledgements.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        self.0 >= Self::READ_RESPONSE_FIRST.0 && self.0 <= Self::ATOMIC_ACKNOWLEDGE.0
+    }
+}
+
 impl Opcode {
+    /// Congestion notification, the one opcode of its service.
+    pub const CNP: Self = Self(0x81);
+
     /// Joins the two halves.
     #[must_use]
     pub const fn new(service: Service, operation: Operation) -> Self {

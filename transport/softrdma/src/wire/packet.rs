@@ -1,7 +1,9 @@
-//! A whole packet as a plain value.
+//! A whole packet as a plain value, and the way there and back.
 
-use super::{Aeth, AtomicEth, Bth, Deth, Reth};
-use trunkline_verbs::{Rkey, SrqNumber};
+use super::layout::{BTH_LENGTH, Headers};
+use super::view::PacketView;
+use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth, WireError};
+use trunkline_verbs::{PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
 
 /// A parsed packet: the headers that its opcode calls for, and the payload without pad. What the
 /// opcode has no place for is `None`. Reserved bytes that a sender may have set are kept in the
@@ -28,4 +30,264 @@ pub struct Packet<'a> {
     pub invalidate: Option<Rkey>,
     /// The bytes.
     pub payload: &'a [u8],
+}
+
+impl Bth {
+    /// A header with the values that this device sends: default P_Key, path migrated, and nothing
+    /// reserved set.
+    #[must_use]
+    pub const fn new(opcode: Opcode, destination: QpNumber, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            version: 0,
+            pkey: PKEY_DEFAULT,
+            congestion: 0,
+            destination,
+            ack_request: false,
+            reserved: 0,
+            psn,
+        }
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// A packet without extension headers, its pad count right for the payload. The caller sets
+    /// the headers that the opcode calls for.
+    #[must_use]
+    pub fn new(opcode: Opcode, destination: QpNumber, psn: Psn, payload: &'a [u8]) -> Self {
+        let bth = Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) };
+        Self {
+            bth,
+            xrceth: None,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            immediate: None,
+            invalidate: None,
+            payload,
+        }
+    }
+
+    /// Parses a UDP payload whose ICRC has been cut off. Each rule on lengths that does not need
+    /// the path MTU holds for what comes back.
+    ///
+    /// # Errors
+    /// The first rule that the bytes break.
+    pub fn parse(udp_payload_without_icrc: &'a [u8]) -> Result<Self, WireError> {
+        let view = PacketView::new(udp_payload_without_icrc)?;
+        Ok(Self {
+            bth: Bth::parse(udp_payload_without_icrc)?,
+            xrceth: view.xrceth(),
+            deth: view.deth(),
+            reth: view.reth(),
+            atomic: view.atomic(),
+            aeth: view.aeth(),
+            atomic_ack: view.atomic_ack(),
+            immediate: view.immediate(),
+            invalidate: view.invalidate(),
+            payload: view.payload(),
+        })
+    }
+
+    /// The headers that are set.
+    #[must_use]
+    pub fn headers(&self) -> Headers {
+        let mut headers = Headers::empty();
+        headers.set(Headers::XRCETH, self.xrceth.is_some());
+        headers.set(Headers::DETH, self.deth.is_some());
+        headers.set(Headers::RETH, self.reth.is_some());
+        headers.set(Headers::ATOMIC, self.atomic.is_some());
+        headers.set(Headers::AETH, self.aeth.is_some());
+        headers.set(Headers::ATOMIC_ACK, self.atomic_ack.is_some());
+        headers.set(Headers::IMMEDIATE, self.immediate.is_some());
+        headers.set(Headers::INVALIDATE, self.invalidate.is_some());
+        headers
+    }
+
+    /// Bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
+    #[must_use]
+    pub fn emitted_len(&self) -> usize {
+        BTH_LENGTH + self.headers().length() + self.payload.len() + usize::from(self.bth.pad)
+    }
+
+    /// Appends headers, payload and pad; the ICRC is the caller's ([`super::icrc::append`]).
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.reserve(self.emitted_len() + super::ICRC_LENGTH);
+        self.emit_headers(out);
+        out.extend_from_slice(self.payload);
+        emit_pad(self.bth.pad, out);
+    }
+
+    /// Appends the headers only; the caller appends the payload and [`emit_pad`]. For senders
+    /// that gather the payload from registered memory: they set `bth.pad` to [`pad_for`] of its
+    /// length.
+    pub fn emit_headers(&self, out: &mut Vec<u8>) {
+        self.bth.emit(out);
+        if let Some((reserved, srq)) = self.xrceth {
+            out.extend_from_slice(&with_top(reserved, srq.get()));
+        }
+        if let Some(deth) = self.deth {
+            out.extend_from_slice(&deth.qkey.to_be_bytes());
+            out.extend_from_slice(&with_top(deth.reserved, deth.source.get()));
+        }
+        if let Some(reth) = self.reth {
+            out.extend_from_slice(&reth.address.0.to_be_bytes());
+            out.extend_from_slice(&reth.rkey.0.to_be_bytes());
+            out.extend_from_slice(&reth.length.to_be_bytes());
+        }
+        if let Some(atomic) = self.atomic {
+            out.extend_from_slice(&atomic.address.0.to_be_bytes());
+            out.extend_from_slice(&atomic.rkey.0.to_be_bytes());
+            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
+            out.extend_from_slice(&atomic.compare.to_be_bytes());
+        }
+        if let Some(aeth) = self.aeth {
+            out.extend_from_slice(&with_top(aeth.syndrome, aeth.msn));
+        }
+        if let Some(original) = self.atomic_ack {
+            out.extend_from_slice(&original.to_be_bytes());
+        }
+        if let Some(immediate) = self.immediate {
+            out.extend_from_slice(&immediate.to_be_bytes());
+        }
+        if let Some(rkey) = self.invalidate {
+            out.extend_from_slice(&rkey.0.to_be_bytes());
+        }
+    }
+}
+
+impl Bth {
+    /// Appends the twelve bytes.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let flags = u8::from(self.solicited) << 7
+            | u8::from(self.migrated) << 6
+            | (self.pad & 3) << 4
+            | self.version & 0x0f;
+        let ack_request = u8::from(self.ack_request) << 7 | self.reserved & 0x7f;
+        out.extend_from_slice(&[self.opcode.0, flags]);
+        out.extend_from_slice(&self.pkey.to_be_bytes());
+        out.extend_from_slice(&with_top(self.congestion, self.destination.get()));
+        out.extend_from_slice(&with_top(ack_request, self.psn.get()));
+    }
+}
+
+/// Pad bytes behind a payload of `length` bytes (contract rocev2 3.1).
+#[must_use]
+pub const fn pad_for(length: usize) -> u8 {
+    match length % 4 {
+        1 => 3,
+        2 => 2,
+        3 => 1,
+        _ => 0,
+    }
+}
+
+/// Appends `pad` zero bytes, 3 at most.
+pub fn emit_pad(pad: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0; 3][..usize::from(pad & 3)]);
+}
+
+/// A word with `top` as its first byte and a 24-bit number in the other three.
+const fn with_top(top: u8, number: u32) -> [u8; 4] {
+    let [_, a, b, c] = number.to_be_bytes();
+    [top, a, b, c]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Operation, Service};
+    use super::*;
+
+    fn opcode(operation: Operation) -> Opcode {
+        Opcode::new(Service::XRC, operation)
+    }
+
+    /// The bytes of a packet of `opcode` with `length` bytes behind its headers.
+    fn bytes(opcode: Opcode, pad: u8, length: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        Bth { pad, ..Bth::new(opcode, QpNumber::new(2), Psn::new(3)) }.emit(&mut out);
+        out.resize(BTH_LENGTH + opcode.layout().expect("known").0.length() + length, 0xee);
+        out
+    }
+
+    #[test]
+    fn every_opcode_re_emits_equal() {
+        let mut seen = 0;
+        for code in 0..=u8::MAX {
+            let opcode = Opcode(code);
+            let Some((headers, rule)) = opcode.layout() else { continue };
+            let length = if rule == super::super::PayloadRule::None { 0 } else { 256 };
+            let mut input = bytes(opcode, 0, length);
+            for (index, byte) in input.iter_mut().enumerate().skip(2) {
+                *byte = u8::try_from(index % 251).expect("below 251") ^ 0xa5;
+            }
+            let packet = Packet::parse(&input).expect("a packet of the right length");
+            assert_eq!(packet.headers(), headers, "{opcode}");
+            let mut output = Vec::new();
+            packet.emit(&mut output);
+            assert_eq!(output, input, "{opcode}");
+            assert_eq!(packet.emitted_len(), output.len());
+            seen += 1;
+        }
+        assert_eq!(seen, 61);
+    }
+
+    #[test]
+    fn lengths_are_refused_by_cause() {
+        let write = opcode(Operation::WRITE_ONLY);
+        let full = bytes(write, 0, 0);
+        for length in 0..full.len() {
+            let error = Packet::parse(&full[..length]).expect_err("cut");
+            if length < BTH_LENGTH {
+                assert_eq!(error, WireError::ShortBth(length));
+            } else {
+                assert_eq!(error, WireError::ShortHeaders { opcode: write, needed: 32, length });
+            }
+            assert!(!error.is_answerable());
+        }
+        let only = opcode(Operation::SEND_ONLY);
+        let short = Packet::parse(&bytes(only, 3, 0)).map(|_| ());
+        assert_eq!(short, Err(WireError::ShortPad { opcode: only, pad: 3, length: 0 }));
+        let odd = Packet::parse(&bytes(only, 0, 5)).map(|_| ());
+        assert_eq!(odd, Err(WireError::WrongPad { opcode: only, length: 5 }));
+        let last = opcode(Operation::SEND_LAST);
+        assert_eq!(Packet::parse(&bytes(last, 0, 0)).map(|_| ()), Err(WireError::EmptyPayload(last)));
+        let first = opcode(Operation::SEND_FIRST);
+        for (pad, length) in [(0, 0), (0, 252), (0, 260), (1, 256)] {
+            let error = Packet::parse(&bytes(first, pad, length)).expect_err("no path MTU");
+            assert!(error.is_answerable(), "{error}");
+        }
+        let ack = opcode(Operation::ACKNOWLEDGE);
+        let loaded = Packet::parse(&bytes(ack, 0, 4)).map(|_| ());
+        assert_eq!(loaded, Err(WireError::UnexpectedPayload { opcode: ack, length: 4 }));
+    }
+
+    #[test]
+    fn unknown_opcodes_and_versions_are_refused() {
+        let mut input = bytes(opcode(Operation::SEND_ONLY), 0, 0);
+        input[1] |= 1;
+        assert_eq!(Packet::parse(&input).map(|_| ()), Err(WireError::Version(1)));
+        input[1] &= 0xf0;
+        input[0] = 0xb5;
+        assert_eq!(Packet::parse(&input).map(|_| ()), Err(WireError::UnknownOpcode(Opcode(0xb5))));
+    }
+
+    #[test]
+    fn payload_is_without_pad() {
+        let mut input = bytes(opcode(Operation::SEND_ONLY), pad_for(5), 8);
+        let packet = Packet::parse(&input).expect("whole");
+        assert_eq!(packet.payload.len(), 5);
+        // A sender's pad bytes are not kept: they are re-emitted as zero.
+        let mut output = Vec::new();
+        packet.emit(&mut output);
+        assert_ne!(output, input);
+        let end = input.len();
+        input[end - 3..].fill(0);
+        assert_eq!(output, input);
+    }
 }

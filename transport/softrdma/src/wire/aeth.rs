@@ -1,0 +1,160 @@
+//! What an AETH says: syndromes, RNR timers, credits, NAK codes (contract rocev2 §6).
+
+use super::Aeth;
+
+/// The meaning of an AETH's first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Syndrome {
+    /// Everything up to the packet's PSN arrived.
+    Ack {
+        /// How many more messages the responder can take.
+        credits: CreditCode,
+    },
+    /// No receive was posted: the request is to be sent again later.
+    Rnr {
+        /// How long to wait first.
+        timer: RnrTimer,
+    },
+    /// The request was refused.
+    Nak(NakCode),
+    /// A code that the specification reserves; the whole byte.
+    Reserved(u8),
+}
+
+/// Five bits that stand for a number of credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CreditCode(pub u8);
+
+/// Five bits that stand for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RnrTimer(pub u8);
+
+/// Why a request was refused, five bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NakCode(pub u8);
+
+/// contract rocev2 6.4
+const CREDITS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+    4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768,
+];
+
+/// contract rocev2 6.3, in units of 10 microseconds. Code 0 is the longest.
+const RNR_TENS_OF_US: [u64; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+impl CreditCode {
+    /// No promise: what a responder with an SRQ always says (contract rocev2 6.5).
+    pub const UNLIMITED: Self = Self(0x1f);
+
+    /// The number, or `None` if the responder makes no promise.
+    #[must_use]
+    pub fn credits(self) -> Option<u32> {
+        CREDITS.get(usize::from(self.0 & 0x1f)).copied()
+    }
+}
+
+impl RnrTimer {
+    /// The time in nanoseconds.
+    #[must_use]
+    pub fn nanoseconds(self) -> u64 {
+        RNR_TENS_OF_US[usize::from(self.0 & 0x1f)] * 10_000
+    }
+}
+
+impl NakCode {
+    /// A packet is missing; everything from the NAK's PSN is to be sent again.
+    pub const PSN_SEQUENCE: Self = Self(0);
+    /// The request makes no sense to the responder.
+    pub const INVALID_REQUEST: Self = Self(1);
+    /// Key, range or right is wrong.
+    pub const REMOTE_ACCESS: Self = Self(2);
+    /// The responder itself failed.
+    pub const REMOTE_OPERATIONAL: Self = Self(3);
+    /// XRC: no such SRQ in the domain.
+    pub const INVALID_RD_REQUEST: Self = Self(4);
+
+    /// The specification's name for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PSN_SEQUENCE => "PSN sequence error",
+            Self::INVALID_REQUEST => "invalid request",
+            Self::REMOTE_ACCESS => "remote access error",
+            Self::REMOTE_OPERATIONAL => "remote operational error",
+            Self::INVALID_RD_REQUEST => "invalid RD request",
+            _ => "unknown NAK code",
+        }
+    }
+}
+
+impl Syndrome {
+    /// An acknowledgement without promise of credits.
+    pub const ACK: Self = Self::Ack { credits: CreditCode::UNLIMITED };
+
+    /// Reads the byte.
+    #[must_use]
+    pub const fn new(byte: u8) -> Self {
+        let low = byte & 0x1f;
+        match byte >> 5 {
+            0 => Self::Ack { credits: CreditCode(low) },
+            1 => Self::Rnr { timer: RnrTimer(low) },
+            3 => Self::Nak(NakCode(low)),
+            _ => Self::Reserved(byte),
+        }
+    }
+
+    /// The byte.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits.0 & 0x1f,
+            Self::Rnr { timer } => 0x20 | timer.0 & 0x1f,
+            Self::Nak(code) => 0x60 | code.0 & 0x1f,
+            Self::Reserved(byte) => byte,
+        }
+    }
+}
+
+impl Aeth {
+    /// A header with this meaning and the responder's message count.
+    #[must_use]
+    pub const fn new(syndrome: Syndrome, msn: u32) -> Self {
+        Self { syndrome: syndrome.byte(), msn: msn & 0x00ff_ffff }
+    }
+
+    /// What its first byte means.
+    #[must_use]
+    pub const fn meaning(self) -> Syndrome {
+        Syndrome::new(self.syndrome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_survives() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(Syndrome::new(byte).byte(), byte);
+        }
+    }
+
+    #[test]
+    fn codes_mean_what_the_contract_says() {
+        assert_eq!(Syndrome::new(0x1f), Syndrome::ACK);
+        assert_eq!(Syndrome::new(0x62), Syndrome::Nak(NakCode::REMOTE_ACCESS));
+        assert_eq!(Syndrome::new(0x40), Syndrome::Reserved(0x40));
+        assert_eq!(RnrTimer(0).nanoseconds(), 655_360_000);
+        assert_eq!(RnrTimer(1).nanoseconds(), 10_000);
+        assert_eq!(RnrTimer(12).nanoseconds(), 640_000);
+        assert_eq!(RnrTimer(25).nanoseconds(), 61_440_000);
+        assert_eq!(RnrTimer(31).nanoseconds(), 491_520_000);
+        assert_eq!(CreditCode(5).credits(), Some(6));
+        assert_eq!(CreditCode(30).credits(), Some(32_768));
+        assert_eq!(CreditCode::UNLIMITED.credits(), None);
+    }
+}

@@ -1,0 +1,281 @@
+//! The invariant CRC behind each packet (contract rocev2 §4, 5.7).
+//!
+//! Owns what of IP and UDP headers the ICRC covers. Called by senders, receivers and the pcap
+//! tools. It never allocates, except that [`append`] grows the vector it is given.
+
+mod identification;
+
+pub use identification::solve_identification;
+
+use super::layout::bth::CONGESTION;
+use crc32fast::Hasher;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// CRC-32 of eight bytes of ones, the stand-in for the LRH (contract rocev2 4.2, 4.4): the
+/// complement of the register 0xDEBB20E3.
+const SEED: u32 = !0xdebb_20e3;
+
+const UDP_HEADER: usize = 8;
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+const PROTOCOL_UDP: u8 = 17;
+
+/// Everything of the IP and UDP headers that the ICRC covers, lengths aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IpUdp {
+    /// Sender's address and UDP port.
+    pub source: SocketAddr,
+    /// Receiver's address and UDP port.
+    pub destination: SocketAddr,
+    /// IPv4: the identification. An ordinary receiver can't see it.
+    pub v4_identification: u16,
+    /// IPv4: the flag "don't fragment".
+    pub v4_dont_fragment: bool,
+}
+
+impl IpUdp {
+    /// Headers as an unconnected socket with path MTU discovery sends them: DF and identification
+    /// 0 (contract rocev2 5.1).
+    #[must_use]
+    pub const fn new(source: SocketAddr, destination: SocketAddr) -> Self {
+        Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
+    }
+
+    /// The addresses, if both are IPv4.
+    pub(crate) const fn v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        match (self.source, self.destination) {
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => Some((*source.ip(), *destination.ip())),
+            _ => None,
+        }
+    }
+
+    /// The addresses as IPv6; an IPv4 address beside an IPv6 one stands in its mapped form.
+    pub(crate) const fn v6(&self) -> (Ipv6Addr, Ipv6Addr) {
+        (as_v6(self.source), as_v6(self.destination))
+    }
+}
+
+const fn as_v6(address: SocketAddr) -> Ipv6Addr {
+    match address {
+        SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped(),
+        SocketAddr::V6(v6) => *v6.ip(),
+    }
+}
+
+/// An ICRC being computed, for senders whose packet lies in several pieces.
+#[derive(Debug, Clone)]
+pub struct Icrc {
+    crc: Hasher,
+    /// Bytes of the UDP payload taken so far, as far as that matters: up to the masked byte.
+    taken: usize,
+}
+
+impl Icrc {
+    /// Takes in the masked headers. `udp_payload_length` counts all of the UDP payload, the
+    /// ICRC's own four bytes included; what exceeds 65,535 can't be sent and counts as that.
+    #[must_use]
+    pub fn new(headers: &IpUdp, udp_payload_length: usize) -> Self {
+        let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER));
+        let mut crc = Hasher::new_with_initial(SEED);
+        if let Some((source, destination)) = headers.v4() {
+            let mut bytes = [0; IPV4_HEADER + UDP_HEADER];
+            let (ip, udp) = bytes.split_at_mut(IPV4_HEADER);
+            let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
+            let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
+            // Type of service, time to live and checksum are masked.
+            ip[..2].copy_from_slice(&[0x45, 0xff]);
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[4..6].copy_from_slice(&headers.v4_identification.to_be_bytes());
+            ip[6..8].copy_from_slice(&flags.to_be_bytes());
+            ip[8..12].copy_from_slice(&[0xff, PROTOCOL_UDP, 0xff, 0xff]);
+            ip[12..16].copy_from_slice(&source.octets());
+            ip[16..].copy_from_slice(&destination.octets());
+            put_udp(udp, headers, udp_length);
+            crc.update(&bytes);
+        } else {
+            let mut bytes = [0; IPV6_HEADER + UDP_HEADER];
+            let (ip, udp) = bytes.split_at_mut(IPV6_HEADER);
+            let (source, destination) = headers.v6();
+            // Traffic class, flow label and hop limit are masked.
+            ip[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
+            ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
+            ip[6..8].copy_from_slice(&[PROTOCOL_UDP, 0xff]);
+            ip[8..24].copy_from_slice(&source.octets());
+            ip[24..].copy_from_slice(&destination.octets());
+            put_udp(udp, headers, udp_length);
+            crc.update(&bytes);
+        }
+        Self { crc, taken: 0 }
+    }
+
+    /// Takes in the next piece of the UDP payload, from the BTH on and without the ICRC.
+    pub fn update(&mut self, piece: &[u8]) {
+        let rest = match (CONGESTION.checked_sub(self.taken), piece) {
+            (Some(before), piece) if piece.len() > before => {
+                self.crc.update(&piece[..before]);
+                self.crc.update(&[0xff]);
+                &piece[before + 1..]
+            }
+            _ => piece,
+        };
+        self.taken = self.taken.saturating_add(piece.len());
+        self.crc.update(rest);
+    }
+
+    /// The ICRC. On the wire its least significant byte stands first.
+    #[must_use]
+    pub fn finish(self) -> u32 {
+        self.crc.finalize()
+    }
+}
+
+/// UDP checksum bytes are masked.
+fn put_udp(udp: &mut [u8], headers: &IpUdp, length: u16) {
+    udp[..2].copy_from_slice(&headers.source.port().to_be_bytes());
+    udp[2..4].copy_from_slice(&headers.destination.port().to_be_bytes());
+    udp[4..6].copy_from_slice(&length.to_be_bytes());
+    udp[6..8].copy_from_slice(&[0xff, 0xff]);
+}
+
+fn clamp(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
+}
+
+/// The ICRC of a packet given without it.
+#[must_use]
+pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
+    let length = payload_without_icrc.len().saturating_add(super::ICRC_LENGTH);
+    let mut crc = Icrc::new(headers, length);
+    crc.update(payload_without_icrc);
+    crc.finish()
+}
+
+/// Appends the ICRC to a packet.
+pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
+    let crc = icrc(headers, packet);
+    packet.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether a packet ends in its right ICRC. Too short ones do not.
+#[must_use]
+pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
+    difference(headers, payload_with_icrc) == Some(0)
+}
+
+/// The ICRC that stands there exclusive-or the one that should: 0 in a sound packet, `None` if
+/// there are not even four bytes.
+fn difference(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u32> {
+    let (packet, found) = payload_with_icrc.split_last_chunk()?;
+    Some(u32::from_le_bytes(*found) ^ icrc(headers, packet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads hexadecimal, blanks ignored.
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+        digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).expect("two digits")).collect()
+    }
+
+    fn headers(source: &str, destination: &str, identification: u16) -> IpUdp {
+        let address = |text: &str| text.parse().expect("an address with its port");
+        let v4_identification = identification;
+        IpUdp { v4_identification, ..IpUdp::new(address(source), address(destination)) }
+    }
+
+    /// The four bytes on the wire.
+    fn wire(headers: &IpUdp, packet: &str) -> [u8; 4] {
+        icrc(headers, &hex(packet)).to_le_bytes()
+    }
+
+    #[test]
+    fn seed_is_that_of_eight_bytes_of_ones() {
+        let mut hasher = Hasher::new();
+        hasher.update(&[0xff; 8]);
+        assert_eq!(hasher.finalize(), SEED);
+    }
+
+    #[test]
+    fn kernel_acknowledgement_over_ipv4() {
+        // contract rocev2 4.6 A
+        let headers = headers("10.77.0.1:49441", "10.77.0.2:4791", 0x8d29);
+        assert_eq!(wire(&headers, "1100ffff 00000011 004b2a81 1f000001"), [0xd4, 0x7d, 0x96, 0x99]);
+    }
+
+    #[test]
+    fn kernel_acknowledgement_over_ipv6() {
+        // contract rocev2 4.6 B
+        let headers = headers("[fe80::5054:ff:fe00:1]:49476", "[fe80::5054:ff:fe00:2]:4791", 0);
+        assert_eq!(wire(&headers, "1100ffff 00000012 0088986d 1f000001"), [0x37, 0x91, 0x5a, 0xe6]);
+    }
+
+    #[test]
+    fn card_notification_over_ipv4() {
+        // contract rocev2 4.7: a ConnectX-4 Lx; DF set, byte 4 of the BTH is 0x40
+        let headers = headers("10.0.17.1:0", "10.0.18.1:4791", 0x718c);
+        let packet = format!("8100ffff 40000118 00000000 {}", "00".repeat(16));
+        assert_eq!(wire(&headers, &packet), [0x82, 0xfd, 0x00, 0x2a]);
+    }
+
+    #[test]
+    fn unreliable_connection_over_ipv4() {
+        // contract rocev2 4.7: scapy's second example
+        let headers = headers("192.168.0.7:49152", "192.168.0.7:4791", 1144);
+        let packet = "2460ffff 000000d3 00cf1710 4630818be28935d90e9a955054 01be885e500000";
+        let mut packet = hex(packet);
+        assert_eq!(packet.len(), 32);
+        packet.extend([0x78, 0xf3, 0x53, 0xf3]);
+        assert!(check(&headers, &packet));
+    }
+
+    #[test]
+    fn extended_reliable_connection_over_ipv4() {
+        // contract rocev2 4.8
+        let headers = headers("10.77.0.1:49443", "10.77.0.2:4791", 0);
+        let packet =
+            format!("a440ffff 00000011 80123456 0000abcd {}", "68656c6c6f20787263203136627974 65".trim());
+        assert_eq!(wire(&headers, &packet), [0xb6, 0x01, 0x6e, 0xcb]);
+    }
+
+    #[test]
+    fn pieces_give_the_same_as_the_whole() {
+        let headers = headers("[fe80::1]:49476", "[fe80::2]:4791", 0);
+        let packet: Vec<u8> = (0..=255).collect();
+        for first in 0..20 {
+            for second in first..20 {
+                let mut crc = Icrc::new(&headers, packet.len() + 4);
+                crc.update(&packet[..first]);
+                crc.update(&packet[first..second]);
+                crc.update(&packet[second..]);
+                assert_eq!(crc.finish(), icrc(&headers, &packet), "cut at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn covered_bits_count_and_masked_ones_do_not() {
+        let good = headers("10.0.0.1:50000", "10.0.0.2:4791", 7);
+        let mut packet = hex("a440ffff 00000011 80123456 0000abcd 01020304");
+        append(&good, &mut packet);
+        assert!(check(&good, &packet));
+        for wrong in [
+            headers("10.0.0.3:50000", "10.0.0.2:4791", 7),
+            headers("10.0.0.1:50001", "10.0.0.2:4791", 7),
+            headers("10.0.0.1:50000", "10.0.0.2:4792", 7),
+            headers("10.0.0.1:50000", "10.0.0.2:4791", 8),
+            IpUdp { v4_dont_fragment: false, ..good },
+        ] {
+            assert!(!check(&wrong, &packet), "{wrong:?}");
+        }
+        for byte in 0..packet.len() {
+            packet[byte] ^= 1;
+            assert_eq!(check(&good, &packet), byte == CONGESTION, "byte {byte}");
+            packet[byte] ^= 1;
+        }
+        for short in 0..4 {
+            assert!(!check(&good, &packet[..short]));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Which headers each opcode has, and where they lie (contract rocev2 1.2 to 1.4, 2.2).
+//!
+//! Owns every offset of the transport headers; the view and the emitter ask here, nobody else
+//! may count bytes.
+
+use super::{Opcode, Operation, Service};
+
+bitflags::bitflags! {
+    /// The extension headers behind a BTH.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Headers: u8 {
+        /// XRCETH.
+        const XRCETH = 1;
+        /// DETH.
+        const DETH = 1 << 1;
+        /// RETH.
+        const RETH = 1 << 2;
+        /// AtomicETH.
+        const ATOMIC = 1 << 3;
+        /// AETH.
+        const AETH = 1 << 4;
+        /// AtomicAckETH.
+        const ATOMIC_ACK = 1 << 5;
+        /// ImmDt.
+        const IMMEDIATE = 1 << 6;
+        /// IETH.
+        const INVALIDATE = 1 << 7;
+    }
+}
+
+/// What an opcode's payload may be, as far as the path MTU has no say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PayloadRule {
+    /// Nothing: READ requests, atomics, acknowledgements.
+    None,
+    /// Any number of bytes: ONLY, and what is not a message.
+    Any,
+    /// At least one byte: LAST.
+    Some,
+    /// One whole path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
+    Full,
+}
+
+/// Length of the BTH.
+pub const BTH_LENGTH: usize = 12;
+/// Length of the ICRC behind each packet.
+pub const ICRC_LENGTH: usize = 4;
+/// Longest run of headers: BTH, XRCETH and AtomicETH.
+pub const HEADERS_LENGTH_MAX: usize = BTH_LENGTH + 4 + 28;
+/// The smallest path MTU: nothing called FIRST or MIDDLE is shorter.
+pub(super) const MTU_MIN: usize = 256;
+
+/// Offsets inside the BTH.
+pub(super) mod bth {
+    pub(in crate::wire) const OPCODE: usize = 0;
+    pub(in crate::wire) const FLAGS: usize = 1;
+    pub(in crate::wire) const PKEY: usize = 2;
+    pub(in crate::wire) const CONGESTION: usize = 4;
+    pub(in crate::wire) const DESTINATION: usize = 5;
+    pub(in crate::wire) const ACK_REQUEST: usize = 8;
+    pub(in crate::wire) const PSN: usize = 9;
+}
+
+impl Headers {
+    /// Bytes that one header of this set takes.
+    const fn one_length(self) -> usize {
+        match self {
+            Self::DETH | Self::ATOMIC_ACK => 8,
+            Self::RETH => 16,
+            Self::ATOMIC => 28,
+            _ => 4,
+        }
+    }
+
+    /// Order on the wire is the order of the bits: XRCETH or DETH, then RETH or AtomicETH, then
+    /// immediate or key; answers have AETH, then AtomicAckETH. No opcode mixes the two rows.
+    fn before(self, header: Self) -> Self {
+        self & Self::from_bits_retain(header.bits() - 1)
+    }
+
+    /// Bytes of all headers of the set, without the BTH.
+    #[must_use]
+    pub fn length(self) -> usize {
+        self.iter().map(Self::one_length).sum()
+    }
+
+    /// Where `header` starts, from the start of the BTH, if the set has it.
+    #[must_use]
+    pub fn offset(self, header: Self) -> Option<usize> {
+        self.contains(header).then(|| BTH_LENGTH + self.before(header).length())
+    }
+}
+
+impl Opcode {
+    /// What stands behind a BTH with this opcode; `None` for opcodes that do not exist or that
+    /// this device does not speak.
+    #[must_use]
+    pub fn layout(self) -> Option<(Headers, PayloadRule)> {
+        if self == Self::CNP {
+            return Some((Headers::empty(), PayloadRule::Any));
+        }
+        let operation = self.operation();
+        let (headers, rule) = reliable(operation)?;
+        match self.service() {
+            Service::RC => Some((headers, rule)),
+            Service::XRC if operation.is_response() => Some((headers, rule)),
+            // contract rocev2 2.3: in each request and in no answer.
+            Service::XRC => Some((headers | Headers::XRCETH, rule)),
+            // contract rocev2 2.1: UC has the SENDs and WRITEs only, and no invalidation.
+            Service::UC if operation.0 <= Operation::WRITE_ONLY_IMM.0 => Some((headers, rule)),
+            Service::UD if matches!(operation, Operation::SEND_ONLY | Operation::SEND_ONLY_IMM) => {
+                Some((headers | Headers::DETH, rule))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The RC column of contract rocev2 2.2.
+fn reliable(operation: Operation) -> Option<(Headers, PayloadRule)> {
+    use Operation as O;
+    let none = Headers::empty();
+    Some(match operation {
+        O::SEND_FIRST | O::SEND_MIDDLE | O::WRITE_MIDDLE | O::READ_RESPONSE_MIDDLE => {
+            (none, PayloadRule::Full)
+        }
+        O::SEND_LAST | O::WRITE_LAST => (none, PayloadRule::Some),
+        O::SEND_LAST_IMM | O::WRITE_LAST_IMM => (Headers::IMMEDIATE, PayloadRule::Some),
+        O::SEND_ONLY => (none, PayloadRule::Any),
+        O::SEND_ONLY_IMM => (Headers::IMMEDIATE, PayloadRule::Any),
+        O::WRITE_FIRST => (Headers::RETH, PayloadRule::Full),
+        O::WRITE_ONLY => (Headers::RETH, PayloadRule::Any),
+        O::WRITE_ONLY_IMM => (Headers::RETH | Headers::IMMEDIATE, PayloadRule::Any),
+        O::READ_REQUEST => (Headers::RETH, PayloadRule::None),
+        O::READ_RESPONSE_FIRST => (Headers::AETH, PayloadRule::Full),
+        O::READ_RESPONSE_LAST => (Headers::AETH, PayloadRule::Some),
+        O::READ_RESPONSE_ONLY => (Headers::AETH, PayloadRule::Any),
+        O::ACKNOWLEDGE => (Headers::AETH, PayloadRule::None),
+        O::ATOMIC_ACKNOWLEDGE => (Headers::AETH | Headers::ATOMIC_ACK, PayloadRule::None),
+        O::COMPARE_SWAP | O::FETCH_ADD => (Headers::ATOMIC, PayloadRule::None),
+        O::SEND_LAST_INV => (Headers::INVALIDATE, PayloadRule::Some),
+        O::SEND_ONLY_INV => (Headers::INVALIDATE, PayloadRule::Any),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_follow_the_order_of_the_headers() {
+        let (headers, _) =
+            Opcode::new(Service::XRC, Operation::WRITE_ONLY_IMM).layout().expect("a known opcode");
+        assert_eq!(headers.offset(Headers::XRCETH), Some(12));
+        assert_eq!(headers.offset(Headers::RETH), Some(16));
+        assert_eq!(headers.offset(Headers::IMMEDIATE), Some(32));
+        assert_eq!(headers.offset(Headers::AETH), None);
+        assert_eq!(headers.length(), 24);
+    }
+
+    #[test]
+    fn no_opcode_is_longer_than_the_longest() {
+        let longest = (0..=u8::MAX).filter_map(|code| Opcode(code).layout()).map(|(h, _)| h.length()).max();
+        assert_eq!(longest, Some(HEADERS_LENGTH_MAX - BTH_LENGTH));
+    }
+
+    #[test]
+    fn services_have_the_operations_of_the_table() {
+        let known = |base: u8| (base..base + 0x20).filter(|code| Opcode(*code).layout().is_some()).count();
+        assert_eq!((known(0x00), known(0xa0)), (23, 23));
+        assert_eq!((known(0x20), known(0x60)), (12, 2));
+        assert_eq!((known(0x40), known(0x80), known(0xc0)), (0, 1, 0));
+    }
+}
