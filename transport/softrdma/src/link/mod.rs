@@ -1,1 +1,95 @@
-//! link
+//! How packets travel: the payloads of RoCE v2's UDP datagrams, ICRC included, between addresses.
+//!
+//! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`]
+//! under its lock. A link never looks into a datagram, never waits, and may lose, double or
+//! reorder datagrams like any network: the engine above repairs that.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
+//! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
+//! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
+//! | `faults` | [`FaultyLink`]: loses, doubles, reorders, corrupts and delays what is sent |
+//!
+//! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
+
+mod batch;
+mod error;
+mod faults;
+mod in_process;
+mod interface;
+mod udp;
+mod udp_ffi;
+
+pub use batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
+pub use error::LinkError;
+pub use faults::{FaultPlan, FaultPlanError, FaultyLink};
+pub use in_process::{Hub, InProcessLink};
+pub use udp::UdpLink;
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+use trunkline_verbs::Counter;
+
+/// The UDP port of RoCE v2.
+pub const ROCE_PORT: u16 = 4791;
+
+/// A way for datagrams to travel.
+///
+/// Call order: `open` an address, then `send` from it and `receive` at it, until `close`. With a
+/// link whose [`Link::next_timeout`] answers a time, call [`Link::poll`] then. Before sleeping on
+/// [`Link::fds`], call [`Link::arm`]; the descriptors may be watched level- or edge-triggered,
+/// provided that `receive` is called until it answers 0 after each wake-up.
+pub trait Link: Send + Debug {
+    /// Its name in reports: `udp`, `in-process`.
+    fn name(&self) -> &'static str;
+
+    /// Takes the address: port 4791 there is ours from now on. Opening it again does nothing.
+    ///
+    /// # Errors
+    /// [`LinkError::AddressInUse`] with cause and remedy, [`LinkError::NoSuchAddress`],
+    /// [`LinkError::Os`].
+    fn open(&mut self, address: IpAddr) -> Result<(), LinkError>;
+
+    /// Gives the address back. Nothing happens when it is not open.
+    fn close(&mut self, address: IpAddr);
+
+    /// The MTU, in bytes and with IP headers, of the interface that has the address.
+    ///
+    /// # Errors
+    /// [`LinkError::NoSuchAddress`].
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
+
+    /// Sends from the front of the batch, in order, each datagram from the open address that its
+    /// `source` names. What was sent, or could never be, leaves the batch; what the system has no
+    /// room for now stays in it, to be given again later.
+    fn send(&mut self, batch: &mut SendBatch, now: Instant);
+
+    /// Replaces the content of the batch by datagrams that have arrived, as many as it holds;
+    /// answers how many. 0 means that nothing waits at any open address.
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
+
+    /// Tells the link that its owner is about to sleep on [`Link::fds`]: a datagram that arrives
+    /// from now on makes one of them readable. Answers whether some wait already; then do not
+    /// sleep. The next `receive` ends it.
+    fn arm(&mut self) -> bool;
+
+    /// The descriptors that become readable when datagrams arrive. They change with `open` and
+    /// `close` only.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// When [`Link::poll`] wants to be called, if ever.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what has become due, such as sending what was held back.
+    fn poll(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Appends its counters.
+    fn counters(&self, into: &mut Vec<Counter>);
+}

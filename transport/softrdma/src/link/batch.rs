@@ -1,0 +1,265 @@
+//! Many datagrams in one buffer.
+//!
+//! Owns the bytes between the engine and a link. The device keeps one of each and reuses them,
+//! so that a packet costs no allocation. Neither ever grows beyond what was put in: sends are
+//! bounded by the device, which stops to ask its QPs while a batch is not empty.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+/// Longest datagram that a link carries: a payload of 4,096 bytes with all headers is at most
+/// 4,096 + 96 (contract rocev2 3.3).
+pub const MAX_DATAGRAM_BYTES: usize = 4352;
+
+/// One datagram: the UDP payload and where it goes from and to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Where it comes from. On a received one the true source port.
+    pub source: SocketAddr,
+    /// Where it goes to.
+    pub destination: SocketAddr,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    source: SocketAddr,
+    destination: SocketAddr,
+    start: usize,
+    length: usize,
+}
+
+/// Datagrams to send, first in first out.
+#[derive(Debug, Default)]
+pub struct SendBatch {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// Entries before this one have left.
+    first: usize,
+}
+
+impl SendBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Datagrams in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.first
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends a datagram whose bytes `write` appends to the buffer it is given; it must not
+    /// touch what is there already.
+    pub fn push_with(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.make_room();
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
+        let length = self.bytes.len().saturating_sub(start);
+        self.entries.push(Entry { source, destination, start, length });
+    }
+
+    /// Appends a copy of a datagram.
+    pub fn push(&mut self, datagram: Datagram<'_>) {
+        self.push_with(datagram.source, datagram.destination, |bytes| {
+            bytes.extend_from_slice(datagram.bytes)
+        });
+    }
+
+    /// The datagrams, oldest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> + DoubleEndedIterator {
+        self.entries[self.first..].iter().map(|entry| entry.of(&self.bytes))
+    }
+
+    /// The datagram at a position, 0 being the oldest.
+    #[must_use]
+    pub fn at(&self, position: usize) -> Option<Datagram<'_>> {
+        self.entries.get(self.first + position).map(|entry| entry.of(&self.bytes))
+    }
+
+    /// Removes the `count` oldest.
+    pub fn remove_first(&mut self, count: usize) {
+        self.first = self.first.saturating_add(count).min(self.entries.len());
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Removes all; keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.first = 0;
+    }
+
+    /// Moves what is left to the front once more than half of the buffer has left, so that a
+    /// batch that is never quite empty does not grow for ever.
+    fn make_room(&mut self) {
+        if self.first < 64 || self.first * 2 < self.entries.len() {
+            return;
+        }
+        let gone = self.entries.get(self.first).map_or(self.bytes.len(), |entry| entry.start);
+        self.bytes.drain(..gone);
+        self.entries.drain(..self.first);
+        for entry in &mut self.entries {
+            entry.start -= gone;
+        }
+        self.first = 0;
+    }
+}
+
+impl Entry {
+    fn of<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
+        Datagram {
+            source: self.source,
+            destination: self.destination,
+            bytes: &bytes[self.start..self.start + self.length],
+        }
+    }
+}
+
+/// Datagrams received: a fixed number of slots of [`MAX_DATAGRAM_BYTES`].
+#[derive(Debug)]
+pub struct ReceiveBatch {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// Slots that are taken, by datagrams or by what a link gave up on.
+    used: usize,
+    slots: usize,
+}
+
+impl ReceiveBatch {
+    /// A batch that holds up to `slots` datagrams.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        let slots = slots.max(1);
+        Self {
+            bytes: vec![0; slots * MAX_DATAGRAM_BYTES],
+            entries: Vec::with_capacity(slots),
+            used: 0,
+            slots,
+        }
+    }
+
+    /// Datagrams it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slots
+    }
+
+    /// Datagrams in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The datagrams in the order of their arrival.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
+        self.entries.iter().map(|entry| entry.of(&self.bytes))
+    }
+
+    /// The datagram at a position.
+    #[must_use]
+    pub fn at(&self, position: usize) -> Option<Datagram<'_>> {
+        self.entries.get(position).map(|entry| entry.of(&self.bytes))
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.used = 0;
+    }
+
+    /// Appends a copy; answers whether it fitted. For links and tests.
+    pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
+        let length = datagram.bytes.len();
+        if self.used == self.slots || length > MAX_DATAGRAM_BYTES {
+            return false;
+        }
+        self.free_slots()[..length].copy_from_slice(datagram.bytes);
+        self.take_slot(Some((datagram.source, datagram.destination, length)));
+        true
+    }
+
+    /// Whether no slot is free.
+    pub(super) fn is_full(&self) -> bool {
+        self.used == self.slots
+    }
+
+    /// The free slots, for a system call to write into.
+    pub(super) fn free_slots(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.used * MAX_DATAGRAM_BYTES..]
+    }
+
+    /// Takes the first free slot: it holds the datagram described, or something to ignore.
+    pub(super) fn take_slot(&mut self, content: Option<(SocketAddr, SocketAddr, usize)>) {
+        if self.is_full() {
+            return;
+        }
+        if let Some((source, destination, length)) = content {
+            let start = self.used * MAX_DATAGRAM_BYTES;
+            self.entries.push(Entry { source, destination, start, length: length.min(MAX_DATAGRAM_BYTES) });
+        }
+        self.used += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn datagram(bytes: &[u8]) -> Datagram<'_> {
+        Datagram {
+            source: "127.0.0.1:4791".parse().unwrap(),
+            destination: "127.0.0.2:4791".parse().unwrap(),
+            bytes,
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_never_empty_does_not_grow() {
+        let mut batch = SendBatch::new();
+        batch.push(datagram(&[0; 100]));
+        for round in 1..=10_000u32 {
+            batch.push(datagram(&[round.to_be_bytes()[3]; 100]));
+            assert_eq!(batch.at(0).unwrap().bytes[0], (round - 1).to_be_bytes()[3]);
+            batch.remove_first(1);
+        }
+        assert_eq!(batch.len(), 1);
+        assert!(batch.bytes.capacity() < 100_000, "{}", batch.bytes.capacity());
+    }
+
+    #[test]
+    fn a_receive_batch_holds_what_it_has_slots_for() {
+        let mut batch = ReceiveBatch::new(2);
+        assert!(batch.push(datagram(b"one")));
+        batch.take_slot(None);
+        assert!(!batch.push(datagram(b"three")), "the ignored slot counts");
+        assert_eq!(batch.iter().map(|datagram| datagram.bytes).collect::<Vec<_>>(), [b"one"]);
+        batch.clear();
+        assert!(!batch.push(datagram(&[0; MAX_DATAGRAM_BYTES + 1])));
+        assert!(batch.push(datagram(&[7; MAX_DATAGRAM_BYTES])));
+        assert_eq!(batch.at(0).unwrap().bytes, [7; MAX_DATAGRAM_BYTES]);
+    }
+}

@@ -1,0 +1,281 @@
+//! A link that misbehaves on purpose.
+//!
+//! Wraps any link and loses, doubles, reorders, corrupts and delays what is sent, as a
+//! [`FaultPlan`] says; what is received passes untouched. Owns the datagrams it holds back, for a
+//! bounded time and in bounded number. The same plan and the same datagrams give the same
+//! faults: the only randomness is the plan's seed.
+#![forbid(unsafe_code)]
+
+mod plan;
+
+pub use plan::{FaultPlan, FaultPlanError};
+
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use trunkline_verbs::Counter;
+
+/// A datagram that is reordered is overtaken by at most this many others...
+const OVERTAKEN_AT_MOST: u64 = 4;
+/// ... and waits no longer than this for them.
+const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
+/// Datagrams held back at once; beyond that a link drops.
+const HELD_AT_MOST: usize = 16_384;
+/// Datagrams handed on together.
+const TAKEN_AT_ONCE: usize = 32;
+/// What the inner link had no room for is given to it again after this.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// A fixed and documented generator (SplitMix64), so that a seed means the same in every version.
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// True with the given probability, in parts of 2^32.
+    fn happens(&mut self, probability: u64) -> bool {
+        self.next() >> 32 < probability
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    source: SocketAddr,
+    destination: SocketAddr,
+    bytes: Vec<u8>,
+    /// It leaves when this many datagrams were given to `send`, or at `due`.
+    overtaken_at: u64,
+    due: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    dropped: u64,
+    duplicated: u64,
+    reordered: u64,
+    corrupted: u64,
+    delayed: u64,
+    overflow: u64,
+}
+
+/// A link with faults.
+#[derive(Debug)]
+pub struct FaultyLink {
+    inner: Box<dyn Link>,
+    plan: FaultPlan,
+    random: Random,
+    /// Datagrams given to `send` so far.
+    given: u64,
+    /// Those that others overtake.
+    reordered: Vec<Held>,
+    /// Those that are under way, in order.
+    delayed: VecDeque<Held>,
+    /// On their way into the inner link.
+    out: SendBatch,
+    /// When `out` is tried again, if it is not empty.
+    again_at: Option<Instant>,
+    scratch: Vec<u8>,
+    counts: Counts,
+}
+
+impl FaultyLink {
+    /// Wraps a link.
+    #[must_use]
+    pub fn new(inner: Box<dyn Link>, plan: FaultPlan) -> Self {
+        Self {
+            inner,
+            plan,
+            random: Random(plan.seed),
+            given: 0,
+            reordered: Vec::new(),
+            delayed: VecDeque::new(),
+            out: SendBatch::new(),
+            again_at: None,
+            scratch: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn take(&mut self, datagram: Datagram<'_>, now: Instant) {
+        // The same number of draws for each datagram, so that one probability can be changed
+        // without moving the other faults elsewhere.
+        let lost = self.random.happens(self.plan.drop);
+        let corrupted = self.random.happens(self.plan.corrupt);
+        let doubled = self.random.happens(self.plan.duplicate);
+        let reordered = self.random.happens(self.plan.reorder);
+        let detail = self.random.next();
+        self.given += 1;
+        if lost {
+            self.counts.dropped += 1;
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(datagram.bytes);
+        if corrupted && !bytes.is_empty() {
+            self.counts.corrupted += 1;
+            let bit = usize::try_from(detail % (bytes.len() as u64 * 8)).unwrap_or(0);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        let copies = if doubled { 2 } else { 1 };
+        self.counts.duplicated += u64::from(doubled);
+        for copy in 0..copies {
+            // Of a doubled one only the first copy can be late.
+            let late = reordered && copy == 0;
+            self.place(datagram.source, datagram.destination, &bytes, late.then_some(detail >> 32), now);
+        }
+        self.scratch = bytes;
+    }
+
+    fn place(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        bytes: &[u8],
+        late: Option<u64>,
+        now: Instant,
+    ) {
+        if let Some(detail) = late {
+            self.counts.reordered += 1;
+            let overtaken_at = self.given + 1 + detail % OVERTAKEN_AT_MOST;
+            let due = now + OVERTAKEN_WITHIN;
+            let bytes = bytes.to_vec();
+            self.reordered.push(Held { source, destination, bytes, overtaken_at, due });
+        } else {
+            self.depart(Datagram { source, destination, bytes }, now);
+        }
+    }
+
+    fn depart(&mut self, datagram: Datagram<'_>, now: Instant) {
+        if self.plan.delay.is_zero() {
+            self.out.push(datagram);
+        } else if self.delayed.len() >= HELD_AT_MOST {
+            self.counts.overflow += 1;
+        } else {
+            self.counts.delayed += 1;
+            self.delayed.push_back(Held {
+                source: datagram.source,
+                destination: datagram.destination,
+                bytes: datagram.bytes.to_vec(),
+                overtaken_at: 0,
+                due: now + self.plan.delay,
+            });
+        }
+    }
+
+    /// Lets go what has been overtaken enough or is due.
+    fn release(&mut self, now: Instant) {
+        let mut position = 0;
+        while let Some(held) = self.reordered.get(position) {
+            if held.overtaken_at <= self.given || held.due <= now {
+                let held = self.reordered.remove(position);
+                self.depart(held.datagram(), now);
+            } else {
+                position += 1;
+            }
+        }
+        while self.delayed.front().is_some_and(|held| held.due <= now) {
+            if let Some(held) = self.delayed.pop_front() {
+                self.out.push(held.datagram());
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        if !self.out.is_empty() {
+            self.inner.send(&mut self.out, now);
+        }
+        self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
+    }
+}
+
+impl Held {
+    fn datagram(&self) -> Datagram<'_> {
+        Datagram { source: self.source, destination: self.destination, bytes: &self.bytes }
+    }
+}
+
+impl Link for FaultyLink {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
+        self.inner.open(address)
+    }
+
+    fn close(&mut self, address: IpAddr) {
+        self.inner.close(address);
+    }
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        self.inner.mtu(address)
+    }
+
+    fn send(&mut self, batch: &mut SendBatch, now: Instant) {
+        self.flush(now);
+        while self.out.is_empty() && !batch.is_empty() {
+            // As many at once as one system call takes; the batch keeps what follows while the
+            // inner link has no room.
+            let mut taken = 0;
+            while taken < TAKEN_AT_ONCE
+                && let Some(datagram) = batch.at(taken)
+            {
+                self.take(datagram, now);
+                self.release(now);
+                taken += 1;
+            }
+            batch.remove_first(taken);
+            self.flush(now);
+        }
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        self.inner.receive(batch)
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.fds()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let reordered = self.reordered.iter().map(|held| held.due).min();
+        let delayed = self.delayed.front().map(|held| held.due);
+        [reordered, delayed, self.again_at, self.inner.next_timeout()].into_iter().flatten().min()
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.release(now);
+        self.flush(now);
+        self.inner.poll(now);
+    }
+
+    fn counters(&self, into: &mut Vec<Counter>) {
+        let counts = &self.counts;
+        into.extend([
+            Counter { name: "fault_dropped", value: counts.dropped },
+            Counter { name: "fault_duplicated", value: counts.duplicated },
+            Counter { name: "fault_reordered", value: counts.reordered },
+            Counter { name: "fault_corrupted", value: counts.corrupted },
+            Counter { name: "fault_delayed", value: counts.delayed },
+            Counter { name: "fault_delay_overflow", value: counts.overflow },
+        ]);
+        self.inner.counters(into);
+    }
+}
+
+#[cfg(test)]
+mod tests;

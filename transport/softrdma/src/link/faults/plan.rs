@@ -1,0 +1,161 @@
+//! What a faulty link does, and how it is written in an environment variable.
+#![forbid(unsafe_code)]
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Where programs find the plan.
+const VARIABLE: &str = "TRUNKLINE_FAULTS";
+
+/// Which faults, how often. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
+/// delay=200us,seed=7`, in any order; what is not named does not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultPlan {
+    /// Probabilities are kept in parts of 2^32.
+    pub(super) drop: u64,
+    pub(super) reorder: u64,
+    pub(super) duplicate: u64,
+    pub(super) corrupt: u64,
+    pub(super) delay: Duration,
+    pub(super) seed: u64,
+}
+
+/// A plan that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultPlanError {
+    /// Not `key=value`.
+    #[error("TRUNKLINE_FAULTS: `{part}` is not of the form key=value, such as drop=0.01")]
+    Form {
+        /// The part between two commas.
+        part: String,
+    },
+    /// A key that does not exist.
+    #[error(
+        "TRUNKLINE_FAULTS: there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, seed"
+    )]
+    Key {
+        /// As it was written.
+        key: String,
+    },
+    /// A value that its key does not take.
+    #[error("TRUNKLINE_FAULTS: `{value}` does not fit {key}, which takes {wanted}")]
+    Value {
+        /// Whose.
+        key: &'static str,
+        /// As it was written.
+        value: String,
+        /// What the key takes.
+        wanted: &'static str,
+    },
+}
+
+impl FaultPlan {
+    /// The plan that the environment asks for, if it does.
+    ///
+    /// # Errors
+    /// [`FaultPlanError`] for a plan that cannot be read.
+    pub fn from_environment() -> Result<Option<Self>, FaultPlanError> {
+        match std::env::var_os(VARIABLE) {
+            Some(text) if !text.is_empty() => text.to_string_lossy().parse().map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl FromStr for FaultPlan {
+    type Err = FaultPlanError;
+
+    fn from_str(text: &str) -> Result<Self, FaultPlanError> {
+        let mut plan = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| FaultPlanError::Form { part: part.to_owned() })?;
+            let value = value.trim();
+            match key.trim() {
+                "drop" => plan.drop = probability("drop", value)?,
+                "reorder" => plan.reorder = probability("reorder", value)?,
+                "duplicate" => plan.duplicate = probability("duplicate", value)?,
+                "corrupt" => plan.corrupt = probability("corrupt", value)?,
+                "delay" => plan.delay = duration("delay", value)?,
+                "seed" => {
+                    plan.seed = value.parse().map_err(|_| wrong("seed", value, "a whole number"))?;
+                }
+                other => return Err(FaultPlanError::Key { key: other.to_owned() }),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+fn wrong(key: &'static str, value: &str, wanted: &'static str) -> FaultPlanError {
+    FaultPlanError::Value { key, value: value.to_owned(), wanted }
+}
+
+fn probability(key: &'static str, value: &str) -> Result<u64, FaultPlanError> {
+    let number: f64 = value.parse().unwrap_or(f64::NAN);
+    if !(0.0..=1.0).contains(&number) {
+        return Err(wrong(key, value, "a probability from 0 to 1, such as 0.01"));
+    }
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from 0 to 2^32, which a u64 holds"
+    )]
+    Ok((number * 4_294_967_296.0).round() as u64)
+}
+
+fn duration(key: &'static str, value: &str) -> Result<Duration, FaultPlanError> {
+    const WANTED: &str = "a time of at most 10 s, such as 200us or 5ms";
+    let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+    let (digits, unit) = value.split_at(end);
+    let count: u64 = digits.parse().map_err(|_| wrong(key, value, WANTED))?;
+    let time = match unit {
+        "us" => Duration::from_micros(count),
+        "ms" => Duration::from_millis(count),
+        "s" => Duration::from_secs(count),
+        _ => return Err(wrong(key, value, WANTED)),
+    };
+    if time > Duration::from_secs(10) { Err(wrong(key, value, WANTED)) } else { Ok(time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read() {
+        let plan: FaultPlan =
+            "drop=0.5, reorder=1,duplicate=0,corrupt=0.25,delay=200us,seed=7".parse().unwrap();
+        let half = 1 << 31;
+        let expected = FaultPlan {
+            drop: half,
+            reorder: 2 * half,
+            duplicate: 0,
+            corrupt: half / 2,
+            delay: Duration::from_micros(200),
+            seed: 7,
+        };
+        assert_eq!(plan, expected);
+        assert_eq!("".parse(), Ok(FaultPlan::default()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (text, named) in [
+            ("drop", "key=value"),
+            ("loss=0.1", "`loss`"),
+            ("drop=2", "drop, which takes a probability"),
+            ("drop=-0.1", "drop, which takes a probability"),
+            ("corrupt=NaN", "corrupt, which takes a probability"),
+            ("reorder=", "reorder, which takes a probability"),
+            ("delay=5", "delay, which takes a time"),
+            ("delay=ms", "delay, which takes a time"),
+            ("delay=11s", "delay, which takes a time"),
+            ("seed=x", "seed, which takes a whole number"),
+        ] {
+            let error = text.parse::<FaultPlan>().unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Which interface has an address.
+//!
+//! Asked by the UDP link when an address is opened, and for its MTU.
+#![forbid(unsafe_code)]
+
+use super::{LinkError, udp_ffi};
+use nix::ifaddrs::getifaddrs;
+use socket2::{Domain, Socket, Type};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+/// The interface that an address belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Interface {
+    name: String,
+    /// Needed to bind a link-local IPv6 address.
+    pub(super) index: u32,
+}
+
+impl Interface {
+    /// The interface with this address. All of 127.0.0.0/8 belongs to the loopback, whichever of
+    /// its addresses are listed.
+    pub(super) fn of(address: IpAddr) -> Result<Self, LinkError> {
+        let all = getifaddrs().map_err(|errno| LinkError::Os {
+            doing: "list the interfaces",
+            address,
+            source: errno.into(),
+        })?;
+        let named = all
+            .filter_map(|entry| {
+                let ip = ip_of(entry.address.as_ref()?)?;
+                (ip == address || (ip.is_loopback() && address.is_loopback() && address.is_ipv4()))
+                    .then_some(entry.interface_name)
+            })
+            .next()
+            .ok_or(LinkError::NoSuchAddress { address })?;
+        let index = nix::net::if_::if_nametoindex(named.as_str()).unwrap_or(0);
+        Ok(Self { name: named, index })
+    }
+
+    /// Its MTU in bytes.
+    pub(super) fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        let failed = |source| LinkError::Os { doing: "ask for the MTU", address, source };
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).map_err(failed)?;
+        udp_ffi::interface_mtu(socket.as_fd(), &self.name).map_err(failed)
+    }
+}
+
+fn ip_of(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(v4.ip().into());
+    }
+    address.as_sockaddr_in6().map(|v6| v6.ip().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_has_its_whole_network() {
+        let interface = Interface::of("127.45.6.7".parse().unwrap()).unwrap();
+        assert!(interface.index > 0);
+        assert!(interface.mtu("127.45.6.7".parse().unwrap()).unwrap() >= 1280);
+        let nowhere = "192.0.2.77".parse().unwrap();
+        assert!(matches!(Interface::of(nowhere), Err(LinkError::NoSuchAddress { .. })));
+    }
+}

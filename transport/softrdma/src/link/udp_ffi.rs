@@ -1,0 +1,251 @@
+//! The system calls of UDP that the standard library lacks.
+//!
+//! Owns all `unsafe` of the UDP link; called by `udp` and `interface` only. Each function lays
+//! its tables out on its own stack and keeps no pointer after it returns.
+
+use super::batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch};
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Most datagrams of one system call.
+pub(super) const BATCH: usize = 32;
+
+/// Lets a socket build the IP header that the ICRC covers (contract rocev2 5.1), and take
+/// datagrams without a UDP checksum over IPv6 (5.6).
+pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
+    if is_v4 {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+    } else {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
+    }
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the life of the borrow; the pointer and the length are
+    // those of a live i32, which the kernel only reads.
+    let answer = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), LENGTH_OF_INT)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+const LENGTH_OF_INT: libc::socklen_t = 4;
+
+/// A socket address of either family, as the kernel lays it out.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union RawAddress {
+    family: libc::sa_family_t,
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+const LENGTH_OF_V4: libc::socklen_t = 16;
+const LENGTH_OF_V6: libc::socklen_t = 28;
+const _: () = assert!(size_of::<libc::sockaddr_in>() == 16 && size_of::<libc::sockaddr_in6>() == 28);
+#[allow(clippy::cast_possible_truncation, reason = "AF_INET and AF_INET6 are 2 and 10")]
+const FAMILY_V4: libc::sa_family_t = libc::AF_INET as libc::sa_family_t;
+#[allow(clippy::cast_possible_truncation, reason = "AF_INET and AF_INET6 are 2 and 10")]
+const FAMILY_V6: libc::sa_family_t = libc::AF_INET6 as libc::sa_family_t;
+
+impl RawAddress {
+    fn zeroed() -> Self {
+        // The larger member covers the whole union.
+        Self {
+            v6: libc::sockaddr_in6 {
+                sin6_family: 0,
+                sin6_port: 0,
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: [0; 16] },
+                sin6_scope_id: 0,
+            },
+        }
+    }
+
+    fn new(address: SocketAddr) -> (Self, libc::socklen_t) {
+        let mut raw = Self::zeroed();
+        match address {
+            SocketAddr::V4(v4) => {
+                raw.v4 = libc::sockaddr_in {
+                    sin_family: FAMILY_V4,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                (raw, LENGTH_OF_V4)
+            }
+            SocketAddr::V6(v6) => {
+                raw.v6 = libc::sockaddr_in6 {
+                    sin6_family: FAMILY_V6,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                    sin6_scope_id: v6.scope_id(),
+                };
+                (raw, LENGTH_OF_V6)
+            }
+        }
+    }
+
+    fn get(&self) -> Option<SocketAddr> {
+        // SAFETY: every member begins with the family, and all bytes were initialised by
+        // `zeroed`, so that any member may be read whatever the kernel wrote.
+        unsafe {
+            match self.family {
+                FAMILY_V4 => {
+                    let ip = Ipv4Addr::from(u32::from_be(self.v4.sin_addr.s_addr));
+                    Some(SocketAddrV4::new(ip, u16::from_be(self.v4.sin_port)).into())
+                }
+                FAMILY_V6 => {
+                    let ip = Ipv6Addr::from(self.v6.sin6_addr.s6_addr);
+                    let port = u16::from_be(self.v6.sin6_port);
+                    Some(SocketAddrV6::new(ip, port, 0, self.v6.sin6_scope_id).into())
+                }
+                _ => None,
+            }
+        }
+    }
+}
+
+fn empty_header() -> libc::mmsghdr {
+    // SAFETY: mmsghdr is plain integers and pointers, for which zero bytes are valid values.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Sends up to [`BATCH`] datagrams with one call; answers how many the kernel took, or why it
+/// did not take the first.
+pub(super) fn send<'a>(
+    socket: BorrowedFd<'_>,
+    datagrams: impl Iterator<Item = Datagram<'a>>,
+) -> io::Result<usize> {
+    let mut addresses = [RawAddress::zeroed(); BATCH];
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+    let mut headers = [empty_header(); BATCH];
+    let mut count = 0;
+    for (datagram, ((address, piece), header)) in
+        datagrams.zip(addresses.iter_mut().zip(&mut pieces).zip(&mut headers))
+    {
+        let (raw, length) = RawAddress::new(datagram.destination);
+        *address = raw;
+        // The kernel only reads what an iovec of a send points to.
+        *piece = libc::iovec {
+            iov_base: datagram.bytes.as_ptr().cast_mut().cast(),
+            iov_len: datagram.bytes.len(),
+        };
+        header.msg_hdr.msg_name = (&raw mut *address).cast();
+        header.msg_hdr.msg_namelen = length;
+        header.msg_hdr.msg_iov = piece;
+        header.msg_hdr.msg_iovlen = 1;
+        count += 1;
+    }
+    if count == 0 {
+        return Ok(0);
+    }
+    // SAFETY: the first `count` headers point to addresses and pieces of this stack frame, and
+    // those to datagrams borrowed for 'a, which outlives the call; `count` is at most BATCH.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            count,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// What one [`receive`] brought.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Received {
+    /// Datagrams that the kernel handed over.
+    pub(super) taken: usize,
+    /// Of those, how many were too long for a slot and are left out.
+    pub(super) too_long: usize,
+}
+
+/// Receives into the free slots of `batch` with one call, up to [`BATCH`] datagrams.
+pub(super) fn receive(
+    socket: BorrowedFd<'_>,
+    destination: SocketAddr,
+    batch: &mut ReceiveBatch,
+) -> io::Result<Received> {
+    let mut addresses = [RawAddress::zeroed(); BATCH];
+    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+    let mut headers = [empty_header(); BATCH];
+    let mut count = 0;
+    for (slot, ((address, piece), header)) in batch
+        .free_slots()
+        .chunks_exact_mut(MAX_DATAGRAM_BYTES)
+        .zip(addresses.iter_mut().zip(&mut pieces).zip(&mut headers))
+    {
+        *piece = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+        header.msg_hdr.msg_name = (&raw mut *address).cast();
+        header.msg_hdr.msg_namelen = LENGTH_OF_V6;
+        header.msg_hdr.msg_iov = piece;
+        header.msg_hdr.msg_iovlen = 1;
+        count += 1;
+    }
+    if count == 0 {
+        return Ok(Received::default());
+    }
+    // SAFETY: the first `count` headers point to addresses and pieces of this stack frame, and
+    // those to slots of `batch`, which is borrowed exclusively until this function returns; the
+    // slots do not overlap and their lengths are true. No time limit is passed.
+    let taken = unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            count,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+        )
+    };
+    let taken = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+    let mut too_long = 0;
+    for (header, address) in headers.iter().zip(&addresses).take(taken) {
+        let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+        too_long += usize::from(!whole);
+        let length = usize::try_from(header.msg_len).unwrap_or(0);
+        let content = address.get().filter(|_| whole).map(|source| (source, destination, length));
+        batch.take_slot(content);
+    }
+    Ok(Received { taken, too_long })
+}
+
+/// Whether a read from any of the sockets would answer something at once.
+pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
+    sockets.into_iter().any(|socket| {
+        let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd of this stack frame, and a time limit of 0.
+        let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
+        ready > 0
+    })
+}
+
+/// The MTU of an interface.
+pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+    // SAFETY: ifreq is plain data, for which zero bytes are valid values.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero, so that the name always ends.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name.iter_mut().take(room).zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: SIOCGIFMTU reads the name from and writes the MTU to the ifreq it is given, which
+    // lives on this stack frame.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: SIOCGIFMTU succeeded, so it filled this member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
+/// Whether an address is IPv4.
+pub(super) fn is_v4(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(_))
+}
