@@ -1,0 +1,281 @@
+//! A one-shot cell that carries the answer of one call from a poller to whoever waits for it.
+//!
+//! Owns the value on its way and the waker of the one who waits. The transport's client queues call it; a blocking wait is
+//! built above it with a waker that unparks a thread. It never blocks and never allocates but to make a new cell; a cell
+//! whose halves have come back can be used again.
+//!
+//! ```text
+//!   bits of the word     set by                        then
+//!   DONE                 setter, value or not inside   the value is the getter's; nothing more is written by the setter,
+//!                                                      but a WAKER seen at that moment is the setter's to take
+//!   WAKER                getter, waker stored          the waker is nobody's until DONE, ABANDONED or until cleared
+//!   ABANDONED            getter, when dropped          the setter keeps its value, the waker is the getter's to drop
+//! ```
+
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+
+use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+
+const DONE: u32 = 1;
+const WAKER: u32 = 2;
+const ABANDONED: u32 = 4;
+
+/// The setter was dropped without a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answering side went away without an answer")
+    }
+}
+
+impl core::error::Error for Closed {}
+
+struct Shared<T> {
+    word: AtomicU32,
+    value: UnsafeCell<Option<T>>,
+    waker: UnsafeCell<Option<Waker>>,
+}
+
+// SAFETY: the value is moved from one thread to another and never lent, so T: Send suffices; a Waker is Send and Sync. The
+// table of bits above says who may touch which field, and each change of hands is an acquire-release operation on the word.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// The table of bits gives the value to the caller.
+    unsafe fn replace_value(&self, value: Option<T>) -> Option<T> {
+        // SAFETY: the pointer comes from a live cell, and the caller has exclusive access.
+        self.value.with_mut(|slot| unsafe { slot.replace(value) })
+    }
+
+    /// # Safety
+    /// The table of bits gives the waker to the caller.
+    unsafe fn replace_waker(&self, waker: Option<Waker>) -> Option<Waker> {
+        // SAFETY: the pointer comes from a live cell, and the caller has exclusive access.
+        self.waker.with_mut(|slot| unsafe { slot.replace(waker) })
+    }
+}
+
+/// Makes a fresh cell. See [`Pool`] for one that is used again.
+#[must_use]
+pub fn pair<T>() -> (Setter<T>, Getter<T>) {
+    let word = AtomicU32::new(0);
+    halves(Arc::new(Shared { word, value: UnsafeCell::new(None), waker: UnsafeCell::new(None) }))
+}
+
+fn halves<T>(shared: Arc<Shared<T>>) -> (Setter<T>, Getter<T>) {
+    let setter = Setter { shared: Arc::clone(&shared), finished: false };
+    (setter, Getter { shared: Some(shared), taken: false })
+}
+
+/// The half that answers.
+pub struct Setter<T> {
+    shared: Arc<Shared<T>>,
+    finished: bool,
+}
+
+impl<T> Setter<T> {
+    /// Completes the cell with `value` and wakes the getter.
+    ///
+    /// # Errors
+    /// Gives `value` back when the getter is gone.
+    pub fn set(mut self, value: T) -> Result<(), T> {
+        self.finish(Some(value)).map_or(Ok(()), Err)
+    }
+
+    /// Whether the getter is gone, so that the answer is wanted by nobody.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        // SYNC: cell-word
+        self.shared.word.load(Ordering::Acquire) & ABANDONED != 0
+    }
+
+    /// Completes the cell; the value comes back when nobody is there to take it.
+    fn finish(&mut self, value: Option<T>) -> Option<T> {
+        self.finished = true;
+        // SAFETY: before DONE the value is the setter's.
+        unsafe { self.shared.replace_value(value) };
+        // SYNC: cell-word
+        let before = self.shared.word.fetch_or(DONE, Ordering::AcqRel);
+        if before & ABANDONED != 0 {
+            // SAFETY: the getter left before DONE, so the value stayed the setter's.
+            return unsafe { self.shared.replace_value(None) };
+        }
+        if before & WAKER != 0 {
+            // SAFETY: WAKER stood when DONE was set, which makes the waker the setter's.
+            if let Some(waker) = unsafe { self.shared.replace_waker(None) } {
+                waker.wake();
+            }
+        }
+        None
+    }
+}
+
+impl<T> Drop for Setter<T> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.finish(None);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Setter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setter").field("abandoned", &self.is_abandoned()).finish()
+    }
+}
+
+/// The half that waits: a future of the value, or of [`Closed`] when the setter was dropped.
+pub struct Getter<T> {
+    /// Always there, except while the getter is being turned into a resting cell.
+    shared: Option<Arc<Shared<T>>>,
+    /// The outcome was handed out, and DONE has been seen.
+    taken: bool,
+}
+
+impl<T> Getter<T> {
+    /// The outcome, if it is there. After it has been handed out once, this and the future say [`Closed`].
+    pub fn try_take(&mut self) -> Option<Result<T, Closed>> {
+        if self.taken {
+            return Some(Err(Closed));
+        }
+        // SYNC: cell-word
+        let word = self.shared().word.load(Ordering::Acquire);
+        (word & DONE != 0).then(|| self.take())
+    }
+
+    /// Gives the cell back to be used again; see [`Pool::rest`]. An outcome nobody took is dropped.
+    fn into_shared(mut self) -> Option<Arc<Shared<T>>> {
+        self.leave();
+        self.shared.take()
+    }
+
+    fn shared(&self) -> &Arc<Shared<T>> {
+        self.shared.as_ref().expect("a getter that can still be called has its cell")
+    }
+
+    /// Takes the outcome; DONE has been seen with acquire.
+    fn take(&mut self) -> Result<T, Closed> {
+        self.taken = true;
+        // SAFETY: after DONE the value is the getter's.
+        unsafe { self.shared().replace_value(None) }.ok_or(Closed)
+    }
+
+    /// Leaves the cell so that no value and no waker is held by it.
+    fn leave(&mut self) {
+        let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
+        // SYNC: cell-word
+        let before = shared.word.fetch_or(ABANDONED, Ordering::AcqRel);
+        if before & DONE == 0 {
+            // SAFETY: ABANDONED came before DONE, which keeps the setter away from the waker.
+            drop(unsafe { shared.replace_waker(None) });
+        } else {
+            // SAFETY: after DONE the value is the getter's.
+            drop(unsafe { shared.replace_value(None) });
+        }
+        self.taken = true;
+    }
+}
+
+impl<T> Future for Getter<T> {
+    type Output = Result<T, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.try_take() {
+            return Poll::Ready(outcome);
+        }
+        let shared = self.shared();
+        // An earlier poll has left a waker: get it back before it is looked at, or find that the setter has it.
+        // SYNC: cell-word
+        if shared.word.load(Ordering::Relaxed) & WAKER != 0
+            && shared.word.fetch_and(!WAKER, Ordering::AcqRel) & DONE != 0
+        {
+            return Poll::Ready(self.take());
+        }
+        // SAFETY: WAKER is clear and only the getter sets it, so the waker is the getter's.
+        drop(unsafe { shared.replace_waker(Some(context.waker().clone())) });
+        // SYNC: cell-word
+        if shared.word.fetch_or(WAKER, Ordering::AcqRel) & DONE != 0 {
+            // SAFETY: DONE was set while WAKER was clear, so the setter does not touch the waker.
+            drop(unsafe { shared.replace_waker(None) });
+            return Poll::Ready(self.take());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Getter<T> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<T> fmt::Debug for Getter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Getter").field("taken", &self.taken).finish()
+    }
+}
+
+/// Cells that wait to be used again, so that a call needs no allocation. Belongs to one thread or stands behind the lock of
+/// its owner.
+pub struct Pool<T> {
+    resting: VecDeque<Arc<Shared<T>>>,
+    limit: usize,
+}
+
+impl<T> Pool<T> {
+    /// A pool that keeps at most `limit` cells.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { resting: VecDeque::new(), limit }
+    }
+
+    /// A cell: one that rests and whose setter has let go of it, else a fresh one.
+    #[must_use]
+    pub fn pair(&mut self) -> (Setter<T>, Getter<T>) {
+        let Some(mut shared) = self.resting.pop_front() else { return pair() };
+        if Arc::get_mut(&mut shared).is_none() {
+            // The setter is still on its way out; it will have left by the time the others have been through.
+            self.resting.push_back(shared);
+            return pair();
+        }
+        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it was its to
+        // take, and the getter has emptied the rest when it left.
+        // SYNC: cell-word
+        shared.word.store(0, Ordering::Relaxed);
+        halves(shared)
+    }
+
+    /// Takes the cell of a getter that is no longer needed; its setter may still be there. Above the limit the cell is freed.
+    pub fn rest(&mut self, getter: Getter<T>) {
+        if let Some(shared) = getter.into_shared().filter(|_| self.resting.len() < self.limit) {
+            self.resting.push_back(shared);
+        }
+    }
+
+    /// How many cells rest.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.resting.len()
+    }
+
+    /// Whether no cell rests.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.resting.is_empty()
+    }
+}
+
+impl<T> fmt::Debug for Pool<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("resting", &self.resting.len()).field("limit", &self.limit).finish()
+    }
+}

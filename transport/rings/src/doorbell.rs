@@ -1,0 +1,84 @@
+//! The handshake between a poller that is about to sleep and those who bring it work.
+//!
+//! Owns one word. The sleeper and every thread that puts work into one of its queues call it. It never sleeps or writes a
+//! file descriptor itself: it says who has to.
+//!
+//! ```text
+//!   sleeper                              ringer
+//!   prepare(): word = sleeping           put work into a queue
+//!              full fence                ring(): full fence
+//!   look into every queue once more              word sleeping? take it to awake
+//!   found: cancel()   nothing: sleep             true: write the sleeper's eventfd
+//!   woken()
+//! ```
+//!
+//! The two full fences make it impossible that the sleeper misses the work and the ringer misses the sleeper as well.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+
+/// One sleeper's word. Share it by reference or `Arc` with everyone who may bring work.
+#[derive(Debug)]
+pub struct Doorbell {
+    word: CachePadded<AtomicU32>,
+}
+
+impl Default for Doorbell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Doorbell {
+    /// A doorbell whose owner is awake.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { word: CachePadded::new(AtomicU32::new(AWAKE)) }
+    }
+
+    /// Sleeper: announces sleep. Look into every queue again after this, then sleep, or [`cancel`](Self::cancel) when
+    /// something was there.
+    pub fn prepare(&self) {
+        // SYNC: doorbell-word
+        self.word.store(SLEEPING, Ordering::Relaxed);
+        // SYNC: doorbell-fence
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sleeper: takes the announcement back. True when a ringer was faster: its write to the eventfd has come or is about
+    /// to, and costs one needless wake-up if it is not waited for.
+    pub fn cancel(&self) -> bool {
+        // SYNC: doorbell-word
+        self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
+    }
+
+    /// Sleeper: says that it is up again, for whatever reason, so that ringers stop writing its eventfd. Look into the
+    /// queues after this.
+    pub fn woken(&self) {
+        // A swap and not a store: with acquire it also sees what the ringer that took the word did before.
+        // SYNC: doorbell-word
+        self.word.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// Ringer: call after work has been put into a queue. True when the caller must write the sleeper's eventfd; of all
+    /// ringers one gets true per sleep.
+    #[must_use = "the sleeper stays asleep unless its eventfd is written when this is true"]
+    pub fn ring(&self) -> bool {
+        // SYNC: doorbell-fence
+        fence(Ordering::SeqCst);
+        // A plain look first: while the sleeper is awake, which is nearly always, its cache line stays shared.
+        // SYNC: doorbell-word
+        self.word.load(Ordering::Relaxed) == SLEEPING
+            && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether the owner has announced sleep. For metrics; nothing may be decided on it.
+    #[must_use]
+    pub fn is_sleeping(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == SLEEPING
+    }
+}

@@ -1,0 +1,363 @@
+//! The loom models: every interleaving of two or three threads over each piece, with up to two preemptions.
+//!
+//! Owns nothing; `cargo test` calls it. A model must stay small: two slots, two or three items, a few seconds at most. A lost
+//! wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a leak as an `Arc` left over.
+
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use std::task::Wake;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+use loom::thread;
+
+use crate::cell::{self, Closed, Pool};
+use crate::doorbell::Doorbell;
+use crate::handover::{Duty, Handover};
+use crate::spsc;
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(run);
+}
+
+/// An eventfd as far as these models need one: a wait ends once somebody has written since the last wait.
+#[derive(Default)]
+struct EventFd {
+    written: loom::sync::Mutex<bool>,
+    changed: loom::sync::Condvar,
+}
+
+impl EventFd {
+    fn write(&self) {
+        *self.written.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut written = self.written.lock().unwrap();
+        while !*written {
+            written = self.changed.wait(written).unwrap();
+        }
+        *written = false;
+    }
+}
+
+impl Wake for EventFd {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.write();
+    }
+}
+
+/// Polls `future` until it is ready and sleeps in between, so that a wake-up that never comes is a deadlock.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let event = std::sync::Arc::new(EventFd::default());
+    let waker = Waker::from(std::sync::Arc::clone(&event));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        event.wait();
+    }
+}
+
+#[test]
+fn spsc_keeps_order_through_full_and_empty() {
+    model(|| {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        let pushing = thread::spawn(move || {
+            for item in 0..3 {
+                let mut item = Box::new(item);
+                while let Err(back) = producer.push(item) {
+                    item = back;
+                    thread::yield_now();
+                }
+            }
+        });
+        for expected in 0..3 {
+            let item = loop {
+                match consumer.pop() {
+                    Some(item) => break item,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(*item, expected);
+        }
+        pushing.join().unwrap();
+        assert!(consumer.pop().is_none());
+    });
+}
+
+#[test]
+fn spsc_batches_arrive_whole_and_in_order() {
+    model(|| {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        let pushing = thread::spawn(move || {
+            let mut items = (0..3).map(Arc::new).peekable();
+            while items.peek().is_some() {
+                if producer.push_batch(&mut items) == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            if consumer.pop_batch(&mut seen, 2) == 0 {
+                thread::yield_now();
+            }
+        }
+        assert!(seen.iter().map(|item| **item).eq(0..3));
+        pushing.join().unwrap();
+    });
+}
+
+#[test]
+fn spsc_closed_means_that_all_pushes_are_visible() {
+    model(|| {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        let pushing = thread::spawn(move || producer.push(7).unwrap());
+        while !consumer.is_closed() {
+            thread::yield_now();
+        }
+        assert_eq!(consumer.pop(), Some(7));
+        pushing.join().unwrap();
+    });
+}
+
+#[test]
+fn spsc_frees_what_nobody_popped() {
+    model(|| {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        // loom reports an Arc that outlives the model.
+        let pushing = thread::spawn(move || {
+            producer.push(Arc::new(1)).unwrap();
+            producer.push(Arc::new(2)).unwrap();
+        });
+        drop(consumer.pop());
+        drop(consumer);
+        pushing.join().unwrap();
+    });
+}
+
+/// A sleeper waits for `items` pieces of work that `ringers` threads bring; returns how often the eventfd was written.
+fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &EventFd) {
+    loop {
+        if queue.load(Ordering::Relaxed) == items {
+            return;
+        }
+        bell.prepare();
+        if queue.load(Ordering::Relaxed) == items {
+            bell.cancel();
+            return;
+        }
+        event.wait();
+        bell.woken();
+    }
+}
+
+#[test]
+fn doorbell_loses_no_wake_up() {
+    model(|| {
+        // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each other.
+        let shared = Arc::new((Doorbell::new(), AtomicUsize::new(0), EventFd::default()));
+        let theirs = Arc::clone(&shared);
+        let ringer = thread::spawn(move || {
+            let (bell, queue, event) = &*theirs;
+            for _ in 0..2 {
+                queue.fetch_add(1, Ordering::Relaxed);
+                if bell.ring() {
+                    event.write();
+                }
+            }
+        });
+        let (bell, queue, event) = &*shared;
+        sleep_until(2, bell, queue, event);
+        ringer.join().unwrap();
+    });
+}
+
+#[test]
+fn doorbell_wakes_a_consumer_of_a_ring() {
+    model(|| {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        let shared = Arc::new((Doorbell::new(), EventFd::default()));
+        let theirs = Arc::clone(&shared);
+        let ringer = thread::spawn(move || {
+            let (bell, event) = &*theirs;
+            producer.push(1).unwrap();
+            if bell.ring() {
+                event.write();
+            }
+        });
+        let (bell, event) = &*shared;
+        while consumer.pop().is_none() {
+            bell.prepare();
+            if consumer.is_empty() {
+                event.wait();
+                bell.woken();
+            } else {
+                bell.cancel();
+            }
+        }
+        ringer.join().unwrap();
+    });
+}
+
+#[test]
+fn doorbell_chooses_one_of_many_ringers() {
+    model(|| {
+        let bell = Arc::new(Doorbell::new());
+        let told = Arc::new(AtomicUsize::new(0));
+        bell.prepare();
+        let ringers: Vec<_> = (0..2)
+            .map(|_| {
+                let (bell, told) = (Arc::clone(&bell), Arc::clone(&told));
+                thread::spawn(move || {
+                    if bell.ring() {
+                        told.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let rung = bell.cancel();
+        for ringer in ringers {
+            ringer.join().unwrap();
+        }
+        assert_eq!(told.load(Ordering::Relaxed), usize::from(rung));
+    });
+}
+
+#[test]
+fn cell_wakes_its_future() {
+    model(|| {
+        let (setter, getter) = cell::pair();
+        let answering = thread::spawn(move || setter.set(Box::new(5)).unwrap());
+        assert_eq!(block_on(getter), Ok(Box::new(5)));
+        answering.join().unwrap();
+    });
+}
+
+#[test]
+fn cell_survives_a_changed_waker() {
+    model(|| {
+        let (setter, mut getter) = cell::pair();
+        let answering = thread::spawn(move || setter.set(5).unwrap());
+        // The first poll leaves a waker that is never waited on; only the second one's counts.
+        let first = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
+        let outcome = if let Poll::Ready(outcome) = first { outcome } else { block_on(&mut getter) };
+        assert_eq!(outcome, Ok(5));
+        assert_eq!(getter.try_take(), Some(Err(Closed)));
+        answering.join().unwrap();
+    });
+}
+
+#[test]
+fn cell_tells_that_the_setter_left() {
+    model(|| {
+        let (setter, getter) = cell::pair::<u32>();
+        let leaving = thread::spawn(move || drop(setter));
+        assert_eq!(block_on(getter), Err(Closed));
+        leaving.join().unwrap();
+    });
+}
+
+#[test]
+fn cell_value_ends_on_exactly_one_side() {
+    model(|| {
+        let (setter, mut getter) = cell::pair();
+        let value = Arc::new(1);
+        let sent = Arc::clone(&value);
+        let answering = thread::spawn(move || setter.set(sent).is_ok());
+        let first = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
+        drop(getter);
+        let accepted = answering.join().unwrap();
+        assert!(accepted || first.is_pending(), "a value that was taken cannot have been given back");
+        drop(first);
+        // Whoever got it, nobody holds it any more: neither a leak nor a double drop.
+        assert_eq!(Arc::strong_count(&value), 1);
+    });
+}
+
+#[test]
+fn cell_is_used_again_only_when_both_halves_are_back() {
+    model(|| {
+        let mut pool = Pool::new(1);
+        let (setter, mut getter) = pool.pair();
+        let answering = thread::spawn(move || setter.set(1));
+        let _ = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
+        pool.rest(getter);
+        // The first setter may be anywhere in `set`; the second round must not see anything of it.
+        let (setter, mut getter) = pool.pair();
+        assert_eq!(getter.try_take(), None);
+        setter.set(2).unwrap();
+        assert_eq!(getter.try_take(), Some(Ok(2)));
+        let _ = answering.join().unwrap();
+    });
+}
+
+/// The background thread as the device runs it: after `Leave` it looks again by itself, after `TakeOver` only when woken.
+/// Returns when the duty is its own and `pollers_done`.
+fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
+    loop {
+        if word.background_check() == Duty::Leave {
+            thread::yield_now();
+            continue;
+        }
+        fence(Ordering::SeqCst);
+        if pollers_done.load(Ordering::Acquire) == 0 {
+            event.wait();
+        } else if word.is_background() {
+            return;
+        }
+    }
+}
+
+/// Runs `poll` beside a background thread that sleeps without a tick once it has the duty; the model deadlocks when the duty
+/// gets lost.
+fn hand_over_model(poll: fn(&Handover, &EventFd)) {
+    model(move || {
+        let shared = Arc::new((Handover::new(), EventFd::default(), AtomicUsize::new(0)));
+        let theirs = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let (word, event, done) = &*theirs;
+            background(word, event, done);
+        });
+        let (word, event, done) = &*shared;
+        poll(word, event);
+        done.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        // Stands for the next packet or timer, which wakes a background thread that sleeps in its duty; the fences make this
+        // look and the background thread's last one meet.
+        if word.is_background() {
+            event.write();
+        }
+        thread.join().unwrap();
+        assert_eq!(word.background_check(), Duty::TakeOver);
+    });
+}
+
+#[test]
+fn handover_relieves_pollers_that_stop() {
+    hand_over_model(|word, event| {
+        for _ in 0..2 {
+            if word.poller_entered() {
+                event.write();
+            }
+        }
+    });
+}
+
+#[test]
+fn handover_relieves_pollers_that_arm() {
+    hand_over_model(|word, event| {
+        if word.poller_entered() {
+            event.write();
+        }
+        if word.arm() {
+            event.write();
+        }
+    });
+}

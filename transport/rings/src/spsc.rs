@@ -1,0 +1,299 @@
+//! A bounded ring with one producer and one consumer.
+//!
+//! Owns the slots and the two cursors. Pollers call it to hand messages to each other, the device to hand packets to
+//! another endpoint. It never blocks and never wakes anyone: a [`Doorbell`](crate::doorbell::Doorbell) beside the ring
+//! does that.
+//!
+//! The cursors count pushes and pops for ever and wrap with the integer; a slot is the cursor under the mask. Each half
+//! keeps a copy of the other half's cursor and reads the shared one only when the copy says full or empty, so that a busy
+//! ring moves its cache lines once per lap rather than once per item.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
+
+/// What both halves share.
+struct Shared<T> {
+    /// Items popped so far. Written by the consumer only.
+    head: CachePadded<AtomicUsize>,
+    /// Items pushed so far. Written by the producer only.
+    tail: CachePadded<AtomicUsize>,
+    /// Set when either half is dropped.
+    closed: CachePadded<AtomicBool>,
+    /// Slot `i & mask` is initialised exactly for the `i` in `head..tail`.
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    mask: usize,
+}
+
+// SAFETY: the ring moves values of T between threads and never lends one, so T: Send is all that it asks of T. Access to
+// a slot is exclusive: the producer has those in tail..head+capacity, the consumer those in head..tail, and a slot
+// changes sides only by a release store of a cursor that the other side has loaded with acquire.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above; the shared part owns the values that it holds.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Writes the slot of push number `at`.
+    ///
+    /// # Safety
+    /// The caller is the producer, and `at` is its tail with at least one slot free.
+    unsafe fn write(&self, at: usize, value: T) {
+        self.slots[at & self.mask].with_mut(|slot| {
+            // SAFETY: the pointer comes from a live cell, and the caller has exclusive access to a free slot.
+            unsafe { slot.write(MaybeUninit::new(value)) }
+        });
+    }
+
+    /// Moves the value of push number `at` out of its slot.
+    ///
+    /// # Safety
+    /// The caller is the consumer, `at` is in `head..tail` as loaded with acquire, and it moves its head past `at` before
+    /// reading again.
+    unsafe fn read(&self, at: usize) -> T {
+        self.slots[at & self.mask].with_mut(|slot| {
+            // SAFETY: the pointer comes from a live cell; the slot is initialised because `at` is in head..tail, and it is
+            // read once because the caller moves on.
+            unsafe { slot.replace(MaybeUninit::uninit()).assume_init() }
+        })
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // Both halves are gone, and the reference count that told us so ordered their last stores before this.
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut head = self.head.load(Ordering::Relaxed);
+        while head != tail {
+            // SAFETY: nobody else is left, head..tail is what was pushed and not popped, and head moves on.
+            drop(unsafe { self.read(head) });
+            head = head.wrapping_add(1);
+        }
+    }
+}
+
+/// Makes a ring for at least `capacity` items (rounded up to a power of two, at least one) and gives out its halves.
+///
+/// ```
+/// let (mut producer, mut consumer) = trunkline_rings::spsc::ring(2);
+/// producer.push("one").unwrap();
+/// producer.push("two").unwrap();
+/// assert_eq!(producer.push("three"), Err("three"));
+/// assert_eq!(consumer.pop(), Some("one"));
+/// ```
+///
+/// # Panics
+/// When `capacity` cannot be rounded up to a power of two that fits a `usize`.
+#[must_use]
+pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let capacity = capacity.checked_next_power_of_two().expect("a ring's capacity fits the address space");
+    let shared = Arc::new(Shared {
+        head: CachePadded::new(AtomicUsize::new(0)),
+        tail: CachePadded::new(AtomicUsize::new(0)),
+        closed: CachePadded::new(AtomicBool::new(false)),
+        slots: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        mask: capacity - 1,
+    });
+    let producer = Producer { shared: Arc::clone(&shared), tail: 0, head: 0 };
+    (producer, Consumer { shared, head: 0, tail: 0 })
+}
+
+/// The half that pushes.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Our own cursor, equal to the shared one between calls.
+    tail: usize,
+    /// The consumer's cursor as last seen; the true one is never behind it.
+    head: usize,
+}
+
+impl<T> Producer<T> {
+    /// Appends `value`.
+    ///
+    /// # Errors
+    /// Gives `value` back when the ring is full. A ring whose consumer is gone still takes what fits: ask
+    /// [`is_closed`](Self::is_closed).
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        if self.free(1) == 0 {
+            return Err(value);
+        }
+        // SAFETY: we are the only producer, and a slot is free.
+        unsafe { self.shared.write(self.tail, value) };
+        self.publish(self.tail.wrapping_add(1));
+        Ok(())
+    }
+
+    /// Takes items from `values` until the ring is full or they end, and shows them to the consumer in one store.
+    /// Returns how many went in; what did not fit is still in the iterator.
+    pub fn push_batch(&mut self, values: &mut impl Iterator<Item = T>) -> usize {
+        let mut batch = Batch { next: self.tail, producer: self };
+        let mut free = batch.producer.free(usize::MAX);
+        while free > 0 {
+            let Some(value) = values.next() else { break };
+            // SAFETY: we are the only producer, and of the free slots counted above `free` are still unwritten.
+            unsafe { batch.producer.shared.write(batch.next, value) };
+            batch.next = batch.next.wrapping_add(1);
+            free -= 1;
+        }
+        batch.next.wrapping_sub(batch.producer.tail)
+    }
+
+    /// How many items the ring holds at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.mask + 1
+    }
+
+    /// How many items are in the ring. The consumer may have taken some by the time this returns.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        // SYNC: spsc-head
+        self.tail.wrapping_sub(self.shared.head.load(Ordering::Acquire))
+    }
+
+    /// Whether the consumer has taken everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the consumer is gone, so that nobody will take what is pushed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        // SYNC: spsc-closed
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Free slots; reads the shared cursor only when the copy shows fewer than `wanted`.
+    fn free(&mut self, wanted: usize) -> usize {
+        if self.capacity() - self.tail.wrapping_sub(self.head) < wanted {
+            // SYNC: spsc-head
+            self.head = self.shared.head.load(Ordering::Acquire);
+        }
+        self.capacity() - self.tail.wrapping_sub(self.head)
+    }
+
+    fn publish(&mut self, tail: usize) {
+        self.tail = tail;
+        // SYNC: spsc-tail
+        self.shared.tail.store(tail, Ordering::Release);
+    }
+}
+
+/// Shows what a batch has written when it ends, also when the iterator panics half-way.
+struct Batch<'a, T> {
+    producer: &'a mut Producer<T>,
+    next: usize,
+}
+
+impl<T> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        if self.next != self.producer.tail {
+            self.producer.publish(self.next);
+        }
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    fn drop(&mut self) {
+        // SYNC: spsc-closed
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("capacity", &self.capacity()).field("pushed", &self.tail).finish()
+    }
+}
+
+/// The half that pops.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    /// Our own cursor, equal to the shared one between calls.
+    head: usize,
+    /// The producer's cursor as last seen; the true one is never behind it.
+    tail: usize,
+}
+
+impl<T> Consumer<T> {
+    /// Takes the oldest item.
+    pub fn pop(&mut self) -> Option<T> {
+        if self.ready(1) == 0 {
+            return None;
+        }
+        // SAFETY: we are the only consumer, head is before the tail loaded with acquire, and head moves on below.
+        let value = unsafe { self.shared.read(self.head) };
+        self.head = self.head.wrapping_add(1);
+        // SYNC: spsc-head
+        self.shared.head.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    /// Moves up to `limit` items to the end of `out` and frees their slots in one store. Returns how many.
+    pub fn pop_batch(&mut self, out: &mut Vec<T>, limit: usize) -> usize {
+        let count = self.ready(limit).min(limit);
+        // Growing may fail; it must do so before any value has left its slot.
+        out.reserve(count);
+        for _ in 0..count {
+            // SAFETY: we are the only consumer, and head stays before the tail loaded with acquire for `count` steps.
+            out.push(unsafe { self.shared.read(self.head) });
+            self.head = self.head.wrapping_add(1);
+        }
+        if count > 0 {
+            // SYNC: spsc-head
+            self.shared.head.store(self.head, Ordering::Release);
+        }
+        count
+    }
+
+    /// How many items the ring holds at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.mask + 1
+    }
+
+    /// How many items wait. The producer may have added some by the time this returns.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        // SYNC: spsc-tail
+        self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the producer is gone. What it pushed before is still there: once this says true, pop until nothing comes.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        // SYNC: spsc-closed
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Items known to wait; reads the shared cursor only when the copy shows fewer than `wanted`.
+    fn ready(&mut self, wanted: usize) -> usize {
+        if self.tail.wrapping_sub(self.head) < wanted {
+            // SYNC: spsc-tail
+            self.tail = self.shared.tail.load(Ordering::Acquire);
+        }
+        self.tail.wrapping_sub(self.head)
+    }
+}
+
+impl<T> Drop for Consumer<T> {
+    fn drop(&mut self) {
+        // SYNC: spsc-closed
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("capacity", &self.capacity()).field("popped", &self.head).finish()
+    }
+}

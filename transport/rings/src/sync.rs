@@ -1,0 +1,36 @@
+//! The one place that chooses between the atomics of `core` and those of loom.
+//!
+//! Owns the choice and nothing else; every module of this crate takes its atomics from here. The crate's own test build
+//! runs on loom, which works inside `loom::model` only, so a unit test of this crate must be a model. Everything that
+//! links the crate, its integration tests included, gets the plain types.
+
+#[cfg(test)]
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(not(test))]
+pub(crate) use self::plain::UnsafeCell;
+#[cfg(not(test))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+#[cfg(not(test))]
+pub(crate) use std::sync::Arc;
+
+#[cfg(not(test))]
+mod plain {
+    /// `core`'s cell behind the closure interface of loom's, which sees each access begin and end.
+    #[derive(Debug)]
+    pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(core::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The completion cell from plain threads, and its pool.
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread;
+
+    use trunkline_rings::cell::{self, Closed, Pool};
+    use trunkline_rings::spsc;
+
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut future = pin!(future);
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    #[test]
+    fn says_what_happened_to_the_other_half() {
+        let (setter, mut getter) = cell::pair();
+        assert_eq!(getter.try_take(), None);
+        assert!(!setter.is_abandoned());
+        setter.set(3).unwrap();
+        assert_eq!(getter.try_take(), Some(Ok(3)));
+        assert_eq!(getter.try_take(), Some(Err(Closed)));
+
+        let (setter, mut getter) = cell::pair::<u8>();
+        drop(setter);
+        assert_eq!(getter.try_take(), Some(Err(Closed)));
+
+        let (setter, getter) = cell::pair();
+        drop(getter);
+        assert!(setter.is_abandoned());
+        assert_eq!(setter.set("nobody wants it"), Err("nobody wants it"));
+    }
+
+    #[test]
+    fn holds_no_waker_and_no_value_of_a_getter_that_left() {
+        let waking = Arc::new(Unpark(thread::current()));
+        let waker = Waker::from(Arc::clone(&waking));
+        let value = Arc::new(());
+        let (setter, mut getter) = cell::pair::<Arc<()>>();
+        assert!(Pin::new(&mut getter).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop((getter, waker));
+        assert_eq!(Arc::strong_count(&waking), 1, "the waker went with the getter");
+        drop(setter);
+
+        let (setter, getter) = cell::pair();
+        setter.set(Arc::clone(&value)).unwrap();
+        drop(getter);
+        assert_eq!(Arc::strong_count(&value), 1, "the value went with the getter");
+    }
+
+    #[test]
+    fn a_pool_stays_within_its_limit_and_forgets_the_last_round() {
+        let mut pool = Pool::new(1);
+        let (first, second) = (pool.pair(), pool.pair());
+        first.0.set(1).unwrap();
+        pool.rest(first.1);
+        pool.rest(second.1);
+        assert_eq!(pool.len(), 1);
+        let (setter, mut getter) = pool.pair();
+        assert!(pool.is_empty());
+        assert_eq!(getter.try_take(), None, "the outcome of the first round is gone");
+        assert!(!setter.is_abandoned());
+        drop(second.0);
+
+        // A cell whose setter is still there is not given out again.
+        pool.rest(getter);
+        let (_other, mut fresh) = pool.pair();
+        assert!(setter.is_abandoned());
+        drop(setter);
+        assert_eq!(fresh.try_take(), None);
+        assert_eq!(pool.len(), 1);
+    }
+
+    #[test]
+    fn answers_cross_threads_from_pooled_cells() {
+        let calls: u64 = if cfg!(miri) { 50 } else { 20_000 };
+        let (mut requests, mut server) = spsc::ring::<(u64, cell::Setter<u64>)>(8);
+        let serving = thread::spawn(move || {
+            loop {
+                let closed = server.is_closed();
+                match server.pop() {
+                    // Every seventh call goes unanswered, every third waits until the getter sleeps, or nearly.
+                    Some((call, setter)) if call % 7 == 0 => drop(setter),
+                    Some((call, setter)) => {
+                        if call % 3 == 0 {
+                            thread::yield_now();
+                        }
+                        setter.set(call * 2).unwrap();
+                    }
+                    None if closed => break,
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        let mut pool = Pool::new(2);
+        for call in 0..calls {
+            let (setter, mut getter) = pool.pair();
+            requests.push((call, setter)).unwrap();
+            let outcome = block_on(&mut getter);
+            assert_eq!(outcome, if call % 7 == 0 { Err(Closed) } else { Ok(call * 2) });
+            pool.rest(getter);
+        }
+        drop(requests);
+        serving.join().unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! Doorbell and hand-over under real threads: a lost wake-up leaves the sleeper until the test's bound and fails it.
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use trunkline_rings::doorbell::Doorbell;
+    use trunkline_rings::handover::{Duty, Handover};
+
+    #[test]
+    fn doorbell_tells_one_ringer_per_sleep() {
+        let bell = Doorbell::new();
+        assert!(!bell.ring(), "nobody sleeps");
+        bell.prepare();
+        assert!(bell.is_sleeping());
+        assert!(bell.ring());
+        assert!(!bell.ring(), "the first ringer writes the eventfd");
+        bell.woken();
+        bell.prepare();
+        assert!(!bell.cancel(), "nobody rang");
+        bell.prepare();
+        assert!(bell.ring());
+        assert!(bell.cancel(), "the ringer was faster");
+        assert!(!bell.is_sleeping());
+    }
+
+    #[test]
+    fn doorbell_never_leaves_a_sleeper_with_work() {
+        let (ringers, rounds) = (2, if cfg!(miri) { 20 } else { 20_000 });
+        let bell = Arc::new(Doorbell::new());
+        let work = Arc::new(AtomicUsize::new(0));
+        let (event, wakeups) = mpsc::channel();
+        let threads: Vec<_> = (0..ringers)
+            .map(|_| {
+                let (bell, work, event) = (Arc::clone(&bell), Arc::clone(&work), event.clone());
+                thread::spawn(move || {
+                    for _ in 0..rounds {
+                        work.fetch_add(1, Ordering::Relaxed);
+                        if bell.ring() {
+                            event.send(()).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut done = 0;
+        while done < ringers * rounds {
+            bell.prepare();
+            let now = work.load(Ordering::Relaxed);
+            if now == done {
+                wakeups.recv_timeout(Duration::from_secs(30)).expect("a ringer saw the sleeper");
+                bell.woken();
+            } else {
+                bell.cancel();
+                done = now;
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn handover_follows_its_drawing() {
+        let word = Handover::new();
+        assert_eq!(word.background_check(), Duty::TakeOver, "nobody has polled yet");
+        assert!(word.poller_entered(), "the background thread has to tick again");
+        assert!(!word.poller_entered());
+        assert!(!word.is_background());
+        assert_eq!(word.background_check(), Duty::Leave);
+        assert!(!word.poller_entered(), "it ticks already");
+        assert_eq!(word.background_check(), Duty::Leave, "somebody polled since");
+        assert_eq!(word.background_check(), Duty::TakeOver, "nobody polled for a whole tick");
+        assert!(word.is_background());
+        assert!(word.poller_entered());
+        assert!(word.arm());
+        assert!(!word.arm());
+        assert_eq!(word.background_check(), Duty::TakeOver, "handed over at once");
+    }
+}
