@@ -8,6 +8,7 @@
 mod aeth;
 pub mod cm;
 mod error;
+pub mod fuzz;
 mod headers;
 pub mod icrc;
 mod layout;

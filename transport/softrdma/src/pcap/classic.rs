@@ -1,0 +1,62 @@
+//! Classic pcap: a file header of 24 bytes, then records.
+
+use super::source::{Order, Source};
+use super::{Frame, LinkType, PcapError};
+use std::io::Read;
+
+/// Magic numbers as a writer of the same byte order writes them.
+const MAGIC_US: u32 = 0xa1b2_c3d4;
+const MAGIC_NS: u32 = 0xa1b2_3c4d;
+
+/// What the file header says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Classic {
+    order: Order,
+    link: LinkType,
+    /// Nanoseconds in a unit of the fraction.
+    fraction_ns: u64,
+}
+
+impl Classic {
+    /// Byte order and unit, if these four bytes start a pcap file.
+    pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
+        [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
+            MAGIC_US => Some((order, 1000)),
+            MAGIC_NS => Some((order, 1)),
+            _ => None,
+        })
+    }
+
+    /// Reads the rest of the file header.
+    pub(super) fn open<R: Read>(
+        (order, fraction_ns): (Order, u64),
+        source: &mut Source<R>,
+    ) -> Result<Self, PcapError> {
+        let inside = "the file header";
+        let cut_off = PcapError::CutOff { offset: source.offset(), inside };
+        let header: [u8; 20] = source.array(inside)?.ok_or(cut_off)?;
+        if order.u16([header[0], header[1]]) != 2 {
+            return Err(PcapError::Malformed { offset: 4, what: "the pcap version is not 2" });
+        }
+        // The upper half tells about frame check sequences, which no capture of ours has.
+        let link = order.u32([header[16], header[17], header[18], header[19]]) & 0xffff;
+        let link = LinkType(u16::try_from(link).unwrap_or(u16::MAX));
+        Ok(Self { order, link, fraction_ns })
+    }
+
+    /// Reads the next record into `buffer`.
+    pub(super) fn next<'b, R: Read>(
+        &self,
+        source: &mut Source<R>,
+        number: u64,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<Option<Frame<'b>>, PcapError> {
+        let Some(header) = source.array::<16>("the header of a record")? else { return Ok(None) };
+        let [seconds, fraction, captured, original_length] = [0, 4, 8, 12]
+            .map(|at| self.order.u32([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+        source.piece(u64::from(captured), "a record", buffer)?;
+        let fraction_ns = u64::from(fraction) * self.fraction_ns;
+        let time_ns = u64::from(seconds) * 1_000_000_000 + fraction_ns;
+        Ok(Some(Frame { number, time_ns, link: self.link, original_length, bytes: buffer }))
+    }
+}

@@ -1,0 +1,56 @@
+//! Reads capture files of either format.
+
+use super::classic::Classic;
+use super::ng::{self, Ng};
+use super::source::Source;
+use super::{Frame, PcapError};
+use std::io::Read;
+
+/// Reads frames one after another; holds one at a time, however large the file is. Give it a
+/// buffered input.
+#[derive(Debug)]
+pub struct PcapReader<R> {
+    source: Source<R>,
+    format: Format,
+    frames: u64,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Format {
+    Classic(Classic),
+    Ng(Ng),
+}
+
+impl<R: Read> PcapReader<R> {
+    /// Reads the file's header: pcap in both byte orders, with micro- or nanoseconds, or pcapng.
+    ///
+    /// # Errors
+    /// [`PcapError`]: it is not a capture, or cut off in the header.
+    pub fn new(input: R) -> Result<Self, PcapError> {
+        let mut source = Source::new(input);
+        let magic = source.array("the first four bytes")?.ok_or(PcapError::Empty)?;
+        let format = if magic == ng::SECTION {
+            Format::Ng(Ng::open(&mut source)?)
+        } else {
+            let recognised = Classic::recognise(magic).ok_or(PcapError::NotACapture(magic))?;
+            Format::Classic(Classic::open(recognised, &mut source)?)
+        };
+        Ok(Self { source, format, frames: 0, buffer: Vec::new() })
+    }
+
+    /// The next frame, or `None` at the end. After an error the rest of the file can't be
+    /// understood, and the reader should be dropped.
+    ///
+    /// # Errors
+    /// [`PcapError`]: the file is cut off or malformed.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, PcapError> {
+        let number = self.frames.saturating_add(1);
+        let frame = match &mut self.format {
+            Format::Classic(classic) => classic.next(&mut self.source, number, &mut self.buffer),
+            Format::Ng(ng) => ng.next(&mut self.source, number, &mut self.buffer),
+        }?;
+        self.frames += u64::from(frame.is_some());
+        Ok(frame)
+    }
+}

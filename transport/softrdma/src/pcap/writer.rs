@@ -1,0 +1,234 @@
+//! Writes capture files that tshark and `trunkctl` read.
+//!
+//! Classic pcap with nanoseconds and Ethernet frames. A device knows no frames, only datagrams,
+//! so Ethernet, IP and UDP headers are rebuilt: MAC addresses made from the IP addresses, TTL 64,
+//! right checksums; everything that an ICRC covers is as it is on the wire.
+
+use crate::wire::IpUdp;
+use std::io::{self, Write};
+
+const FILE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+const IPV4_HEADER: usize = 20;
+const UDP_HEADER: usize = 8;
+const TTL: u8 = 64;
+const PROTOCOL_UDP: u8 = 17;
+/// "No packet is longer than this."
+const SNAP_LENGTH: u32 = 262_144;
+
+/// Writes datagrams, each record in one call of the output's `write_all`: with an unbuffered
+/// file, a process that is killed leaves whole records. For use by several threads, put it
+/// behind a mutex.
+#[derive(Debug)]
+pub struct PcapWriter<W> {
+    output: W,
+    record: Vec<u8>,
+}
+
+impl<W: Write> PcapWriter<W> {
+    /// Writes the file header.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(mut output: W) -> io::Result<Self> {
+        let mut header = Vec::with_capacity(FILE_HEADER);
+        header.extend_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
+        header.extend_from_slice(&[2, 0, 4, 0]); // version 2.4
+        header.extend_from_slice(&[0; 8]); // time zone and accuracy, unused
+        header.extend_from_slice(&SNAP_LENGTH.to_le_bytes());
+        header.extend_from_slice(&1_u32.to_le_bytes()); // Ethernet
+        output.write_all(&header)?;
+        Ok(Self { output, record: Vec::new() })
+    }
+
+    /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` counts from
+    /// 1970.
+    ///
+    /// # Errors
+    /// Those of the output, and `InvalidInput` if no datagram is that long.
+    pub fn write(&mut self, time_ns: u64, headers: &IpUdp, payload: &[u8]) -> io::Result<()> {
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "longer than any UDP datagram");
+        let udp_length = u16::try_from(payload.len() + UDP_HEADER).map_err(too_long)?;
+        let record = &mut self.record;
+        record.clear();
+        record.resize(RECORD_HEADER, 0);
+        if let Some((source, destination)) = headers.v4() {
+            let total = u16::try_from(payload.len() + UDP_HEADER + IPV4_HEADER).map_err(too_long)?;
+            put_ethernet(record, &source.octets(), &destination.octets(), 0x0800);
+            put_ipv4(record, headers, [source.octets(), destination.octets()], total);
+            put_udp(record, headers, udp_length, 0); // IPv4 allows none, and rxe sends none.
+        } else {
+            let (source, destination) = headers.v6();
+            let (source, destination) = (source.octets(), destination.octets());
+            put_ethernet(record, &source, &destination, 0x86dd);
+            record.extend_from_slice(&[0x60, 0, 0, 0]);
+            record.extend_from_slice(&udp_length.to_be_bytes());
+            record.extend_from_slice(&[PROTOCOL_UDP, TTL]);
+            record.extend_from_slice(&source);
+            record.extend_from_slice(&destination);
+            let ports = [headers.source.port(), headers.destination.port()];
+            let checksum = udp6_checksum(&source, &destination, ports, udp_length, payload);
+            put_udp(record, headers, udp_length, checksum);
+        }
+        record.extend_from_slice(payload);
+        put_record_header(record, time_ns);
+        self.output.write_all(record)
+    }
+
+    /// Flushes the output: for buffered ones, now and at the end.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+
+    /// Gives the output back, unflushed.
+    pub fn into_inner(self) -> W {
+        self.output
+    }
+}
+
+/// Locally administered addresses that show the end of the IP address: `02` and five bytes of it,
+/// or `02:00` and all four.
+fn put_ethernet(record: &mut Vec<u8>, source: &[u8], destination: &[u8], ethertype: u16) {
+    for address in [destination, source] {
+        let mut mac = [0x02, 0, 0, 0, 0, 0];
+        let shown = address.len().min(5);
+        mac[6 - shown..].copy_from_slice(&address[address.len() - shown..]);
+        record.extend_from_slice(&mac);
+    }
+    record.extend_from_slice(&ethertype.to_be_bytes());
+}
+
+fn put_ipv4(record: &mut Vec<u8>, headers: &IpUdp, addresses: [[u8; 4]; 2], total: u16) {
+    let start = record.len();
+    let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
+    record.extend_from_slice(&[0x45, 0]);
+    record.extend_from_slice(&total.to_be_bytes());
+    record.extend_from_slice(&headers.v4_identification.to_be_bytes());
+    record.extend_from_slice(&flags.to_be_bytes());
+    record.extend_from_slice(&[TTL, PROTOCOL_UDP, 0, 0]);
+    record.extend_from_slice(&addresses.concat());
+    let checksum = !fold(sum(&record[start..]));
+    record[start + 10..start + 12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+fn put_udp(record: &mut Vec<u8>, headers: &IpUdp, length: u16, checksum: u16) {
+    for word in [headers.source.port(), headers.destination.port(), length, checksum] {
+        record.extend_from_slice(&word.to_be_bytes());
+    }
+}
+
+/// Fills in the record header, which the frame stands behind.
+fn put_record_header(record: &mut [u8], time_ns: u64) {
+    const NS: u64 = 1_000_000_000;
+    let seconds = u32::try_from(time_ns / NS).unwrap_or(u32::MAX);
+    let fraction = u32::try_from(time_ns % NS).unwrap_or(0);
+    let length = u32::try_from(record.len() - RECORD_HEADER).unwrap_or(SNAP_LENGTH);
+    for (index, word) in [seconds, fraction, length, length].into_iter().enumerate() {
+        record[index * 4..index * 4 + 4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// IPv6 wants a UDP checksum; a computed 0 is sent as all ones.
+fn udp6_checksum(
+    source: &[u8; 16],
+    destination: &[u8; 16],
+    ports: [u16; 2],
+    length: u16,
+    payload: &[u8],
+) -> u16 {
+    // The length counts twice: in the pseudo header and in the UDP header.
+    let words = [ports[0], ports[1], length, length, u16::from(PROTOCOL_UDP)];
+    let header: u32 = words.into_iter().map(u32::from).sum();
+    let all = header + sum(source) + sum(destination) + sum(payload);
+    match !fold(all) {
+        0 => 0xffff,
+        checksum => checksum,
+    }
+}
+
+/// Sum of 16-bit words; 64 KiB of them can't overflow it.
+fn sum(bytes: &[u8]) -> u32 {
+    let word = |pair: &[u8]| match *pair {
+        [high, low] => u32::from(u16::from_be_bytes([high, low])),
+        [high] => u32::from(high) << 8,
+        _ => 0,
+    };
+    bytes.chunks(2).map(word).sum()
+}
+
+/// Folds the carries back in.
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    let twice = (once & 0xffff) + (once >> 16);
+    u16::try_from(twice).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Datagram, LinkType, PcapReader};
+    use super::*;
+
+    const ETHERNET_HEADER: usize = 14;
+
+    /// Counts calls, and keeps what came.
+    #[derive(Default)]
+    struct Calls(Vec<Vec<u8>>);
+
+    impl Write for Calls {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn headers(source: &str, destination: &str) -> IpUdp {
+        let address = |text: &str| text.parse().expect("an address with its port");
+        IpUdp::new(address(source), address(destination))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let v4 = IpUdp { v4_identification: 0x1234, ..headers("10.0.0.1:50000", "10.0.0.2:4791") };
+        let v6 = headers("[fe80::1]:50001", "[2001:db8::2]:4791");
+        let mut writer = PcapWriter::new(Calls::default()).expect("memory");
+        writer.write(1_700_000_000_123_456_789, &v4, b"first").expect("memory");
+        writer.write(5, &v6, b"").expect("memory");
+        assert!(writer.write(6, &v4, &vec![0; 65_536]).is_err());
+        let calls = writer.into_inner().0;
+        assert_eq!(calls.len(), 3, "the header and each record are one call each");
+        let file = calls.concat();
+        let mut reader = PcapReader::new(&*file).expect("a header");
+        let frame = reader.next_frame().expect("whole").expect("a record");
+        assert_eq!((frame.number, frame.time_ns), (1, 1_700_000_000_123_456_789));
+        assert_eq!(frame.link, LinkType::ETHERNET);
+        let datagram = Datagram::from_frame(&frame).expect("UDP");
+        assert_eq!(datagram, Datagram { headers: v4, payload: b"first" });
+        let frame = reader.next_frame().expect("whole").expect("a record");
+        let datagram = Datagram::from_frame(&frame).expect("UDP");
+        assert_eq!(datagram, Datagram { headers: v6, payload: b"" });
+        assert!(reader.next_frame().expect("whole").is_none());
+    }
+
+    #[test]
+    fn checksums_are_right() {
+        let v4 = headers("10.0.0.1:50000", "10.0.0.2:4791");
+        let v6 = headers("[fe80::1]:50001", "[fe80::2]:4791");
+        let mut writer = PcapWriter::new(Calls::default()).expect("memory");
+        writer.write(0, &v4, b"odd").expect("memory");
+        writer.write(0, &v6, b"odd").expect("memory");
+        let calls = writer.into_inner().0;
+        let ip = &calls[1][RECORD_HEADER + ETHERNET_HEADER..];
+        assert_eq!(fold(sum(&ip[..IPV4_HEADER])), 0xffff);
+        // The pseudo header is the addresses, the length and the protocol; the rest is UDP.
+        let ip = &calls[2][RECORD_HEADER + ETHERNET_HEADER..];
+        let pseudo = sum(&ip[8..40]) + u32::from(PROTOCOL_UDP) + sum(&ip[4..6]);
+        assert_eq!(fold(pseudo + sum(&ip[40..])), 0xffff);
+    }
+}
