@@ -1,0 +1,62 @@
+# What the checks share; sourced by each. A check prints one line per thing it checks: "pass NAME", "fail NAME: why" or
+# "skip NAME: why", and ends with status 1 when one failed. A skip is no failure: .ci/run decides about that.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+export CI=true
+exec </dev/null
+
+check_status=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+pass() { echo "pass $1"; }
+skip() { echo "skip $1: $2"; }
+fail() {
+    echo "fail $1: $2"
+    check_status=1
+}
+
+# verdict NAME STATUS WHY: pass or fail by the status of the command before.
+verdict() {
+    if (($2 == 0)); then pass "$1"; else fail "$1" "$3"; fi
+}
+
+# need NAME COMMAND PACKAGE: true when the command is there, after an attempt to install its package; else says the skip.
+need() {
+    if command -v "$2" >/dev/null; then return 0; fi
+    if ((EUID == 0)) && command -v apt-get >/dev/null; then
+        if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$3"; } \
+            >"$scratch/apt.log" 2>&1 && command -v "$2" >/dev/null; then
+            return 0
+        fi
+        skip "$1" "apt-get could not install $3: $(tail -n 1 "$scratch/apt.log")"
+    else
+        skip "$1" "$2 is not installed and only root may install $3"
+    fi
+    return 1
+}
+
+# The programs are built before anything is timed or moved into a namespace, where there is no network.
+build() {
+    cargo build --release --locked --quiet --package "$@"
+}
+
+# A small tree, so that a capture of the demo stays small: empty, one byte, one packet, many packets, one READ.
+small_tree() {
+    mkdir -p "$1/folder"
+    : >"$1/empty"
+    printf x >"$1/one-byte"
+    head -c 1000 /dev/urandom >"$1/folder/one-packet"
+    head -c 16000 /dev/urandom >"$1/folder/segments"
+    head -c 300000 /dev/urandom >"$1/rendezvous"
+}
+
+# report_has FILE KEY=VALUE...: whether the demo's JSON report says so. Its keys are unique, so a pattern is enough.
+report_has() {
+    local file=$1 pair
+    shift
+    [[ -s $file ]] || return 1
+    for pair in "$@"; do
+        grep -qE "\"${pair%%=*}\": *\"?${pair#*=}\"?[,} ]*\$" <(tr "," "\n" 2>/dev/null <"$file") || return 1
+    done
+}
