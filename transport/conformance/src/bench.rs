@@ -1,0 +1,44 @@
+//! What a provider brings to be judged.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_verbs::{CompletionStatus, Device, VerbsError};
+
+/// An opened device, and the address it is used at.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// The address of one of its GIDs.
+    pub address: IpAddr,
+    /// The index of that GID.
+    pub gid_index: u16,
+}
+
+/// A provider on a link.
+pub trait Bench: Sync {
+    /// The provider's name.
+    fn provider(&self) -> &str;
+
+    /// The link's name.
+    fn link(&self) -> &str;
+
+    /// Two devices that reach each other. Each item asks for a pair of its own; a provider that
+    /// has two devices only may answer with the same ones each time.
+    ///
+    /// # Errors
+    /// Why they cannot be opened; the item then fails.
+    fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
+
+    /// How a send that names an SRQ which the target's domain does not have may complete. Devices
+    /// differ (contract G7).
+    fn xrc_violation(&self) -> &[CompletionStatus] {
+        &[
+            CompletionStatus::RemoteInvalidRdRequest,
+            CompletionStatus::RemoteInvalidRequest,
+            CompletionStatus::RemoteAccessError,
+            CompletionStatus::GeneralError,
+            CompletionStatus::RetryExceeded,
+        ]
+    }
+}

@@ -1,0 +1,73 @@
+//! How an item says that something does not hold.
+
+use std::fmt::Debug;
+use std::io;
+use trunkline_verbs::{MemoryError, PostError, VerbsError};
+
+/// Why an item did not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deviation {
+    /// The device does something else than the contract says.
+    Failed(String),
+    /// The device or the host cannot be asked.
+    Skipped(String),
+}
+
+/// What a check answers.
+pub(crate) type Verdict<T = ()> = Result<T, Deviation>;
+
+pub(crate) const EAGAIN: i32 = 11;
+pub(crate) const EBUSY: i32 = 16;
+pub(crate) const EINVAL: i32 = 22;
+
+impl From<VerbsError> for Deviation {
+    fn from(error: VerbsError) -> Self {
+        Self::Failed(format!("a verb was refused: {error}"))
+    }
+}
+
+impl From<PostError> for Deviation {
+    fn from(error: PostError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<MemoryError> for Deviation {
+    fn from(error: MemoryError) -> Self {
+        Self::Failed(format!("the suite's own memory: {error}"))
+    }
+}
+
+impl From<io::Error> for Deviation {
+    fn from(error: io::Error) -> Self {
+        Self::Skipped(format!("the host refused what the item needs: {error}"))
+    }
+}
+
+/// Fails with a sentence unless it holds.
+pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(Deviation::Failed(otherwise())) }
+}
+
+/// Fails unless two values are equal.
+pub(crate) fn equal<T: PartialEq + Debug>(what: &str, got: T, wanted: T) -> Verdict {
+    check(got == wanted, || format!("{what}: {got:?} instead of {wanted:?}"))
+}
+
+/// Fails unless a verb was refused with this errno.
+pub(crate) fn refused<T>(what: &str, result: Result<T, VerbsError>, errno: i32) -> Verdict {
+    match result {
+        Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; errno {errno} is due"))),
+        Err(error) => check(error.errno() == errno, || {
+            format!("{what} was refused with errno {} ({error}) instead of {errno}", error.errno())
+        }),
+    }
+}
+
+/// Fails unless a post was refused with `EINVAL` at its first request (`bad_wr`).
+pub(crate) fn post_refused(what: &str, result: Result<(), PostError>) -> Verdict {
+    if let Err(error) = result {
+        equal(&format!("{what}: the refused request"), error.index, 0)?;
+    }
+    refused(what, result.map_err(|error| error.cause), EINVAL)
+}

@@ -1,0 +1,308 @@
+//! Bringing an INI and a TGT together, by `modify_qp` and by the CM.
+
+use crate::check::{Deviation, Verdict, equal};
+use crate::lab::remote_rights;
+use crate::{Lab, Side};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_verbs::{
+    Access, AddressVector, AttributeMask, CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue,
+    ConnectParameters, EndpointRequest, EndpointSide, Mtu, PortSpace, Psn, QpModify, QpNumber, QpState,
+    QpType, QueuePair, SharedReceiveQueue, SrqNumber, XrcDomain,
+};
+
+/// What a connection is made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) access: Access,
+    /// The state the TGT is left in.
+    pub(crate) tgt_state: QpState,
+    pub(crate) signal_all: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            access: remote_rights(),
+            tgt_state: QpState::ReadyToSend,
+            signal_all: false,
+        }
+    }
+}
+
+/// Terms under which a silent peer is given up soon: 16.8 ms, twice.
+pub(crate) fn impatient() -> Terms {
+    Terms { timeout: 12, retry_count: 1, ..Terms::default() }
+}
+
+/// A connected INI and TGT with an SRQ behind it.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) ini: Arc<dyn QueuePair>,
+    pub(crate) tgt: Arc<dyn QueuePair>,
+    pub(crate) xrcd: Arc<dyn XrcDomain>,
+    pub(crate) srq: Arc<dyn SharedReceiveQueue>,
+    pub(crate) srq_number: SrqNumber,
+    /// Where receives complete.
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+}
+
+/// PSNs near the end of their space, so that every route crosses the wrap soon.
+const INI_PSN: Psn = Psn::new(0xff_fffd);
+const TGT_PSN: Psn = Psn::new(0x12_3456);
+
+/// A change to `to` that names every attribute there is, valid for a QP at `side` whose peer is
+/// the QP `peer` at `other`.
+pub(crate) fn every_attribute(
+    side: &Side,
+    other: &Side,
+    peer: QpNumber,
+    from: QpState,
+    to: QpState,
+    terms: &Terms,
+) -> QpModify {
+    QpModify {
+        state: Some(to),
+        current_state: Some(from),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(terms.access),
+        address_vector: Some(AddressVector {
+            source_gid_index: side.gid_index,
+            destination: other.gid(),
+            port: 1,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+        }),
+        path_mtu: Some(Mtu::Mtu1024),
+        destination_qp: Some(peer),
+        rq_psn: Some(INI_PSN),
+        sq_psn: Some(INI_PSN),
+        max_dest_rd_atomic: Some(4),
+        max_rd_atomic: Some(4),
+        // 0.01 ms (contract rocev2 6.3), so that RNR costs the suite no time.
+        min_rnr_timer: Some(1),
+        timeout: Some(terms.timeout),
+        retry_count: Some(terms.retry_count),
+        rnr_retry: Some(terms.rnr_retry),
+    }
+}
+
+/// The same change without the attributes outside `mask`; the state stays.
+pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
+    use AttributeMask as M;
+    fn keep<T>(value: Option<T>, is_in: bool) -> Option<T> {
+        value.filter(|_| is_in)
+    }
+    QpModify {
+        state: change.state,
+        current_state: keep(change.current_state, mask.contains(M::CURRENT_STATE)),
+        pkey_index: keep(change.pkey_index, mask.contains(M::PKEY_INDEX)),
+        port: keep(change.port, mask.contains(M::PORT)),
+        access: keep(change.access, mask.contains(M::ACCESS_FLAGS)),
+        address_vector: keep(change.address_vector, mask.contains(M::AV)),
+        path_mtu: keep(change.path_mtu, mask.contains(M::PATH_MTU)),
+        destination_qp: keep(change.destination_qp, mask.contains(M::DEST_QPN)),
+        rq_psn: keep(change.rq_psn, mask.contains(M::RQ_PSN)),
+        sq_psn: keep(change.sq_psn, mask.contains(M::SQ_PSN)),
+        max_dest_rd_atomic: keep(change.max_dest_rd_atomic, mask.contains(M::MAX_DEST_RD_ATOMIC)),
+        max_rd_atomic: keep(change.max_rd_atomic, mask.contains(M::MAX_QP_RD_ATOMIC)),
+        min_rnr_timer: keep(change.min_rnr_timer, mask.contains(M::MIN_RNR_TIMER)),
+        timeout: keep(change.timeout, mask.contains(M::TIMEOUT)),
+        retry_count: keep(change.retry_count, mask.contains(M::RETRY_CNT)),
+        rnr_retry: keep(change.rnr_retry, mask.contains(M::RNR_RETRY)),
+    }
+}
+
+/// What RESET to INIT needs.
+pub(crate) fn init_mask() -> AttributeMask {
+    AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS
+}
+
+/// What INIT to RTR needs.
+pub(crate) fn rtr_mask(qp_type: QpType) -> AttributeMask {
+    use AttributeMask as M;
+    let both = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    if qp_type == QpType::XrcIni { both } else { both | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER }
+}
+
+/// What RTR to RTS needs.
+pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
+    use AttributeMask as M;
+    let both = M::TIMEOUT | M::SQ_PSN;
+    if qp_type == QpType::XrcTgt { both } else { both | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC }
+}
+
+/// The two QPs of a connection, from one of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End<'a> {
+    pub(crate) side: &'a Side,
+    pub(crate) qp: &'a Arc<dyn QueuePair>,
+    pub(crate) other: &'a Side,
+    pub(crate) peer: QpNumber,
+}
+
+impl End<'_> {
+    /// Moves the QP from RESET through the customary states to `to`, with the attributes that
+    /// contract E1 requires and no more.
+    pub(crate) fn bring_to(&self, to: QpState, terms: &Terms) -> Verdict {
+        let qp_type = self.qp.qp_type();
+        let path = [
+            (QpState::Reset, QpState::Init, init_mask()),
+            (QpState::Init, QpState::ReadyToReceive, rtr_mask(qp_type)),
+            (QpState::ReadyToReceive, QpState::ReadyToSend, rts_mask(qp_type)),
+            (QpState::ReadyToSend, QpState::SendQueueDrained, AttributeMask::empty()),
+        ];
+        if to == QpState::Reset {
+            return Ok(());
+        }
+        for (from, next, mask) in path {
+            self.step(from, next, mask, terms).map_err(|error| {
+                Deviation::Failed(format!("{qp_type:?} from {from:?} to {next:?} was refused: {error}"))
+            })?;
+            if next == to {
+                return Ok(());
+            }
+        }
+        Err(Deviation::Failed(format!("no path of the suite leads to {to:?}")))
+    }
+
+    /// One step with the attributes of `mask`.
+    pub(crate) fn step(
+        &self,
+        from: QpState,
+        to: QpState,
+        mask: AttributeMask,
+        terms: &Terms,
+    ) -> Result<(), trunkline_verbs::VerbsError> {
+        let mut change = every_attribute(self.side, self.other, self.peer, from, to, terms);
+        if self.qp.qp_type() == QpType::XrcTgt {
+            change.sq_psn = Some(TGT_PSN);
+        } else {
+            change.rq_psn = Some(TGT_PSN);
+        }
+        self.qp.modify(&only(&change, mask))
+    }
+}
+
+/// Moves a QP to a state that needs no attributes.
+pub(crate) fn set_state(qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
+    Ok(qp.modify(&QpModify { state: Some(state), ..QpModify::default() })?)
+}
+
+impl Lab {
+    /// A fresh domain, SRQ, TGT and INI, connected.
+    pub(crate) fn route(&self, terms: &Terms) -> Verdict<Route> {
+        let xrcd = self.far.new_xrcd()?;
+        self.route_into(xrcd, terms)
+    }
+
+    /// A fresh SRQ, TGT and INI into a domain that exists, connected.
+    pub(crate) fn route_into(&self, xrcd: Arc<dyn XrcDomain>, terms: &Terms) -> Verdict<Route> {
+        let cq = self.far.new_cq()?;
+        let srq = self.far.new_srq(&xrcd, &cq)?;
+        let srq_number = srq.number()?;
+        let init = trunkline_verbs::QpInit { signal_all: terms.signal_all, ..self.near.ini_init() };
+        let ini = self.near.device.create_qp(init)?;
+        let tgt = self.far.new_tgt(&xrcd)?;
+        self.join(&ini, &tgt, terms)?;
+        Ok(Route { ini, tgt, xrcd, srq, srq_number, cq })
+    }
+
+    /// Connects an INI of the near side with a TGT of the far side.
+    pub(crate) fn join(&self, ini: &Arc<dyn QueuePair>, tgt: &Arc<dyn QueuePair>, terms: &Terms) -> Verdict {
+        let target = End { side: &self.far, qp: tgt, other: &self.near, peer: ini.number() };
+        target.bring_to(terms.tgt_state, terms)?;
+        let initiator = End { side: &self.near, qp: ini, other: &self.far, peer: tgt.number() };
+        initiator.bring_to(QpState::ReadyToSend, terms)
+    }
+}
+
+/// A connection that the CM made.
+#[derive(Debug)]
+pub(crate) struct CmRoute {
+    pub(crate) ini: Arc<dyn QueuePair>,
+    pub(crate) ini_id: Arc<dyn CmId>,
+    pub(crate) tgt: Arc<dyn QueuePair>,
+    /// What the target gave with its answer.
+    pub(crate) answer: Vec<u8>,
+    /// Kept, because an endpoint that is dropped ends its part of the connection.
+    pub(crate) _tgt_id: Arc<dyn CmId>,
+    pub(crate) active: Arc<dyn CmChannel>,
+    pub(crate) passive: Arc<dyn CmChannel>,
+}
+
+/// A listening endpoint for XRC and its channel.
+pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
+    let cm = side.device.connection_manager();
+    let channel = cm.create_channel()?;
+    let request = EndpointRequest {
+        side: EndpointSide::Passive { local: SocketAddr::new(side.address, 0) },
+        port_space: PortSpace::Ib,
+        qp_type,
+    };
+    let listener = cm.create_endpoint(&request, &channel)?;
+    listener.listen(4)?;
+    Ok((listener, channel))
+}
+
+/// An active endpoint for XRC towards a listener, and its channel.
+pub(crate) fn dial(side: &Side, remote: SocketAddr) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
+    let cm = side.device.connection_manager();
+    let channel = cm.create_channel()?;
+    let request = EndpointRequest {
+        side: EndpointSide::Active { remote, source: Some(side.address) },
+        port_space: PortSpace::Ib,
+        qp_type: QpType::XrcIni,
+    };
+    Ok((cm.create_endpoint(&request, &channel)?, channel))
+}
+
+impl Lab {
+    /// Connects an INI at `from` with a TGT of `xrcd` at `to` through the CM; `answer` travels in
+    /// the reply.
+    pub(crate) fn connect_by_cm(
+        &self,
+        from: &Side,
+        to: &Side,
+        xrcd: &Arc<dyn XrcDomain>,
+        answer: &[u8],
+    ) -> Verdict<CmRoute> {
+        let (listener, passive) = listen(to, QpType::XrcTgt)?;
+        let (ini_id, active) = dial(from, listener.local_address())?;
+        let ini = from.new_ini()?;
+        ini_id.attach(Arc::clone(&ini))?;
+        let offer = ConnectParameters { private_data: b"offer".to_vec(), ..ConnectParameters::default() };
+        ini_id.connect(&offer)?;
+        let asked = self.next_cm("a connection request", &passive)?;
+        equal("the request's private data", asked.private_data.get(..5), Some(&b"offer"[..]))?;
+        let CmEventKind::ConnectRequest { id: tgt_id, .. } = asked.kind else {
+            return Err(unexpected("the listener", &asked));
+        };
+        let tgt = to.new_tgt(xrcd)?;
+        tgt_id.attach(Arc::clone(&tgt))?;
+        tgt_id
+            .accept(&ConnectParameters { private_data: answer.to_vec(), ..ConnectParameters::default() })?;
+        let answered = self.next_cm("the active side", &active)?;
+        if !matches!(answered.kind, CmEventKind::Established) {
+            return Err(unexpected("the active side", &answered));
+        }
+        let accepted = self.next_cm("the passive side", &passive)?;
+        if !matches!(accepted.kind, CmEventKind::Established) {
+            return Err(unexpected("the passive side", &accepted));
+        }
+        Ok(CmRoute { ini, ini_id, tgt, answer: answered.private_data, _tgt_id: tgt_id, active, passive })
+    }
+}
+
+/// An event that should have been another.
+pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
+    Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
+}

@@ -1,0 +1,96 @@
+//! Section J: XRC through the connection manager.
+
+use crate::Lab;
+use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
+use crate::connect::{dial, listen, unexpected};
+use crate::traffic::{receive, request};
+use std::net::SocketAddr;
+use trunkline_verbs::{
+    CmEventKind, CompletionOpcode as Op, ConnectParameters, EndpointRequest, EndpointSide, PortSpace,
+    QpState, QpType, RejectReason, SendOperation, SrqNumber,
+};
+
+pub(super) fn j1(lab: &Lab) -> Verdict {
+    let cm = lab.far.device.connection_manager();
+    let channel = cm.create_channel()?;
+    let local = SocketAddr::new(lab.far.address, 0);
+    let request = EndpointRequest {
+        side: EndpointSide::Passive { local },
+        port_space: PortSpace::Tcp,
+        qp_type: QpType::XrcTgt,
+    };
+    refused("XRC in the TCP port space", cm.create_endpoint(&request, &channel), EINVAL)
+}
+
+pub(super) fn j5(lab: &Lab) -> Verdict {
+    let xrcd = lab.far.new_xrcd()?;
+    let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
+    let number = srq.number()?;
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &number.get().to_be_bytes())?;
+    let told = route.answer.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
+    equal("the number in the reply's private data", told, Some(number.get()))?;
+    receive(&srq, 1, &[lab.far.piece(0, 64)])?;
+    let told = SrqNumber::new(told.unwrap_or(0));
+    route.ini.post_send(&[request(2, SendOperation::Send, &[lab.near.piece(0, 8)], told)])?;
+    lab.succeeds("a receive", &lab.far.cq, 1, Op::Receive)?;
+    Ok(())
+}
+
+pub(super) fn j6(lab: &Lab) -> Verdict {
+    let (near_xrcd, far_xrcd) = (lab.near.new_xrcd()?, lab.far.new_xrcd()?);
+    let (near_cq, far_cq) = (lab.near.new_cq()?, lab.far.new_cq()?);
+    let near_srq = lab.near.new_srq(&near_xrcd, &near_cq)?;
+    let far_srq = lab.far.new_srq(&far_xrcd, &far_cq)?;
+    let there = lab.connect_by_cm(&lab.near, &lab.far, &far_xrcd, &[])?;
+    equal("the type at the active side", there.ini.qp_type(), QpType::XrcIni)?;
+    equal("the type at the passive side", there.tgt.qp_type(), QpType::XrcTgt)?;
+    let back_data = [lab.far.piece(0, 8)];
+    let back_request = [request(1, SendOperation::Send, &back_data, near_srq.number()?)];
+    post_refused("a send against the direction", there.tgt.post_send(&back_request))?;
+    let back = lab.connect_by_cm(&lab.far, &lab.near, &near_xrcd, &[])?;
+    receive(&far_srq, 2, &[lab.far.piece(64, 64)])?;
+    receive(&near_srq, 3, &[lab.near.piece(64, 64)])?;
+    let there_data = [lab.near.piece(0, 8)];
+    there.ini.post_send(&[request(4, SendOperation::Send, &there_data, far_srq.number()?)])?;
+    back.ini.post_send(&back_request)?;
+    lab.succeeds("the send there", &lab.near.cq, 4, Op::Send)?;
+    lab.succeeds("the receive there", &far_cq, 2, Op::Receive)?;
+    lab.succeeds("the send back", &lab.far.cq, 1, Op::Send)?;
+    lab.succeeds("the receive back", &near_cq, 3, Op::Receive)?;
+    Ok(())
+}
+
+pub(super) fn j7(lab: &Lab) -> Verdict {
+    let (listener, _channel) = listen(&lab.far, QpType::Rc)?;
+    let (id, channel) = dial(&lab.near, listener.local_address())?;
+    id.attach(lab.near.new_ini()?)?;
+    id.connect(&ConnectParameters::default())?;
+    let event = lab.next_cm("the refused request", &channel)?;
+    let CmEventKind::Rejected(reason) = event.kind else {
+        return Err(unexpected("the active side", &event));
+    };
+    equal("the reason", reason, RejectReason::CONSUMER)
+}
+
+pub(super) fn j8(lab: &Lab) -> Verdict {
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &[])?;
+    let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
+    equal("the QP that the INI sends to", ini.destination_qp, route.tgt.number())?;
+    equal("the QP that the TGT answers", tgt.destination_qp, route.ini.number())?;
+    equal("the PSN that the TGT expects", tgt.rq_psn, ini.sq_psn)?;
+    equal("the INI's state", ini.state, QpState::ReadyToSend)?;
+    let receives = [QpState::ReadyToReceive, QpState::ReadyToSend].contains(&tgt.state);
+    check(receives, || format!("the TGT is in {:?}", tgt.state))
+}
+
+pub(super) fn j9(lab: &Lab) -> Verdict {
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &[])?;
+    route.ini_id.disconnect()?;
+    for (what, channel) in [("the passive side", &route.passive), ("the active side", &route.active)] {
+        let event = lab.next_cm(what, channel)?;
+        if !matches!(event.kind, CmEventKind::Disconnected) {
+            return Err(unexpected(what, &event));
+        }
+    }
+    equal("the INI's state", route.ini.query()?.state, QpState::Error)
+}

@@ -1,0 +1,150 @@
+//! Section A: XRC domains.
+
+use crate::Lab;
+use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, check, refused};
+use crate::connect::Terms;
+use crate::traffic::{receive, request};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use trunkline_verbs::{CompletionOpcode, SendOperation, VerbsError, XrcDomain, XrcdFlags};
+
+/// A directory of this item, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Verdict<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("trunkline-conformance-{}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn create(&self, name: &str) -> Verdict<File> {
+        Ok(File::options().read(true).write(true).create_new(true).open(self.0.join(name))?)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(lab: &Lab, file: &File, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+    lab.far.device.open_xrcd(Some(file.as_fd()), flags)
+}
+
+pub(super) fn a1(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    fs::hard_link(folder.0.join("domain"), folder.0.join("second"))?;
+    let linked = File::open(folder.0.join("second"))?;
+    let _held = open(lab, &file, XrcdFlags::CREATE)?;
+    let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
+    refused("an exclusive open through a hard link", open(lab, &linked, both), EINVAL)?;
+    refused("an exclusive open of a duplicate descriptor", open(lab, &file.try_clone()?, both), EINVAL)?;
+    open(lab, &linked, XrcdFlags::empty())?;
+    let other = folder.create("other")?;
+    open(lab, &other, both)?;
+    Ok(())
+}
+
+pub(super) fn a3(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let duplicate = file.try_clone()?;
+    let _held = open(lab, &file, XrcdFlags::CREATE)?;
+    fs::remove_file(folder.0.join("domain"))?;
+    drop(file);
+    open(lab, &duplicate, XrcdFlags::empty())?;
+    drop(duplicate);
+    let successor = folder.create("domain")?;
+    open(lab, &successor, XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE)?;
+    Ok(())
+}
+
+pub(super) fn a5(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let none = XrcdFlags::empty();
+    let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
+    refused("absent, no flags", open(lab, &file, none), EAGAIN)?;
+    refused("absent, O_EXCL", open(lab, &file, XrcdFlags::EXCLUSIVE), EAGAIN)?;
+    open(lab, &file, XrcdFlags::CREATE)?.close()?;
+    let held = open(lab, &file, both)?;
+    let joined = open(lab, &file, none)?;
+    let again = open(lab, &file, XrcdFlags::CREATE)?;
+    refused("present, O_CREAT|O_EXCL", open(lab, &file, both), EINVAL)?;
+    refused("present, O_EXCL", open(lab, &file, XrcdFlags::EXCLUSIVE), EINVAL)?;
+    for handle in [held, joined, again] {
+        handle.close()?;
+    }
+    Ok(())
+}
+
+pub(super) fn a6(lab: &Lab) -> Verdict {
+    let first = lab.route(&Terms::default())?;
+    let second = lab.far.device.open_xrcd(None, XrcdFlags::empty())?;
+    let stranger = lab.far.new_srq(&second, &lab.far.cq)?;
+    receive(&stranger, 1, &[lab.far.piece(0, 64)])?;
+    let data = [lab.near.piece(0, 8)];
+    first.ini.post_send(&[request(2, SendOperation::Send, &data, stranger.number()?)])?;
+    let ended = lab.next("a send to an SRQ of another private domain", &lab.near.cq)?;
+    check(lab.xrc_violation.contains(&ended.status), || {
+        format!("a send into another private domain ended with {:?}", ended.status)
+    })?;
+    lab.stays_quiet("the SRQ of the other domain", &lab.far.cq)
+}
+
+pub(super) fn a10(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let first = open(lab, &file, XrcdFlags::CREATE)?;
+    let second = open(lab, &file, XrcdFlags::empty())?;
+    let srq = lab.far.new_srq(&first, &lab.far.cq)?;
+    let tgt = lab.far.new_tgt(&second)?;
+    let ini = lab.near.new_ini()?;
+    lab.join(&ini, &tgt, &Terms::default())?;
+    receive(&srq, 7, &[lab.far.piece(0, 64)])?;
+    lab.near.fill(0, 8, 3)?;
+    ini.post_send(&[request(8, SendOperation::Send, &[lab.near.piece(0, 8)], srq.number()?)])?;
+    lab.succeeds("a receive across two handles", &lab.far.cq, 7, CompletionOpcode::Receive)?;
+    lab.far.holds("the message", 0, 8, 3)
+}
+
+pub(super) fn a11(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let first = open(lab, &file, XrcdFlags::CREATE)?;
+    let second = open(lab, &file, XrcdFlags::empty())?;
+    let third = open(lab, &file, XrcdFlags::empty())?;
+    let srq = lab.far.new_srq(&first, &lab.far.cq)?;
+    let tgt = lab.far.new_tgt(&third)?;
+    second.close()?;
+    refused("closing the handle of an SRQ", first.close(), EBUSY)?;
+    refused("closing the handle of a TGT", third.close(), EBUSY)?;
+    let opened = lab.far.device.open_qp(&first, tgt.number())?;
+    srq.destroy()?;
+    refused("closing the handle of an opened TGT", first.close(), EBUSY)?;
+    opened.destroy()?;
+    first.close()?;
+    tgt.destroy()?;
+    Ok(third.close()?)
+}
+
+pub(super) fn a12(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let handle = open(lab, &file, XrcdFlags::CREATE)?;
+    let srq = lab.far.new_srq(&handle, &lab.far.cq)?;
+    refused("closing the handle of an SRQ", handle.close(), EBUSY)?;
+    open(lab, &file, XrcdFlags::empty())?.close()?;
+    srq.destroy()?;
+    handle.close()?;
+    refused("an open after the last one left", open(lab, &file, XrcdFlags::empty()), EAGAIN)
+}

@@ -1,0 +1,159 @@
+//! Section F: the data path at the initiator.
+
+use crate::Lab;
+use crate::check::{Verdict, check, equal, post_refused};
+use crate::connect::{Route, Terms};
+use crate::traffic::{poll_one, receive, request, rnr_received};
+use trunkline_verbs::{CompletionOpcode as Op, SendData, SendFlags, SendOperation, SendRequest, SrqNumber};
+
+/// A number that is not `taken` and, by the spread of real ones, nobody's.
+pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
+    SrqNumber::new(taken.get() ^ 0x80_0001)
+}
+
+pub(super) fn f1(lab: &Lab) -> Verdict {
+    let remote = lab.far.remote(0);
+    let operations = [
+        SendOperation::RdmaRead(remote),
+        SendOperation::RdmaWrite(remote),
+        SendOperation::FetchAdd { remote, add: 1 },
+        SendOperation::CompareSwap { remote, compare: 0, swap: 1 },
+    ];
+    let data = [lab.near.piece(0, 8)];
+    let good = lab.route(&Terms::default())?;
+    for (wr_id, operation) in (0..).zip(operations) {
+        good.ini.post_send(&[request(wr_id, operation, &data, good.srq_number)])?;
+        let opcode = lab.next("an operation with a valid SRQ number", &lab.near.cq)?;
+        check(opcode.status.is_success(), || format!("{operation:?} ended with {:?}", opcode.status))?;
+    }
+    lab.far.fill(0, 8, 0x55)?;
+    for (wr_id, operation) in (10..).zip(operations) {
+        // Each ends its connection, so each has its own.
+        let route = lab.route(&crate::connect::impatient())?;
+        route.ini.post_send(&[request(wr_id, operation, &data, bogus(route.srq_number))])?;
+        let ended = lab.next("an operation with a bogus SRQ number", &lab.near.cq)?;
+        check(lab.xrc_violation.contains(&ended.status), || {
+            format!("{operation:?} to no SRQ ended with {:?}", ended.status)
+        })?;
+    }
+    lab.far.holds("memory that was named together with no SRQ", 0, 8, 0x55)
+}
+
+pub(super) fn f3(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms::default())?;
+    messages(lab, &route)?;
+    one_sided(lab, &route)?;
+    signalling(lab, &route)?;
+    inline(lab, &route)?;
+    let all = lab.route(&Terms { signal_all: true, ..Terms::default() })?;
+    receive(&all.srq, 1, &[lab.far.piece(0, 64)])?;
+    let data = [lab.near.piece(0, 8)];
+    let quiet =
+        SendRequest { flags: SendFlags::empty(), ..request(60, SendOperation::Send, &data, all.srq_number) };
+    all.ini.post_send(&[quiet])?;
+    let done = lab.succeeds("an unsignalled send where all are reported", &lab.near.cq, 60, Op::Send)?;
+    equal("its QP", done.qp_number, all.ini.number())
+}
+
+/// Sends of several lengths, gathered from and scattered to two pieces each.
+fn messages(lab: &Lab, route: &Route) -> Verdict {
+    // From nothing over one packet, just more than one, to many, whatever the MTU.
+    for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
+        let (first, bytes) = (length / 3, length as usize);
+        let seed = u8::try_from(wr_id).unwrap_or(0);
+        lab.near.fill(0, bytes, seed)?;
+        let gather = [lab.near.piece(0, first), lab.near.piece(first as usize, length - first)];
+        let scatter = [lab.far.piece(4096, 700), lab.far.piece(4796, 65_000)];
+        receive(&route.srq, wr_id, &scatter)?;
+        route.ini.post_send(&[request(wr_id, SendOperation::Send, &gather, route.srq_number)])?;
+        let what = format!("a message of {length} bytes");
+        let done = lab.succeeds(&what, &lab.near.cq, wr_id, Op::Send)?;
+        equal("the QP of a send", done.qp_number, route.ini.number())?;
+        let got = lab.succeeds(&what, &route.cq, wr_id, Op::Receive)?;
+        equal("the length of a receive", got.byte_length, length)?;
+        lab.far.holds(&what, 4096, bytes, seed)?;
+    }
+    Ok(())
+}
+
+fn one_sided(lab: &Lab, route: &Route) -> Verdict {
+    let length = 10_007u32;
+    let bytes = length as usize;
+    let data = [lab.near.piece(0, length)];
+    let send =
+        |wr_id, operation, data| route.ini.post_send(&[request(wr_id, operation, data, route.srq_number)]);
+    lab.near.fill(0, bytes, 0x11)?;
+    send(20, SendOperation::RdmaWrite(lab.far.remote(100)), &data)?;
+    lab.succeeds("a WRITE", &lab.near.cq, 20, Op::RdmaWrite)?;
+    lab.far.holds("what was written", 100, bytes, 0x11)?;
+    lab.far.fill(100, bytes, 0x22)?;
+    send(21, SendOperation::RdmaRead(lab.far.remote(100)), &data)?;
+    let read = lab.succeeds("a READ", &lab.near.cq, 21, Op::RdmaRead)?;
+    equal("the length of a READ", read.byte_length, length)?;
+    lab.near.holds("what was read", 0, bytes, 0x22)?;
+    let word = [lab.near.piece(0, 8)];
+    lab.far.memory.write(64, &40u64.to_ne_bytes())?;
+    send(22, SendOperation::FetchAdd { remote: lab.far.remote(64), add: 2 }, &word)?;
+    lab.succeeds("FETCH_ADD", &lab.near.cq, 22, Op::FetchAdd)?;
+    lab.near.contains("the value before FETCH_ADD", 0, &40u64.to_ne_bytes())?;
+    for (wr_id, compare, after) in [(23, 41, 42u64), (24, 42, 7)] {
+        let swap = SendOperation::CompareSwap { remote: lab.far.remote(64), compare, swap: 7 };
+        send(wr_id, swap, &word)?;
+        lab.succeeds("CMP_AND_SWP", &lab.near.cq, wr_id, Op::CompareSwap)?;
+        lab.near.contains("the value before CMP_AND_SWP", 0, &42u64.to_ne_bytes())?;
+        lab.far.contains("the value after CMP_AND_SWP", 64, &after.to_ne_bytes())?;
+    }
+    Ok(())
+}
+
+/// Unsignalled successes are silent, and their place in the queue is free again.
+fn signalling(lab: &Lab, route: &Route) -> Verdict {
+    let rounds = u64::from(route.ini.capacities().max_send_wr) * 2;
+    let data = [lab.near.piece(0, 8)];
+    for round in 0..rounds {
+        let flags = if round % 8 == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let write = SendOperation::RdmaWrite(lab.far.remote(0));
+        route.ini.post_send(&[SendRequest { flags, ..request(round, write, &data, route.srq_number) }])?;
+        if round % 8 == 7 {
+            lab.succeeds("the signalled one of eight", &lab.near.cq, round, Op::RdmaWrite)?;
+        }
+    }
+    check(poll_one(&lab.near.cq).is_none(), || "an unsignalled send completed".to_owned())
+}
+
+fn inline(lab: &Lab, route: &Route) -> Verdict {
+    let most = route.ini.capacities().max_inline_data as usize;
+    let mut bytes = vec![0xa5; most];
+    receive(&route.srq, 50, &[lab.far.piece(0, 4096)])?;
+    let base = request(51, SendOperation::Send, &[], route.srq_number);
+    route.ini.post_send(&[SendRequest { data: SendData::Inline(&bytes), ..base }])?;
+    bytes.fill(0);
+    lab.succeeds("an inline send", &lab.near.cq, 51, Op::Send)?;
+    let got = lab.succeeds("its receive", &route.cq, 50, Op::Receive)?;
+    equal("its length", got.byte_length as usize, most)?;
+    lab.far.contains("an inline message", 0, &vec![0xa5; most])?;
+    let long = vec![0; most + 1];
+    let refused = route.ini.post_send(&[SendRequest { data: SendData::Inline(&long), ..base }]);
+    post_refused("an inline send above max_inline_data", refused)
+}
+
+pub(super) fn f4(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms::default())?;
+    let stocked_cq = lab.far.new_cq()?;
+    let stocked = lab.far.new_srq(&route.xrcd, &stocked_cq)?;
+    receive(&stocked, 1, &[lab.far.piece(0, 64)])?;
+    let before = rnr_received(&lab.near);
+    let data = [lab.near.piece(0, 8)];
+    route.ini.post_send(&[
+        request(2, SendOperation::Send, &data, route.srq_number),
+        request(3, SendOperation::Send, &data, stocked.number()?),
+    ])?;
+    lab.wait_for_rnr(&lab.near, before)?;
+    lab.stays_quiet("the stocked SRQ behind the empty one", &stocked_cq)?;
+    receive(&route.srq, 4, &[lab.far.piece(64, 64)])?;
+    lab.succeeds("the first message", &route.cq, 4, Op::Receive)?;
+    lab.succeeds("the second message", &stocked_cq, 1, Op::Receive)?;
+    lab.succeeds("the first send", &lab.near.cq, 2, Op::Send)?;
+    lab.succeeds("the second send", &lab.near.cq, 3, Op::Send)?;
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The items, by section of the contract.
+
+mod cm;
+mod domain;
+mod errors;
+mod initiator;
+mod modify;
+mod srq;
+mod target;
+mod tgt;
+
+use crate::Item;
+
+macro_rules! item {
+    ($id:literal, $check:path, $title:literal) => {
+        Item { id: $id, title: $title, check: $check }
+    };
+}
+
+/// Every item there is, in the contract's order.
+pub const ITEMS: &[Item] = &[
+    item!("A1", domain::a1, "a domain is a file's inode, whatever link or descriptor names it"),
+    item!("A3", domain::a3, "a domain pins its inode; a new file at the path is a new domain"),
+    item!("A5", domain::a5, "the outcome of an open follows the table of flags"),
+    item!("A6", domain::a6, "without a file each open makes a private domain"),
+    item!("A10", domain::a10, "each open gives a handle; handles of one inode share one domain"),
+    item!("A11", domain::a11, "objects pin the handle they were made with, and no other"),
+    item!("A12", domain::a12, "the last one out destroys the domain"),
+    item!("C1", tgt::c1, "a TGT needs a domain and nothing else"),
+    item!("C4", tgt::c4, "a TGT opens by number in its own domain only"),
+    item!("C6", tgt::c6, "a TGT lives until its last handle is destroyed"),
+    item!("C8", tgt::c8, "all handles of a TGT see and change one state"),
+    item!("C9", tgt::c9, "a TGT and the SRQs of its domain do not pin each other"),
+    item!("C10", tgt::c10, "a TGT has no send queue, and neither XRC type a receive queue"),
+    item!("C11", tgt::c11, "an INI takes a PD and a send CQ, no SRQ and no domain"),
+    item!("C12", tgt::c12, "an RC QP takes no XRC SRQ"),
+    item!("D1", srq::d1, "an XRC SRQ takes PD, domain and CQ of its own device"),
+    item!("D2", srq::d2, "an SRQ pins its PD, domain handle and CQ"),
+    item!("D4", srq::d4, "XRC SRQs have distinct 24-bit numbers"),
+    item!("D5", srq::d5, "an SRQ is at least as large as asked for, and not larger than allowed"),
+    item!("D6", srq::d6, "the limit fires once, when fewer than it are posted"),
+    item!("D8", srq::d8, "a basic SRQ in use is busy, an XRC SRQ never is"),
+    item!("D9", srq::d9, "receives of a destroyed SRQ vanish without completions"),
+    item!("D10", srq::d10, "a basic SRQ has no number to be reached by"),
+    item!("E1", modify::e1, "each transition takes its attributes, none fewer and none more"),
+    item!("E2", modify::e2, "ERR and RESET are reached with the state alone, and no state is skipped"),
+    item!("E3", modify::e3, "attributes that the type has no use for are dropped, so RC masks work"),
+    item!("E4", modify::e4, "port and P_Key index are checked"),
+    item!("E7", modify::e7, "a TGT receives from RTR on"),
+    item!("E8", modify::e8, "an INI takes work from RTS on, holds it in SQD and flushes it in ERR"),
+    item!("F1", initiator::f1, "every operation names an SRQ, one-sided ones too"),
+    item!("F3", initiator::f3, "sends complete at the INI as those of an RC QP"),
+    item!("F4", initiator::f4, "one INI reaches every SRQ of the domain, strictly in order"),
+    item!("G1", target::g1, "receives complete into the CQ of the SRQ they name"),
+    item!("G2", target::g2, "a receive shows the number of the TGT it came through"),
+    item!("G3", target::g3, "receives show immediate data and length as on RC"),
+    item!("G4", target::g4, "the SRQ's PD decides which rkeys a message may use"),
+    item!("G7", target::g7, "an SRQ that the domain does not have ends the connection"),
+    item!("G9", target::g9, "an empty SRQ holds the sender back, or ends it after its retries"),
+    item!("G10", target::g10, "a message that is too long for its receive ends both in an error"),
+    item!("I1", errors::i1, "an INI in ERR flushes what is outstanding, and nothing else suffers"),
+    item!("I2", errors::i2, "a TGT in ERR leaves the receives to others, and its peer runs out of retries"),
+    item!("I3", errors::i3, "objects in use are busy, and the customary order destroys them all"),
+    item!("J1", cm::j1, "XRC needs the IB port space"),
+    item!("J5", cm::j5, "the SRQ number travels as private data"),
+    item!("J6", cm::j6, "a connection carries one direction; the other needs a second"),
+    item!("J7", cm::j7, "a listener for another type refuses XRC"),
+    item!("J8", cm::j8, "INI and TGT are told each other's numbers"),
+    item!("J9", cm::j9, "the INI's disconnect reaches the target"),
+];

@@ -1,0 +1,233 @@
+//! Section E: `modify_qp` of INI and TGT.
+
+use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
+use crate::connect::{End, Terms, init_mask, rtr_mask, rts_mask, set_state};
+use crate::traffic::{poll_one, receive, request};
+use crate::{Deviation, Lab};
+use std::sync::Arc;
+use trunkline_verbs::{
+    AttributeMask as M, CompletionOpcode, CompletionStatus, QpModify, QpNumber, QpState, QpType, QueuePair,
+    SendOperation,
+};
+
+/// A row of the table of contract E1, for one type.
+struct Step {
+    from: QpState,
+    to: QpState,
+    required: M,
+    optional: M,
+}
+
+/// The table as the contract has it, not as some provider does.
+fn steps(qp_type: QpType) -> Vec<Step> {
+    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
+    let target = qp_type == QpType::XrcTgt;
+    let timer = if target { M::MIN_RNR_TIMER } else { M::empty() };
+    let sending = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let receiving = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let running = M::CURRENT_STATE | M::ACCESS_FLAGS | timer;
+    let drained = M::PORT | M::AV | M::TIMEOUT | M::ACCESS_FLAGS | M::PKEY_INDEX;
+    let none = M::empty();
+    [
+        (Reset, Init, init_mask(), none),
+        (Init, Init, none, init_mask()),
+        (Init, ReadyToReceive, rtr_mask(qp_type), M::ACCESS_FLAGS | M::PKEY_INDEX),
+        (ReadyToReceive, ReadyToSend, rts_mask(qp_type), running),
+        (ReadyToSend, ReadyToSend, none, running),
+        (ReadyToSend, SendQueueDrained, none, none),
+        (SendQueueDrained, ReadyToSend, none, running),
+        (SendQueueDrained, SendQueueDrained, none, drained | if target { receiving } else { sending }),
+    ]
+    .into_iter()
+    .map(|(from, to, required, optional)| Step { from, to, required, optional })
+    .collect()
+}
+
+/// What the kernel takes off the mask before it looks (contract E3).
+fn dropped(qp_type: QpType) -> M {
+    if qp_type == QpType::XrcTgt {
+        M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY
+    } else {
+        M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER
+    }
+}
+
+/// A fresh INI and a fresh TGT, unconnected, that name each other.
+fn pair(lab: &Lab) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn QueuePair>)> {
+    Ok((lab.near.new_ini()?, lab.far.new_tgt(&lab.far.new_xrcd()?)?))
+}
+
+/// Both QPs as ends.
+fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) -> [End<'a>; 2] {
+    let (ini, tgt) = pair;
+    [
+        End { side: &lab.near, qp: ini, other: &lab.far, peer: tgt.number() },
+        End { side: &lab.far, qp: tgt, other: &lab.near, peer: ini.number() },
+    ]
+}
+
+/// Tries one mask in one step on a QP that is brought there from RESET.
+fn attempt(end: &End<'_>, step: &Step, mask: M, allowed: bool) -> Verdict {
+    let terms = Terms::default();
+    set_state(end.qp, QpState::Reset)?;
+    end.bring_to(step.from, &terms)?;
+    let what = || format!("{:?} {:?} -> {:?} with {mask:?}", end.qp.qp_type(), step.from, step.to);
+    let answer = end.step(step.from, step.to, mask, &terms);
+    let state = end.qp.query()?.state;
+    if allowed {
+        check(answer.is_ok(), || format!("{} was refused: {answer:?}", what()))?;
+        equal(&what(), state, step.to)
+    } else {
+        refused(&what(), answer, EINVAL)?;
+        equal(&format!("{}: the state after the refusal", what()), state, step.from)
+    }
+}
+
+pub(super) fn e1(lab: &Lab) -> Verdict {
+    let pair = pair(lab)?;
+    for end in ends(lab, &pair) {
+        for step in steps(end.qp.qp_type()) {
+            let mild = step.optional | dropped(end.qp.qp_type());
+            attempt(&end, &step, step.required, true)?;
+            for bit in M::all().iter() {
+                let allowed = !step.required.contains(bit) && mild.contains(bit);
+                attempt(&end, &step, step.required ^ bit, allowed)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn e2(lab: &Lab) -> Verdict {
+    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
+    let terms = Terms::default();
+    let pair = pair(lab)?;
+    for end in ends(lab, &pair) {
+        let to = |state| end.qp.modify(&QpModify { state: Some(state), ..QpModify::default() });
+        refused("RESET to ERR", to(Error), EINVAL)?;
+        for state in [Init, ReadyToReceive, ReadyToSend, SendQueueDrained] {
+            end.bring_to(state, &terms)?;
+            to(Error)?;
+            equal("the state after ERR", end.qp.query()?.state, Error)?;
+            refused("ERR to INIT", end.step(Error, Init, init_mask(), &terms), EINVAL)?;
+            to(Reset)?;
+            end.bring_to(state, &terms)?;
+            to(Reset)?;
+            equal("the state after RESET", end.qp.query()?.state, Reset)?;
+        }
+        let qp_type = end.qp.qp_type();
+        refused("RESET to RTR", end.step(Reset, ReadyToReceive, rtr_mask(qp_type), &terms), EINVAL)?;
+        refused("RESET to RTS", end.step(Reset, ReadyToSend, rts_mask(qp_type), &terms), EINVAL)?;
+        end.bring_to(Init, &terms)?;
+        refused("INIT to RTS", end.step(Init, ReadyToSend, rts_mask(qp_type), &terms), EINVAL)?;
+        refused("ERR with an attribute", end.step(Init, Error, M::ACCESS_FLAGS, &terms), EINVAL)?;
+    }
+    Ok(())
+}
+
+pub(super) fn e3(lab: &Lab) -> Verdict {
+    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset};
+    let terms = Terms::default();
+    let pair = pair(lab)?;
+    for end in ends(lab, &pair) {
+        for (from, to, mask) in [
+            (Reset, Init, init_mask()),
+            (Init, ReadyToReceive, rtr_mask(QpType::Rc)),
+            (ReadyToReceive, ReadyToSend, rts_mask(QpType::Rc)),
+        ] {
+            end.step(from, to, mask, &terms).map_err(|error| {
+                Deviation::Failed(format!("{:?} to {to:?} with RC's mask: {error}", end.qp.qp_type()))
+            })?;
+        }
+    }
+    // And what came of it works.
+    let (ini, tgt) = pair;
+    check(ini.query()?.destination_qp == tgt.number(), || "the INI lost its peer".to_owned())
+}
+
+pub(super) fn e4(lab: &Lab) -> Verdict {
+    let pair = pair(lab)?;
+    let ports = lab.near.device.attributes().ports;
+    for end in ends(lab, &pair) {
+        let init = |port, pkey_index| {
+            end.qp.modify(&QpModify {
+                state: Some(QpState::Init),
+                port: Some(port),
+                pkey_index: Some(pkey_index),
+                access: Some(Terms::default().access),
+                ..QpModify::default()
+            })
+        };
+        refused("port 0", init(0, 0), EINVAL)?;
+        refused("a port that is not there", init(ports + 1, 0), EINVAL)?;
+        refused("a P_Key index that is not there", init(1, u16::MAX), EINVAL)?;
+        init(1, 0)?;
+        let mut change = crate::connect::every_attribute(
+            end.side,
+            end.other,
+            end.peer,
+            QpState::Init,
+            QpState::ReadyToReceive,
+            &Terms::default(),
+        );
+        if let Some(vector) = &mut change.address_vector {
+            vector.port = ports + 1;
+        }
+        let change = crate::connect::only(&change, rtr_mask(end.qp.qp_type()));
+        refused("an address vector with another port", end.qp.modify(&change), EINVAL)?;
+    }
+    Ok(())
+}
+
+pub(super) fn e7(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms { tgt_state: QpState::ReadyToReceive, ..Terms::default() })?;
+    equal("the TGT's state", route.tgt.query()?.state, QpState::ReadyToReceive)?;
+    receive(&route.srq, 1, &[lab.far.piece(0, 64)])?;
+    lab.near.fill(0, 64, 9)?;
+    let data = [lab.near.piece(0, 64)];
+    route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
+    lab.succeeds("a receive in RTR", &route.cq, 1, CompletionOpcode::Receive)?;
+    lab.succeeds("its send", &lab.near.cq, 2, CompletionOpcode::Send)?;
+    lab.far.holds("the message", 0, 64, 9)
+}
+
+pub(super) fn e8(lab: &Lab) -> Verdict {
+    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
+    let terms = Terms::default();
+    let xrcd = lab.far.new_xrcd()?;
+    let cq = lab.far.new_cq()?;
+    let srq = lab.far.new_srq(&xrcd, &cq)?;
+    let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&xrcd)?);
+    let number = srq.number()?;
+    let data = [lab.near.piece(0, 8)];
+    let post = |wr_id| ini.post_send(&[request(wr_id, SendOperation::Send, &data, number)]);
+    let target = End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() };
+    target.bring_to(ReadyToSend, &terms)?;
+    let end = End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() };
+    for (from, to, mask) in [
+        (Reset, Init, init_mask()),
+        (Init, ReadyToReceive, rtr_mask(QpType::XrcIni)),
+        (ReadyToReceive, ReadyToSend, rts_mask(QpType::XrcIni)),
+    ] {
+        post_refused(&format!("a send in {from:?}"), post(1))?;
+        end.step(from, to, mask, &terms)?;
+    }
+    for wr_id in 2..=4 {
+        receive(&srq, wr_id, &[lab.far.piece(0, 64)])?;
+    }
+    post(2)?;
+    lab.succeeds("a send in RTS", &lab.near.cq, 2, CompletionOpcode::Send)?;
+    lab.succeeds("its receive", &cq, 2, CompletionOpcode::Receive)?;
+    set_state(&ini, SendQueueDrained)?;
+    post(3)?;
+    lab.stays_quiet("a send held in SQD", &lab.near.cq)?;
+    check(poll_one(&cq).is_none(), || "a send left in SQD".to_owned())?;
+    set_state(&ini, ReadyToSend)?;
+    lab.succeeds("a send after SQD", &lab.near.cq, 3, CompletionOpcode::Send)?;
+    lab.succeeds("its receive", &cq, 3, CompletionOpcode::Receive)?;
+    set_state(&ini, Error)?;
+    post(4)?;
+    let flushed = lab.ends("a send in ERR", &lab.near.cq, 4, CompletionStatus::WorkRequestFlushed)?;
+    equal("the QP of the flushed send", flushed.qp_number, ini.number())?;
+    check(ini.number() != QpNumber::new(0), || "the INI has number 0".to_owned())
+}

@@ -1,0 +1,65 @@
+//! One `#[test]` of each item.
+
+/// Makes a test of each item for a bench: `conformance_tests!(BENCH);` in a module of tests that
+/// is named after the link. Held items pass, skipped ones pass and say why, failed ones fail.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($bench:expr) => {
+        $crate::conformance_tests! { @each $bench;
+            a1 a3 a5 a6 a10 a11 a12
+            c1 c4 c6 c8 c9 c10 c11 c12
+            d1 d2 d4 d5 d6 d8 d9 d10
+            e1 e2 e3 e4 e7 e8
+            f1 f3 f4
+            g1 g2 g3 g4 g7 g9 g10
+            i1 i2 i3
+            j1 j5 j6 j7 j8 j9
+        }
+    };
+    (@each $bench:expr; $($id:ident)*) => {
+        $(
+            #[test]
+            fn $id() {
+                $crate::assert_item(&$bench, stringify!($id));
+            }
+        )*
+
+        #[test]
+        fn every_item_has_its_test() {
+            let tests: &[&str] = &[$(stringify!($id)),*];
+            $crate::assert_complete(tests);
+        }
+    };
+}
+
+use crate::{Bench, ITEMS, Outcome, run};
+
+/// Runs the item of this number; for [`conformance_tests`].
+///
+/// # Panics
+/// When it failed.
+#[doc(hidden)]
+pub fn assert_item(bench: &dyn Bench, id: &str) {
+    let Some(item) = ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
+        panic!("the suite has no item {id}");
+    };
+    match run(bench, item) {
+        Outcome::Held => {}
+        Outcome::Skipped(why) => {
+            println!("SKIPPED {} on {}/{}: {why}", item.id, bench.provider(), bench.link());
+        }
+        Outcome::Failed(why) => {
+            panic!("{} ({}) on {}/{}: {why}", item.id, item.title, bench.provider(), bench.link());
+        }
+    }
+}
+
+/// Fails when an item has no test; for [`conformance_tests`].
+///
+/// # Panics
+/// When the two lists differ.
+#[doc(hidden)]
+pub fn assert_complete(tests: &[&str]) {
+    let items: Vec<String> = ITEMS.iter().map(|item| item.id.to_ascii_lowercase()).collect();
+    assert_eq!(items, tests, "the items of the suite and the tests made of them differ");
+}

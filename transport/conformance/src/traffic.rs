@@ -1,0 +1,134 @@
+//! Posting work and waiting for what comes of it.
+
+use crate::check::{Deviation, Verdict, check, equal};
+use crate::{Lab, Side};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_verbs::{
+    AsyncEvent, CmChannel, CmEvent, Completion, CompletionOpcode, CompletionQueue, CompletionStatus,
+    ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue, SrqNumber,
+};
+
+/// Nothing that happens at all takes longer.
+const WAIT_AT_MOST: Duration = Duration::from_secs(10);
+/// What has not happened by then does not happen. Used only where no later event can prove it.
+const QUIET: Duration = Duration::from_millis(40);
+
+impl Lab {
+    /// Waits for something, while both devices work.
+    pub(crate) fn wait<T>(&self, what: &str, mut probe: impl FnMut() -> Option<T>) -> Verdict<T> {
+        let end = Instant::now() + WAIT_AT_MOST;
+        let mut empty = 0u32;
+        loop {
+            if let Some(found) = probe() {
+                return Ok(found);
+            }
+            if Instant::now() > end {
+                return Err(Deviation::Failed(format!("{what} did not come within {WAIT_AT_MOST:?}")));
+            }
+            for side in self.sides() {
+                side.idle.poll(&mut [Completion::default()]);
+            }
+            empty += 1;
+            if empty > 20 {
+                // The devices may need the core for threads of their own.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    /// The next completion.
+    pub(crate) fn next(&self, what: &str, cq: &Arc<dyn CompletionQueue>) -> Verdict<Completion> {
+        self.wait(&format!("the completion of {what}"), || poll_one(cq))
+    }
+
+    /// The next completion, which must be this one, and a success.
+    pub(crate) fn succeeds(
+        &self,
+        what: &str,
+        cq: &Arc<dyn CompletionQueue>,
+        wr_id: u64,
+        opcode: CompletionOpcode,
+    ) -> Verdict<Completion> {
+        let completion = self.ends(what, cq, wr_id, CompletionStatus::Success)?;
+        equal(&format!("{what}: opcode"), completion.opcode, opcode)?;
+        Ok(completion)
+    }
+
+    /// The next completion, which must be this one, with this status.
+    pub(crate) fn ends(
+        &self,
+        what: &str,
+        cq: &Arc<dyn CompletionQueue>,
+        wr_id: u64,
+        status: CompletionStatus,
+    ) -> Verdict<Completion> {
+        let completion = self.next(what, cq)?;
+        equal(&format!("{what}: (wr_id, status)"), (completion.wr_id, completion.status), (wr_id, status))?;
+        Ok(completion)
+    }
+
+    /// Fails when something completes in the near future.
+    pub(crate) fn stays_quiet(&self, what: &str, cq: &Arc<dyn CompletionQueue>) -> Verdict {
+        let end = Instant::now() + QUIET;
+        while Instant::now() < end {
+            let found = poll_one(cq);
+            check(found.is_none(), || format!("{what}: an unexpected completion: {found:?}"))?;
+            for side in self.sides() {
+                side.idle.poll(&mut [Completion::default()]);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// The next asynchronous event of a side.
+    pub(crate) fn next_async(&self, what: &str, side: &Side) -> Verdict<AsyncEvent> {
+        self.wait(&format!("the asynchronous event of {what}"), || side.device.next_async_event())
+    }
+
+    /// The next event of a CM channel.
+    pub(crate) fn next_cm(&self, what: &str, channel: &Arc<dyn CmChannel>) -> Verdict<CmEvent> {
+        self.wait(&format!("the CM event of {what}"), || channel.next_event())
+    }
+
+    /// Waits until a device has received this many RNR NAKs more than `before`, which proves that
+    /// a send was refused for want of a receive. Devices without the counter are given time.
+    pub(crate) fn wait_for_rnr(&self, side: &Side, before: Option<u64>) -> Verdict {
+        let Some(before) = before else {
+            std::thread::sleep(QUIET);
+            return Ok(());
+        };
+        self.wait("an RNR NAK", || (rnr_received(side)? > before).then_some(()))
+    }
+}
+
+/// How many RNR NAKs a device has received, if it counts them.
+pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
+    side.device
+        .counters()
+        .iter()
+        .find(|counter| counter.name == "rnr_nak_received")
+        .map(|counter| counter.value)
+}
+
+/// One completion, if there is one now.
+pub(crate) fn poll_one(cq: &Arc<dyn CompletionQueue>) -> Option<Completion> {
+    let mut one = [Completion::default()];
+    (cq.poll(&mut one) == 1).then_some(one[0])
+}
+
+/// A signalled request.
+pub(crate) fn request<'a>(
+    wr_id: u64,
+    operation: SendOperation,
+    data: &'a [Sge],
+    remote_srq: SrqNumber,
+) -> SendRequest<'a> {
+    SendRequest { wr_id, operation, data: SendData::Gather(data), flags: SendFlags::SIGNALED, remote_srq }
+}
+
+/// Posts one receive.
+pub(crate) fn receive(srq: &Arc<dyn SharedReceiveQueue>, wr_id: u64, scatter: &[Sge]) -> Verdict {
+    Ok(srq.post_receive(&[ReceiveRequest { wr_id, scatter }])?)
+}
