@@ -9,11 +9,13 @@
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
+//! | `capture` | [`CapturedLink`]: writes what travels into a capture file |
 //! | `faults` | [`FaultyLink`]: loses, doubles, reorders, corrupts and delays what is sent |
 //!
 //! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
 
 mod batch;
+mod capture;
 mod error;
 mod faults;
 mod in_process;
@@ -22,19 +24,19 @@ mod udp;
 mod udp_ffi;
 
 pub use batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
+pub use capture::CapturedLink;
 pub use error::LinkError;
 pub use faults::{FaultPlan, FaultPlanError, FaultyLink};
 pub use in_process::{Hub, InProcessLink};
 pub use udp::UdpLink;
+
+pub use crate::wire::ROCE_PORT;
 
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use trunkline_verbs::Counter;
-
-/// The UDP port of RoCE v2.
-pub const ROCE_PORT: u16 = 4791;
 
 /// A way for datagrams to travel.
 ///

@@ -41,6 +41,11 @@ impl<W: Write> PcapWriter<W> {
         Ok(Self { output, record: Vec::new() })
     }
 
+    /// Goes on in an output that has its file header already, such as a file that is appended to.
+    pub const fn appending(output: W) -> Self {
+        Self { output, record: Vec::new() }
+    }
+
     /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` counts from
     /// 1970.
     ///

@@ -4,9 +4,6 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where programs find the plan.
-const VARIABLE: &str = "TRUNKLINE_FAULTS";
-
 /// Which faults, how often. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
 /// delay=200us,seed=7`, in any order; what is not named does not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,19 +45,6 @@ pub enum FaultPlanError {
         /// What the key takes.
         wanted: &'static str,
     },
-}
-
-impl FaultPlan {
-    /// The plan that the environment asks for, if it does.
-    ///
-    /// # Errors
-    /// [`FaultPlanError`] for a plan that cannot be read.
-    pub fn from_environment() -> Result<Option<Self>, FaultPlanError> {
-        match std::env::var_os(VARIABLE) {
-            Some(text) if !text.is_empty() => text.to_string_lossy().parse().map(Some),
-            _ => Ok(None),
-        }
-    }
 }
 
 impl FromStr for FaultPlan {

@@ -1,0 +1,268 @@
+//! Writes what travels over a link into a capture file.
+//!
+//! Wraps any link and records what is given to it to send and what it receives. Beneath a
+//! [`super::FaultyLink`] that is what is on the wire, faults included. The file can be shared by
+//! several devices and processes: each record is appended whole by one system call, and a capture
+//! that exists is continued. A failing disk loses records, never packets.
+#![forbid(unsafe_code)]
+
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use crate::pcap::PcapWriter;
+use crate::wire::IpUdp;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use trunkline_verbs::Counter;
+
+/// A link whose datagrams are recorded.
+#[derive(Debug)]
+pub struct CapturedLink {
+    inner: Box<dyn Link>,
+    writer: PcapWriter<File>,
+    /// Datagrams at the front of the device's batch that were recorded already, because the inner
+    /// link had no room for them.
+    recorded: usize,
+    written: u64,
+    lost: u64,
+}
+
+impl CapturedLink {
+    /// Wraps a link; records go to the end of the file, which is made if there is none.
+    ///
+    /// # Errors
+    /// Those of the file system, and `InvalidData` if the file is there and is no capture of ours.
+    pub fn open(inner: Box<dyn Link>, path: &Path) -> io::Result<Self> {
+        let writer = PcapWriter::appending(open_file(path)?);
+        Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
+    }
+
+    fn record(&mut self, time_ns: u64, datagram: Datagram<'_>) {
+        // Our packets carry DF and identification 0, which is what IpUdp::new says.
+        let headers = IpUdp::new(datagram.source, datagram.destination);
+        match self.writer.write(time_ns, &headers, datagram.bytes) {
+            Ok(()) => self.written += 1,
+            Err(error) => {
+                if self.lost == 0 {
+                    tracing::warn!(%error, "the capture file takes no more records");
+                }
+                self.lost += 1;
+            }
+        }
+    }
+}
+
+/// Opens a capture to append to. A fresh one appears under its name with its header already in
+/// it, so that two processes that start together do not both write one.
+fn open_file(path: &Path) -> io::Result<File> {
+    let header = PcapWriter::new(Vec::new())?.into_inner();
+    if !path.exists() {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let fresh = path.with_file_name(name);
+        fs::write(&fresh, &header)?;
+        let linked = fs::hard_link(&fresh, path);
+        fs::remove_file(&fresh)?;
+        match linked {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    let mut file = File::options().read(true).append(true).open(path)?;
+    let mut start = vec![0; header.len()];
+    let is_ours = file.read_exact(&mut start).is_ok() && start == header;
+    if !is_ours {
+        let text = "the file exists and is no capture that can be continued; remove it or name another";
+        return Err(io::Error::new(ErrorKind::InvalidData, text));
+    }
+    Ok(file)
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Link for CapturedLink {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
+        self.inner.open(address)
+    }
+
+    fn close(&mut self, address: IpAddr) {
+        self.inner.close(address);
+    }
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        self.inner.mtu(address)
+    }
+
+    fn send(&mut self, batch: &mut SendBatch, now: Instant) {
+        let time_ns = now_ns();
+        for datagram in batch.iter().skip(self.recorded) {
+            self.record(time_ns, datagram);
+        }
+        self.inner.send(batch, now);
+        self.recorded = batch.len();
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        let count = self.inner.receive(batch);
+        if count > 0 {
+            let time_ns = now_ns();
+            for datagram in batch.iter() {
+                self.record(time_ns, datagram);
+            }
+        }
+        count
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.fds()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.inner.next_timeout()
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.inner.poll(now);
+    }
+
+    fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend([
+            Counter { name: "captured", value: self.written },
+            Counter { name: "capture_lost", value: self.lost },
+        ]);
+        self.inner.counters(into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Hub;
+    use super::*;
+    use crate::pcap::{Datagram as Captured, PcapReader};
+    use crate::wire::icrc;
+    use std::net::SocketAddr;
+    use std::path::PathBuf;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("trunkline-{name}-{}.pcap", std::process::id()));
+            let _ = fs::remove_file(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::new(IpAddr::from([10, 0, 0, last]), super::super::ROCE_PORT)
+    }
+
+    #[test]
+    fn sent_and_received_stand_in_one_file_and_their_icrc_checks() {
+        let scratch = Scratch::new("capture");
+        let hub = Hub::new();
+        let open = |last| {
+            let mut link = CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0).unwrap();
+            link.open(address(last).ip()).unwrap();
+            link
+        };
+        let (mut a, mut b) = (open(1), open(2));
+        let headers = IpUdp::new(address(1), address(2));
+        // An acknowledgement, as the shortest packet there is: BTH and AETH.
+        let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
+        icrc::append(&headers, &mut packet);
+        let mut batch = SendBatch::new();
+        for _ in 0..3 {
+            batch.push(Datagram { source: address(1), destination: address(2), bytes: &packet });
+        }
+        a.send(&mut batch, Instant::now());
+        let mut got = ReceiveBatch::new(8);
+        assert_eq!(b.receive(&mut got), 3);
+        let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
+        for _ in 0..6 {
+            let frame = reader.next_frame().unwrap().expect("six records");
+            let datagram = Captured::from_frame(&frame).unwrap();
+            assert_eq!(datagram, Captured { headers, payload: &packet });
+            assert!(icrc::check(&datagram.headers, datagram.payload));
+        }
+        assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    #[test]
+    fn another_file_is_not_touched() {
+        let scratch = Scratch::new("capture-other");
+        fs::write(&scratch.0, b"somebody's notes, longer than the header of a capture").unwrap();
+        let inner = Box::new(Hub::new().link().unwrap());
+        let error = CapturedLink::open(inner, &scratch.0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert!(fs::read(&scratch.0).unwrap().starts_with(b"somebody's notes"));
+    }
+
+    #[test]
+    fn what_had_to_wait_is_recorded_once() {
+        let scratch = Scratch::new("capture-wait");
+        let mut link = CapturedLink::open(Box::new(Full { room: 1 }), &scratch.0).unwrap();
+        let mut batch = SendBatch::new();
+        for number in 0..3u8 {
+            batch.push(Datagram { source: address(1), destination: address(2), bytes: &[number] });
+        }
+        while !batch.is_empty() {
+            link.send(&mut batch, Instant::now());
+        }
+        let mut counters = Vec::new();
+        link.counters(&mut counters);
+        assert_eq!(counters[0], Counter { name: "captured", value: 3 });
+    }
+
+    /// A link that takes a few datagrams at a time.
+    #[derive(Debug)]
+    struct Full {
+        room: usize,
+    }
+
+    impl Link for Full {
+        fn name(&self) -> &'static str {
+            "full"
+        }
+        fn open(&mut self, _address: IpAddr) -> Result<(), LinkError> {
+            Ok(())
+        }
+        fn close(&mut self, _address: IpAddr) {}
+        fn mtu(&self, _address: IpAddr) -> Result<u32, LinkError> {
+            Ok(1500)
+        }
+        fn send(&mut self, batch: &mut SendBatch, _now: Instant) {
+            batch.remove_first(self.room);
+        }
+        fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+            batch.clear();
+            0
+        }
+        fn arm(&mut self) -> bool {
+            false
+        }
+        fn fds(&self) -> Vec<BorrowedFd<'_>> {
+            Vec::new()
+        }
+        fn counters(&self, _into: &mut Vec<Counter>) {}
+    }
+}
