@@ -108,10 +108,18 @@ impl RejectReason {
     pub const TIMEOUT: Self = Self(4);
     /// The request is of an unsupported kind.
     pub const UNSUPPORTED: Self = Self(5);
+    /// The message is about a connection that the peer does not have.
+    pub const INVALID_COMM_ID: Self = Self(6);
     /// Nobody listens there.
     pub const INVALID_SERVICE_ID: Self = Self(8);
+    /// Neither RC nor XRC.
+    pub const INVALID_TRANSPORT_TYPE: Self = Self(9);
     /// Left-over of an earlier connection.
     pub const STALE_CONNECTION: Self = Self(10);
+    /// The request names other addresses than it came from or to.
+    pub const INVALID_PRIMARY_GID: Self = Self(12);
+    /// No path MTU, or one that the peer does not have.
+    pub const INVALID_PATH_MTU: Self = Self(26);
     /// The application refused.
     pub const CONSUMER: Self = Self(28);
 }

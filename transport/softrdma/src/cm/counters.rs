@@ -1,0 +1,73 @@
+//! What was dropped and why.
+
+/// Why a message changed nothing. Duplicates are counted too, since they are how loss shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum CmDrop {
+    /// Not a CM message of the known version.
+    NotCm,
+    /// An attribute that is not served (SIDR, LAP, APR).
+    Unserved,
+    /// A field that makes no sense: an id of 0, a QP number of 0 or 1.
+    Malformed,
+    /// For a connection that is not there.
+    UnknownConnection,
+    /// For a connection of another address, or with the wrong ids.
+    WrongPeer,
+    /// A DREQ for another QP.
+    WrongQp,
+    /// Does not fit the state.
+    WrongState,
+    /// Seen before.
+    Duplicate,
+    /// The listener's backlog is full.
+    Backlog,
+    /// Too many half-open connections, or connections.
+    Limit,
+    /// The request was refused with a REJ, by the machine itself.
+    Refused,
+    /// An own message, because nobody fetched the ones before it.
+    TransmitQueueFull,
+}
+
+impl CmDrop {
+    /// All causes with their names in metrics.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::NotCm, "cm_not_cm"),
+        (Self::Unserved, "cm_unserved_attribute"),
+        (Self::Malformed, "cm_malformed"),
+        (Self::UnknownConnection, "cm_unknown_connection"),
+        (Self::WrongPeer, "cm_wrong_peer"),
+        (Self::WrongQp, "cm_wrong_qp"),
+        (Self::WrongState, "cm_wrong_state"),
+        (Self::Duplicate, "cm_duplicate"),
+        (Self::Backlog, "cm_backlog_full"),
+        (Self::Limit, "cm_limit"),
+        (Self::Refused, "cm_refused"),
+        (Self::TransmitQueueFull, "cm_transmit_queue_full"),
+    ];
+}
+
+/// Counts of what came, went and was dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CmCounters {
+    /// Messages that came in.
+    pub received: u64,
+    /// Messages that were queued, retransmissions included.
+    pub sent: u64,
+    /// Retransmissions.
+    pub retransmitted: u64,
+    dropped: [u64; CmDrop::ALL.len()],
+}
+
+impl CmCounters {
+    /// How many were dropped for this cause.
+    #[must_use]
+    pub const fn dropped(&self, cause: CmDrop) -> u64 {
+        self.dropped[cause as usize]
+    }
+
+    pub(super) const fn count(&mut self, cause: CmDrop) {
+        self.dropped[cause as usize] += 1;
+    }
+}

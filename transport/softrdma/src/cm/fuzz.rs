@@ -1,0 +1,211 @@
+//! Any messages, at a machine in any state.
+
+use super::connection::State;
+use super::{Accept, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transport};
+use crate::wire::cm::CmMessage;
+use crate::wire::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
+use std::net::{IpAddr, Ipv4Addr};
+use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber, RejectReason};
+
+const US: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const PEERS: [IpAddr; 2] = [US, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
+const LIMIT: usize = 12;
+
+/// Reads `data` as a story of calls, messages and time, and lets it happen. Messages are either
+/// raw, or ones that the machine itself sent with some bytes changed, so that the story gets
+/// past the first checks.
+///
+/// # Panics
+/// When a bound of the machine does not hold: that is what it is for.
+pub fn fuzz(data: &[u8]) {
+    let mut story = Story { data, at: 0 };
+    let mut world = World::new();
+    while story.at < data.len() {
+        world.step(&mut story);
+        world.check();
+    }
+    world.end();
+}
+
+struct Story<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl Story<'_> {
+    /// The next byte; zeros when the data has ended.
+    fn byte(&mut self) -> u8 {
+        let byte = self.data.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        byte
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        let index = usize::from(self.byte());
+        from.get(index.checked_rem(from.len())?).copied()
+    }
+
+    fn mad(&mut self) -> Mad {
+        let attribute = Attribute(0x10 + u16::from(self.byte() % 12));
+        let mut data = [0; MAD_DATA_BYTES];
+        for byte in &mut data {
+            *byte = self.byte();
+        }
+        Mad { header: MadHeader::cm(u64::from(self.byte()), attribute), data }
+    }
+
+    fn spoil(&mut self, mad: &mut Mad) {
+        for _ in 0..self.byte() % 4 {
+            let at = usize::from(self.byte()) % MAD_DATA_BYTES;
+            mad.data[at] ^= self.byte();
+        }
+        if self.byte().is_multiple_of(4) {
+            mad.header.attribute = Attribute(0x10 + u16::from(self.byte() % 12));
+        }
+    }
+}
+
+struct World {
+    now: u64,
+    machine: CmMachine,
+    ids: Vec<ConnectionId>,
+    sent: Vec<Mad>,
+}
+
+impl World {
+    fn new() -> Self {
+        let config = CmConfig {
+            connections: LIMIT,
+            half_open: LIMIT / 2,
+            half_open_per_peer: LIMIT / 3,
+            ..CmConfig::new(7, 11)
+        };
+        let mut machine = CmMachine::new(config);
+        for (port, transport) in [(1, Some(Transport::Xrc)), (2, None)] {
+            let listen = Listen {
+                address: Ipv4Addr::UNSPECIFIED.into(),
+                port_space: PortSpace::Ib,
+                port,
+                transport,
+                backlog: 3,
+            };
+            // The ports are free in a new machine.
+            let _ = machine.listen(&listen);
+        }
+        Self { now: 0, machine, ids: Vec::new(), sent: Vec::new() }
+    }
+
+    fn step(&mut self, story: &mut Story<'_>) {
+        match story.byte() % 8 {
+            0 => {
+                let mad = story.mad();
+                self.deliver(story, &mad);
+            }
+            1..=3 => {
+                if let Some(mut mad) = story.pick(&self.sent) {
+                    story.spoil(&mut mad);
+                    self.deliver(story, &mad);
+                }
+            }
+            4 => self.connect(story),
+            5 | 6 => {
+                if let Some(id) = story.pick(&self.ids) {
+                    self.call(story, id);
+                }
+            }
+            _ => {
+                self.now += u64::from(story.byte()) << (story.byte() % 32);
+                self.machine.handle_timeout(self.now);
+            }
+        }
+        self.drain();
+    }
+
+    fn deliver(&mut self, story: &mut Story<'_>, mad: &Mad) {
+        let from = story.pick(&PEERS).unwrap_or(US);
+        self.machine.handle_mad(self.now, from, US, mad);
+    }
+
+    fn connect(&mut self, story: &mut Story<'_>) {
+        let remote = story.pick(&PEERS).unwrap_or(US);
+        let connect = Connect {
+            local: (US, 9).into(),
+            remote: (remote, u16::from(story.byte() % 3)).into(),
+            port_space: PortSpace::Ib,
+            transport: if story.byte().is_multiple_of(2) { Transport::Rc } else { Transport::Xrc },
+            qpn: QpNumber::new(u32::from(story.byte())),
+            starting_psn: Psn::new(1),
+            mtu: Mtu::Mtu1024,
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: story.byte(),
+            srq: false,
+            private: &[],
+        };
+        // Refused when the table is full, which is as good a story.
+        if let Ok(id) = self.machine.connect(self.now, &connect) {
+            self.ids.push(id);
+        }
+    }
+
+    fn call(&mut self, story: &mut Story<'_>, id: ConnectionId) {
+        let machine = &mut self.machine;
+        let qpn = QpNumber::new(u32::from(story.byte()));
+        let accept = Accept {
+            qpn,
+            starting_psn: Psn::new(2),
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry: 7,
+            srq: false,
+            private: &[],
+        };
+        // Any call is allowed at any time; it answers an error when it makes no sense.
+        match story.byte() % 6 {
+            0 => drop(machine.accept(self.now, id, &accept)),
+            1 => drop(machine.reject(self.now, id, RejectReason::CONSUMER, &[])),
+            2 => drop(machine.confirm(id)),
+            3 => drop(machine.disconnect(self.now, id)),
+            4 => machine.release(self.now, id),
+            _ => machine.communication_established(qpn),
+        }
+    }
+
+    fn drain(&mut self) {
+        while let Some(transmit) = self.machine.poll_transmit() {
+            let reparsed = CmMessage::parse(&transmit.mad);
+            assert_eq!(reparsed.mad(transmit.mad.header.transaction), transmit.mad);
+            self.sent.push(transmit.mad);
+        }
+        while let Some(event) = self.machine.poll_event() {
+            if let Event::ConnectRequest(id, _) = event {
+                self.ids.push(id);
+            }
+        }
+        let excess = self.sent.len().saturating_sub(64);
+        self.sent.drain(..excess);
+        let machine = &self.machine;
+        self.ids.retain(|id| machine.has_connection(id.0));
+    }
+
+    fn check(&self) {
+        let table = &self.machine.table;
+        assert!(table.len() <= LIMIT);
+        assert!(table.half_open_total() <= LIMIT / 2);
+        assert!(PEERS.iter().all(|peer| table.half_open_of(*peer) <= LIMIT / 3));
+        table.check();
+    }
+
+    /// With no more messages everything but established connections comes to an end.
+    fn end(&mut self) {
+        while let Some(at) = self.machine.next_timeout() {
+            self.now = self.now.max(at);
+            self.machine.handle_timeout(self.now);
+            self.drain();
+            self.check();
+        }
+        assert!(self.machine.table.states().all(|state| *state == State::Established));
+    }
+}

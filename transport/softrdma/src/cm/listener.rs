@@ -1,0 +1,120 @@
+//! Who listens where.
+
+use super::{CmError, Transport};
+use crate::wire::cm::ServiceId;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use trunkline_verbs::PortSpace;
+
+/// Names a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u64);
+
+/// Where and for what to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Own address; `0.0.0.0` stands for every IPv4 address, `::` for every address.
+    pub address: IpAddr,
+    /// Together with the port, the service.
+    pub port_space: PortSpace,
+    /// 0 picks a free one.
+    pub port: u16,
+    /// Which requests fit the listener's QPs; others are refused (contract J7). `None`: any.
+    pub transport: Option<Transport>,
+    /// Requests that wait for an answer, at least 1; more are dropped, and come again.
+    pub backlog: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) transport: Option<Transport>,
+    backlog: u32,
+    waiting: u32,
+    address: IpAddr,
+}
+
+/// All listeners of a device, by service.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    by_service: HashMap<ServiceId, Vec<Listener>>,
+    services: HashMap<ListenerId, ServiceId>,
+    next_id: u64,
+}
+
+/// Ports that nobody chose: Linux's range.
+const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
+
+impl Listeners {
+    /// Adds a listener and says its port. `random` chooses where to look for a free one.
+    pub(super) fn add(&mut self, listen: &Listen, random: u64) -> Result<(ListenerId, u16), CmError> {
+        let service = |port| ServiceId::new(listen.port_space, port);
+        let free = |port: &u16| self.is_free(service(*port), listen.address);
+        let port = if listen.port == 0 {
+            let count = EPHEMERAL.end - EPHEMERAL.start;
+            let skip = u16::try_from(random % u64::from(count)).unwrap_or(0);
+            (EPHEMERAL.start + skip..EPHEMERAL.end).chain(EPHEMERAL).find(free)
+        } else {
+            Some(listen.port).filter(free)
+        };
+        let port = port.ok_or(CmError::AddressInUse)?;
+        self.next_id += 1;
+        let id = ListenerId(self.next_id);
+        self.services.insert(id, service(port));
+        self.by_service.entry(service(port)).or_default().push(Listener {
+            id,
+            transport: listen.transport,
+            backlog: listen.backlog.max(1),
+            waiting: 0,
+            address: listen.address,
+        });
+        Ok((id, port))
+    }
+
+    pub(super) fn remove(&mut self, id: ListenerId) -> Result<(), CmError> {
+        let service = self.services.remove(&id).ok_or(CmError::Unknown)?;
+        if let Some(listeners) = self.by_service.get_mut(&service) {
+            listeners.retain(|listener| listener.id != id);
+            if listeners.is_empty() {
+                self.by_service.remove(&service);
+            }
+        }
+        Ok(())
+    }
+
+    /// The listener that a request to `address` reaches.
+    pub(super) fn find(&self, service: ServiceId, address: IpAddr) -> Option<&Listener> {
+        self.by_service.get(&service)?.iter().find(|listener| covers(listener.address, address))
+    }
+
+    /// Whether as many requests wait for an answer as the listener wants at most.
+    pub(super) fn is_full(&self, id: ListenerId) -> bool {
+        let service = self.services.get(&id);
+        let listeners = service.and_then(|service| self.by_service.get(service)).into_iter().flatten();
+        listeners.filter(|listener| listener.id == id).any(|listener| listener.waiting >= listener.backlog)
+    }
+
+    /// One more request waits for an answer, or one less. The listener may be gone.
+    pub(super) fn count(&mut self, id: ListenerId, more: bool) {
+        let Some(service) = self.services.get(&id) else { return };
+        let listeners = self.by_service.get_mut(service).into_iter().flatten();
+        for listener in listeners.filter(|listener| listener.id == id) {
+            listener.waiting =
+                if more { listener.waiting.saturating_add(1) } else { listener.waiting.saturating_sub(1) };
+        }
+    }
+
+    fn is_free(&self, service: ServiceId, address: IpAddr) -> bool {
+        let mut others = self.by_service.get(&service).into_iter().flatten();
+        !others.any(|other| covers(other.address, address) || covers(address, other.address))
+    }
+}
+
+/// Whether who listens at `listening` is meant by a request to `address`.
+fn covers(listening: IpAddr, address: IpAddr) -> bool {
+    match listening {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+        IpAddr::V4(v4) if v4.is_unspecified() => address.is_ipv4(),
+        _ => listening == address,
+    }
+}

@@ -1,0 +1,236 @@
+//! The side that is asked: REQ in, REP out, RTU in.
+
+use super::active::{check_private, is_usable, sane_ack_timeout};
+use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::event::ConnectRequest;
+use super::{Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport, message};
+use crate::wire::cm::{
+    ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
+};
+use std::net::{IpAddr, SocketAddr};
+use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, QpNumber, RejectReason};
+
+/// Why a request is answered by the machine itself.
+type Refusal = RejectReason;
+
+impl CmMachine {
+    /// Answers a request; the QP is in RTS. `Established`, `Rejected`, `Disconnected` or
+    /// `Unreachable` follows.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
+    pub fn accept(&mut self, now: u64, id: ConnectionId, accept: &Accept<'_>) -> Result<(), CmError> {
+        check_private(accept.private, REP_PRIVATE_BYTES)?;
+        let connection = self.own(id)?;
+        if !matches!(connection.state, State::ReqReceived(_)) {
+            return Err(CmError::WrongState);
+        }
+        // More than the peer serves would only make it refuse READs.
+        let initiator_depth = accept.initiator_depth.min(connection.peer.initiator_depth);
+        let accept = Accept { initiator_depth, ..*accept };
+        let rep = message::rep(&self.config, connection, &accept);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.local_qpn = accept.qpn;
+        }
+        self.enter(id, State::RepSent);
+        self.send_until_answered(now, id, rep);
+        Ok(())
+    }
+
+    /// A packet came in at a QP that is in RTR or RTS: if its connection still awaits the RTU,
+    /// this does as well (contract rocev2 12.4).
+    pub fn communication_established(&mut self, qpn: QpNumber) {
+        if let Some(id) = self.table.awaiting_rtu(qpn) {
+            self.enter(id, State::Established);
+            self.report(Event::Established(id, vec![0; RTU_PRIVATE_BYTES]));
+        }
+    }
+
+    pub(super) fn handle_req(&mut self, now: u64, addresses: Addresses, transaction: u64, req: &Req) {
+        if req.local_id == 0 {
+            self.counters.count(CmDrop::Malformed);
+            return;
+        }
+        if self.is_repeated(addresses, req) {
+            return;
+        }
+        let request = match self.check_req(now, addresses, req) {
+            Ok(request) => request,
+            Err(reason) => {
+                self.counters.count(CmDrop::Refused);
+                self.refuse_req(addresses, transaction, req, reason);
+                return;
+            }
+        };
+        if let Err(cause) = self.check_room(addresses.remote, request.listener) {
+            // Silence, as a full queue would: the peer asks again.
+            self.counters.count(cause);
+            return;
+        }
+        let id = self.new_id();
+        self.insert(Connection {
+            id,
+            remote_id: req.local_id,
+            addresses,
+            transport: request.peer.transport,
+            is_active: false,
+            local_qpn: QpNumber::new(0),
+            peer: request.peer,
+            transaction,
+            state: State::ReqReceived(request.listener),
+            unanswered: None,
+            has_alternate: req.alternate != Path::default(),
+            reply_private: Vec::new(),
+            is_released: false,
+            timer: None,
+        });
+        self.table.set_timer(id, Some(now.saturating_add(self.config.decision_ns)));
+        self.report(Event::ConnectRequest(id, Box::new(request)));
+    }
+
+    /// Whether the REQ was seen before; answers it if so (contract rocev2 12.4).
+    fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
+        let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
+        let Some(connection) = self.table.with_remote_id(&key) else { return false };
+        let is_same = !connection.is_active
+            && connection.addresses == addresses
+            && connection.peer.qpn == req.qpn
+            && Transport::from_wire(req.transport) == Some(connection.transport);
+        if !is_same {
+            // The id was given away again: a new incarnation. `check_req` ends the old one.
+            return false;
+        }
+        let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
+        let answer = match connection.state {
+            // The program takes its time.
+            State::ReqReceived(_) => Some(message::mra(connection, Answered::REQ)),
+            State::DreqSent | State::Timewait => {
+                Some(message::rej(ids, Answered::REQ, RejectReason::STALE_CONNECTION, &[]))
+            }
+            // The REP goes out again by itself.
+            _ => None,
+        };
+        self.counters.count(CmDrop::Duplicate);
+        if let Some(answer) = answer {
+            self.send(id, &answer);
+        }
+        true
+    }
+
+    /// Whether the REQ makes sense, and somebody here wants it.
+    fn check_req(&mut self, now: u64, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
+        if !is_usable(req.qpn) {
+            return Err(RejectReason::NO_QP);
+        }
+        let transport = Transport::from_wire(req.transport).ok_or(RejectReason::INVALID_TRANSPORT_TYPE)?;
+        let mtu = Mtu::from_code(req.mtu).ok_or(RejectReason::INVALID_PATH_MTU)?;
+        if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
+            return Err(RejectReason::UNSUPPORTED);
+        }
+        // A peer that names other addresses than it has is behind a translator or lies; either
+        // way the QPs could not talk to each other.
+        let gid = |ip: IpAddr| Gid::from(ip);
+        if (req.primary.local_gid, req.primary.remote_gid) != (gid(at.remote), gid(at.local)) {
+            return Err(RejectReason::INVALID_PRIMARY_GID);
+        }
+        let header = AddressHeader::parse(&req.private);
+        let (source, destination) = header.addresses().ok_or(RejectReason::CONSUMER)?;
+        if (source.ip().to_canonical(), destination.to_canonical()) != (at.remote, at.local) {
+            return Err(RejectReason::INVALID_SERVICE_ID);
+        }
+        if self.end_stale(now, at, req.ca_guid, req.local_id, req.qpn) {
+            return Err(RejectReason::STALE_CONNECTION);
+        }
+        let listener = self.listeners.find(req.service_id, at.local);
+        let listener = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        if listener.transport.is_some_and(|wanted| wanted != transport) {
+            // contract J7
+            return Err(RejectReason::CONSUMER);
+        }
+        let port = req.service_id.space_and_port().map_or(0, |(_, port)| port);
+        Ok(ConnectRequest {
+            listener: listener.id,
+            local: SocketAddr::new(at.local, port),
+            remote: SocketAddr::new(at.remote, source.port()),
+            peer: asking(transport, mtu, req),
+            private: req.private[ADDRESS_HEADER_BYTES..].to_vec(),
+        })
+    }
+
+    fn check_room(&self, peer: IpAddr, listener: ListenerId) -> Result<(), CmDrop> {
+        if self.listeners.is_full(listener) {
+            return Err(CmDrop::Backlog);
+        }
+        let has_room = self.table.len() < self.config.connections
+            && self.table.half_open_total() < self.config.half_open
+            && self.table.half_open_of(peer) < self.config.half_open_per_peer;
+        if has_room { Ok(()) } else { Err(CmDrop::Limit) }
+    }
+
+    /// Whether the peer's QP, or its comm id, belongs to another connection here: that is a
+    /// left-over whose end we missed, and it is brought to its end (contract rocev2 12.5).
+    pub(super) fn end_stale(
+        &mut self,
+        now: u64,
+        addresses: Addresses,
+        ca_guid: u64,
+        remote_id: u32,
+        qpn: QpNumber,
+    ) -> bool {
+        let address = addresses.remote;
+        let by_qpn = self.table.with_remote_qpn(&RemoteKey { address, ca_guid, number: qpn });
+        let by_id = self.table.with_remote_id(&RemoteKey { address, ca_guid, number: remote_id });
+        let stale = [by_qpn, by_id].map(|found| found.map(|connection| connection.id));
+        for id in stale.into_iter().flatten() {
+            self.end_left_over(now, id);
+        }
+        stale.iter().any(Option::is_some)
+    }
+
+    pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
+        let id = ConnectionId(rtu.remote_id);
+        let Some(connection) = self.table.get(id) else {
+            // The peer believes in a connection that this side has given up.
+            self.counters.count(CmDrop::UnknownConnection);
+            let ids = (rtu.remote_id, rtu.local_id);
+            let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);
+            self.queue(addresses, transaction, &rej);
+            return;
+        };
+        if connection.addresses != addresses || connection.remote_id != rtu.local_id {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        match connection.state {
+            State::RepSent => {
+                self.enter(id, State::Established);
+                self.report(Event::Established(id, rtu.private.to_vec()));
+            }
+            State::Established | State::Idle | State::DreqSent | State::Timewait => {
+                self.counters.count(CmDrop::Duplicate);
+            }
+            _ => self.counters.count(CmDrop::WrongState),
+        }
+    }
+
+    fn refuse_req(&mut self, addresses: Addresses, transaction: u64, req: &Req, reason: RejectReason) {
+        let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
+        self.queue(addresses, transaction, &rej);
+    }
+}
+
+/// What a REQ says, from this side's point of view (contract rocev2 10.5).
+fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
+    Peer {
+        transport,
+        qpn: req.qpn,
+        send_psn: req.starting_psn,
+        mtu,
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        retry_count: req.retry_count,
+        rnr_retry: req.rnr_retry,
+        ack_timeout: sane_ack_timeout(req.primary.ack_timeout),
+        ca_guid: req.ca_guid,
+    }
+}

@@ -1,0 +1,11 @@
+//! Two machines and a network between them that loses, repeats and reorders as told.
+
+mod ending;
+mod handshake;
+mod hostile;
+mod loss;
+mod network;
+mod random;
+
+use super::*;
+use network::{A, B, Network, connect_to, milliseconds};

@@ -1,0 +1,116 @@
+//! What happens when nothing happens: retransmission, giving up, expiry. And MRA, which asks
+//! for more of it.
+
+use super::config::wire_time_ns;
+use super::connection::{Addresses, State};
+use super::{CmDrop, CmMachine, ConnectionId, Event, message};
+use crate::wire::cm::{Answered, Mra};
+use trunkline_verbs::RejectReason;
+
+impl CmMachine {
+    /// When [`Self::handle_timeout`] is to be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.table.next_timer().map(|(at, _)| at)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: u64) {
+        while let Some((_, id)) = self.table.next_timer().filter(|(at, _)| *at <= now) {
+            // Whatever follows sets the timer anew, or does without.
+            self.table.set_timer(id, None);
+            let Some(connection) = self.table.get(id) else { continue };
+            match connection.state {
+                State::ReqSent | State::RepSent | State::DreqSent => {
+                    if !self.send_again(now, id) {
+                        self.give_up(now, id);
+                    }
+                }
+                State::ReqReceived(_) | State::RepReceived => self.expire(now, id),
+                State::Timewait => {
+                    let qpn = connection.local_qpn;
+                    self.report(Event::TimewaitExit(id, qpn));
+                    self.remove(id);
+                }
+                State::Idle => self.remove(id),
+                State::Established => {}
+            }
+        }
+    }
+
+    /// Repeats the unanswered message, unless it was repeated often enough.
+    fn send_again(&mut self, now: u64, id: ConnectionId) -> bool {
+        let Self { config, table, .. } = self;
+        let Some(unanswered) = table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return false };
+        if unanswered.sent >= config.transmissions {
+            return false;
+        }
+        let factor = 1_u64 << unanswered.sent.min(32);
+        unanswered.sent += 1;
+        let message = unanswered.message;
+        let wait_ns = config.first_retry_ns.saturating_mul(factor);
+        table.set_timer(id, Some(now.saturating_add(wait_ns)));
+        self.counters.retransmitted += 1;
+        self.send(id, &message);
+        true
+    }
+
+    fn give_up(&mut self, now: u64, id: ConnectionId) {
+        match self.table.get(id).map(|connection| &connection.state) {
+            Some(State::ReqSent) => {
+                // The peer may have it and be about to accept.
+                let rej = message::rej_timeout(&self.config, id);
+                self.send(id, &rej);
+                self.report(Event::Unreachable(id));
+                self.remove(id);
+            }
+            Some(State::RepSent) => {
+                // The peer may be connected and only its RTU be lost: tell it, as long as for
+                // any other connection.
+                self.report(Event::Unreachable(id));
+                self.let_go(id);
+                self.start_dreq(now, id);
+            }
+            Some(State::DreqSent) => self.finish(now, id),
+            _ => {}
+        }
+    }
+
+    /// The own program did not decide in time.
+    fn expire(&mut self, now: u64, id: ConnectionId) {
+        let reason = RejectReason::TIMEOUT;
+        if self.table.get(id).is_some_and(|connection| !connection.is_released) {
+            self.report(Event::Unreachable(id));
+            // The states that expire are those that `reject` is for.
+            let _ = self.reject(now, id, reason, &[]);
+        }
+    }
+
+    pub(super) fn handle_mra(&mut self, now: u64, addresses: Addresses, mra: &Mra) {
+        let id = ConnectionId(mra.remote_id);
+        let Some(connection) = self.table.get(id) else {
+            self.counters.count(CmDrop::UnknownConnection);
+            return;
+        };
+        if connection.addresses != addresses {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        let fits = match connection.state {
+            State::ReqSent => mra.answered == Answered::REQ,
+            State::RepSent => mra.answered == Answered::REP && mra.local_id == connection.remote_id,
+            _ => false,
+        };
+        let first_retry_ns = self.config.first_retry_ns;
+        let unanswered = self.table.get_mut(id).and_then(|connection| connection.unanswered.as_mut());
+        let Some(unanswered) = unanswered.filter(|unanswered| fits && now < unanswered.patience_until) else {
+            self.counters.count(CmDrop::WrongState);
+            return;
+        };
+        // The peer is alive: it gets the time that it asks for, and then all transmissions anew.
+        unanswered.sent = 0;
+        let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
+        let until = now.saturating_add(asked).min(unanswered.patience_until);
+        self.table.set_timer(id, Some(until));
+    }
+}
