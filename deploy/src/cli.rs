@@ -1,0 +1,49 @@
+//! The command line of `trunkctl`: which subcommands there are.
+//!
+//! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
+
+use crate::pcap_check;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Looks after Trunkline nodes and the packets between them.
+#[derive(Debug, Parser)]
+#[command(name = "trunkctl", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work with capture files (pcap and pcapng)
+    #[command(subcommand)]
+    Pcap(PcapCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum PcapCommand {
+    Check(pcap_check::CheckArguments),
+}
+
+impl Cli {
+    /// Runs the chosen subcommand. 0: all is well; 1: something is wrong, and was said; 2: the
+    /// command line was not understood (clap ends the process itself then).
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

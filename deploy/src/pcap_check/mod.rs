@@ -1,0 +1,113 @@
+//! `trunkctl pcap check`: names every RoCE packet of captures and checks what can be checked.
+//!
+//! Owns the order of work: file by file, packet by packet, one line each, a summary at the end.
+//! It decodes nothing itself; that is the wire layer of the software device, which is thereby
+//! held against whatever was captured.
+
+mod cm;
+mod file;
+mod output;
+mod packet;
+mod progress;
+mod summary;
+mod text;
+
+use packet::PacketReport;
+use summary::FileSummary;
+
+use clap::Args;
+use output::Output;
+use progress::Progress;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Name every RoCE packet in captures and check it
+///
+/// Reads pcap and pcapng files (Ethernet with or without VLAN tags, raw IP, Linux cooked,
+/// loopback) and prints one line for each RoCEv2 packet. Of each packet it checks that
+///
+///   * it parses, and that emitting what was parsed gives the same bytes again;
+///   * its ICRC is right;
+///   * a CM message in it (REQ, REP, RTU, ...) re-emits equal, too.
+///
+/// RoCE is what uses UDP port 4791 on either side, and what parses and has a right ICRC on other
+/// ports: a Trunkline device answers to the port that its peer sent from.
+///
+/// Exit status: 0 if all is well, 1 if a packet or a file has a fault.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+pub struct CheckArguments {
+    /// Captures to check; `-` reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Print one JSON object per line instead of text: a "packet" for each, a "file" after each
+    /// file, a "summary" at the end
+    #[arg(long)]
+    json: bool,
+
+    /// Print only packets with faults, and the summary
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// Fail if there are fewer RoCE packets than this in all files together, so that an empty
+    /// capture does not pass for a good one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    at_least: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  TRUNKLINE_PCAP=run.pcap my-server      let a Trunkline device capture its packets
+  trunkctl pcap check run.pcap           name and check them
+  trunkctl pcap check --quiet *.pcap     only what is wrong
+  trunkctl pcap check --json run.pcap | jq 'select(.opcode_name == \"XRC_SEND_ONLY\")'
+  tcpdump -U -w - udp | trunkctl pcap check -
+                                         watch the packets of an interface
+
+How to read a line:
+  12 0.001204 10.77.0.1:49441 > 10.77.0.2:4791 XRC_SEND_ONLY qp 0x000011 psn 0x123456 srq 0x00abcd 16 B ack?
+  frame number, seconds since the file's first frame, addresses, opcode, destination QP, PSN,
+  XRC SRQ number, payload; `ack?` asks for an acknowledgement, `!` starts what is wrong.";
+
+/// Checks the files. Errors of single files are printed and counted; the other files are still
+/// checked.
+#[must_use]
+pub fn run(arguments: &CheckArguments) -> ExitCode {
+    let stdout = io::stdout().lock();
+    // On a terminal that shows the packets, they are the progress, and a bar would tear them.
+    let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
+    let progress = Progress::new(show_progress);
+    let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
+    match check_all(arguments, &mut output, &progress) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever read us has seen enough, for example `head`; there is nobody to tell.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("trunkctl: the result can't be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all is well. Errors are those of the output.
+fn check_all<W: io::Write>(
+    arguments: &CheckArguments,
+    output: &mut Output<W>,
+    progress: &Progress,
+) -> io::Result<bool> {
+    let mut total = FileSummary::new("all files".to_owned());
+    for path in &arguments.files {
+        let summary = file::check(path, output, progress)?;
+        output.file(&summary)?;
+        total.add(&summary);
+    }
+    progress.finish();
+    if total.packets < arguments.at_least {
+        total.error = Some(format!("{} RoCE packets, at least {} wanted", total.packets, arguments.at_least));
+    }
+    output.summary(&total, arguments.files.len())?;
+    Ok(total.is_good())
+}

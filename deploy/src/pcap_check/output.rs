@@ -1,0 +1,65 @@
+//! Where results go: text or JSON lines.
+
+use super::{FileSummary, PacketReport};
+use serde::Serialize;
+use std::io::{self, Write};
+
+pub(super) struct Output<W> {
+    to: W,
+    json: bool,
+    quiet: bool,
+}
+
+/// A line of JSON: its kind, then the fields of what it is about.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+impl<W: Write> Output<W> {
+    pub(super) const fn new(to: W, json: bool, quiet: bool) -> Self {
+        Self { to, json, quiet }
+    }
+
+    pub(super) fn packet(&mut self, file: &str, packet: &PacketReport) -> io::Result<()> {
+        if self.quiet && packet.faults.is_empty() {
+            return Ok(());
+        }
+        if self.json {
+            return self.line("packet", Some(file), packet);
+        }
+        if self.quiet {
+            // Without the other lines, nothing else says which file it is.
+            write!(self.to, "{file}: ")?;
+        }
+        writeln!(self.to, "{packet}")
+    }
+
+    /// What stands after a file's packets.
+    pub(super) fn file(&mut self, summary: &FileSummary) -> io::Result<()> {
+        match (self.json, self.quiet) {
+            (true, _) => self.line("file", None, summary)?,
+            (false, true) if summary.is_good() => {}
+            (false, _) => writeln!(self.to, "{summary}")?,
+        }
+        self.to.flush()
+    }
+
+    pub(super) fn summary(&mut self, total: &FileSummary, files: usize) -> io::Result<()> {
+        if self.json {
+            self.line("summary", None, total)?;
+        } else if files > 1 || self.quiet || !total.is_good() {
+            writeln!(self.to, "{total}")?;
+        }
+        self.to.flush()
+    }
+
+    fn line<T: Serialize>(&mut self, kind: &'static str, file: Option<&str>, value: &T) -> io::Result<()> {
+        serde_json::to_writer(&mut self.to, &Line { kind, file, value })?;
+        writeln!(self.to)
+    }
+}

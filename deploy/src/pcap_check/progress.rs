@@ -1,0 +1,44 @@
+//! How far the reading is, on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// What takes less time needs no bar.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A bar over the bytes read, hidden at first.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    wanted: bool,
+    began: Instant,
+}
+
+impl Progress {
+    pub(super) fn new(wanted: bool) -> Self {
+        let bar = ProgressBar::hidden();
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left {msg}")
+        {
+            bar.set_style(style);
+        }
+        Self { bar, wanted, began: Instant::now() }
+    }
+
+    /// Counts what is read from `file`, whose length is known unless it is a pipe.
+    pub(super) fn watch<R: Read>(&self, file: R, name: &str, length: Option<u64>) -> impl Read + use<R> {
+        self.bar.set_message(name.to_owned());
+        self.bar.inc_length(length.unwrap_or(0));
+        self.bar.wrap_read(file)
+    }
+
+    /// To be called now and then: shows the bar once it is worth it.
+    pub(super) fn tick(&self) {
+        if self.wanted && self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,187 @@
+//! The program itself, run on captures.
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Output, Stdio};
+
+    /// Captured packets of the kernel's implementation.
+    fn vector(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/softrdma/tests/vectors").join(name)
+    }
+
+    fn trunkctl(arguments: &[&str], files: &[&Path]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["pcap", "check"])
+            .args(arguments)
+            .args(files)
+            .output()
+            .expect("the program starts")
+    }
+
+    fn stdout(output: &Output) -> String {
+        String::from_utf8(output.stdout.clone()).expect("UTF-8")
+    }
+
+    /// A file of this test alone.
+    fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        fs::write(&path, bytes).expect("a writable target directory");
+        path
+    }
+
+    /// Where the frames of a classic pcap start in its file.
+    fn frame_starts(file: &[u8]) -> Vec<(usize, usize)> {
+        let mut starts = Vec::new();
+        let mut at = 24;
+        while let Some(length) = file.get(at + 8..at + 12) {
+            let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
+            let length = usize::try_from(length).expect("small");
+            starts.push((at + 16, length));
+            at += 16 + length;
+        }
+        starts
+    }
+
+    #[test]
+    fn good_captures_pass_and_every_packet_is_named() {
+        let output = trunkctl(
+            &["--at-least", "47"],
+            &[&vector("xrc/xsrq_pingpong.pcap"), &vector("xrc/xsrq_small.pcap")],
+        );
+        let text = stdout(&output);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains(" XRC_SEND_ONLY qp "), "{text}");
+        assert!(text.contains(" srq 0x"), "{text}");
+        assert!(text.contains(" XRC_ACKNOWLEDGE qp ") && text.contains(" ACK msn 1"), "{text}");
+        assert!(text.contains("xsrq_pingpong.pcap: good: 34 RoCE packets, 0 with faults"), "{text}");
+        assert!(text.lines().last().is_some_and(|line| line.starts_with("all files: good: 47 RoCE packets")));
+        // One line for each packet, one for each file, one for all.
+        assert_eq!(text.lines().count(), 47 + 2 + 1);
+    }
+
+    #[test]
+    fn connection_messages_are_named() {
+        let text = stdout(&trunkctl(&[], &[&vector("xrc/xrdma_cm.pcap")]));
+        let line = |what: &str| {
+            text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"))
+        };
+        let req = line(" CM REQ XRC ");
+        assert!(req.contains(" service 0x") && req.contains(" qpn 0x") && req.contains(" id 0x"), "{req}");
+        assert!(line(" CM REP ").contains(" eecn 0x"));
+        assert!(line(" CM RTU ").contains(" peer id 0x"));
+    }
+
+    #[test]
+    fn json_has_the_numbers() {
+        let output = trunkctl(&["--json"], &[&vector("xrc/xrdma_cm.pcap")]);
+        assert!(output.status.success());
+        let lines: Vec<serde_json::Value> =
+            stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let packets: Vec<_> = lines.iter().filter(|line| line["kind"] == "packet").collect();
+        assert_eq!(packets.len(), 8);
+        assert_eq!(lines.len(), 8 + 2);
+        assert_eq!(lines[8]["kind"], "file");
+        assert_eq!(lines[9]["kind"], "summary");
+        assert_eq!(lines[9]["packets"], 8);
+        let req = packets.iter().find(|packet| packet["cm"] == "REQ").expect("a REQ");
+        assert_eq!((&req["transport_service_type"], &req["extended_transport"]), (&3.into(), &1.into()));
+        assert_eq!((&req["opcode"], &req["opcode_name"]), (&0x64.into(), &"UD_SEND_ONLY".into()));
+        assert_eq!(req["dest_qp"], 1);
+        let rep = packets.iter().find(|packet| packet["cm"] == "REP").expect("a REP");
+        assert!(rep["local_eecn"].as_u64().is_some_and(|eecn| eecn > 1), "{rep}");
+        let send = packets.iter().find(|packet| packet["opcode"] == 0xa4).expect("an XRC SEND");
+        assert!(send["xrc_srq"].as_u64().is_some(), "{send}");
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_and_the_packet_named() {
+        let mut file = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
+        let (start, length) = frame_starts(&file)[4];
+        file[start + length - 5] ^= 1; // the byte before the ICRC
+        let path = scratch("flipped.pcap", &file);
+        let output = trunkctl(&[], &[&path]);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let faulty: Vec<_> = text.lines().filter(|line| line.contains(" ! ")).collect();
+        assert_eq!(faulty.len(), 1, "{text}");
+        assert!(faulty[0].starts_with("5 ") && faulty[0].contains("bad ICRC"), "{text}");
+        let quiet = stdout(&trunkctl(&["--quiet"], &[&path]));
+        assert!(quiet.contains(": 5 ") && quiet.lines().count() == 3, "{quiet}");
+        let json = stdout(&trunkctl(&["--json", "--quiet"], &[&path]));
+        assert!(json.contains(r#""frame":5"#) && json.contains("bad ICRC"), "{json}");
+        fs::remove_file(path).expect("ours");
+    }
+
+    #[test]
+    fn an_unknown_opcode_and_a_set_pad_byte_are_faults() {
+        use trunkline_softrdma::pcap::PcapWriter;
+        use trunkline_softrdma::wire::{IpUdp, icrc};
+        let address = |text: &str| text.parse().expect("an address with its port");
+        let headers = IpUdp::new(address("10.0.0.1:50000"), address("10.0.0.2:4791"));
+        let mut writer = PcapWriter::new(Vec::new()).expect("memory");
+        for (opcode, pad) in [(0xb5, 0), (0xa4, 7), (0xa4, 0)] {
+            let mut packet =
+                vec![opcode, 0x70, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0, 0, 0, 2, 9, 0, 0, pad];
+            icrc::append(&headers, &mut packet);
+            writer.write(1, &headers, &packet).expect("memory");
+        }
+        let path = scratch("made.pcap", &writer.into_inner());
+        let output = trunkctl(&[], &[&path]);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(1));
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].contains("UNKNOWN_0xb5 ! does not parse"), "{text}");
+        assert!(lines[1].contains("does not re-emit equal: first difference at byte 19"), "{text}");
+        assert!(!lines[2].contains('!'), "{text}");
+        fs::remove_file(path).expect("ours");
+    }
+
+    #[test]
+    fn files_that_are_no_whole_captures_fail() {
+        let whole = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
+        let cut = scratch("cut.pcap", &whole[..whole.len() - 7]);
+        let text = scratch("text.pcap", b"this is no capture");
+        let good = vector("xrc/xsrq_small.pcap");
+        for (path, why) in [
+            (&*cut, "the file ends at byte"),
+            (&*text, "neither pcap nor pcapng"),
+            (Path::new("absent"), "No such file"),
+        ] {
+            let output = trunkctl(&["--quiet"], &[path, &good]);
+            assert_eq!(output.status.code(), Some(1), "{}", path.display());
+            assert!(stdout(&output).contains(why), "{}", stdout(&output));
+        }
+        let few = trunkctl(&["--quiet", "--at-least", "14"], &[&good]);
+        assert_eq!(few.status.code(), Some(1));
+        assert!(stdout(&few).contains("13 RoCE packets, at least 14 wanted"), "{}", stdout(&few));
+        fs::remove_file(cut).expect("ours");
+        fs::remove_file(text).expect("ours");
+    }
+
+    #[test]
+    fn standard_input_is_read() {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["pcap", "check", "--quiet", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let file = fs::read(vector("rc/rping.pcap")).expect("a vector");
+        child.stdin.take().expect("piped").write_all(&file).expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("41 RoCE packets"), "{}", stdout(&output));
+    }
+
+    #[test]
+    fn help_teaches() {
+        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl")).args(["pcap", "check", "--help"]).output();
+        let text = stdout(&output.expect("the program starts"));
+        for word in ["Examples:", "How to read a line", "Exit status", "--json", "--quiet", "4791"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+}
