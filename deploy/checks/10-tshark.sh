@@ -19,7 +19,7 @@ if ((${#captures[@]} < 2)) || [[ ! -s ${captures[0]} ]]; then
     fail tshark-captures "two processes left ${#captures[@]} captures"
     exit 1
 fi
-cargo trunkctl pcap check "${captures[@]}" >"$scratch/check.log"
+cargo trunkctl pcap check --quiet --at-least 1000 "${captures[@]}" >"$scratch/check.log"
 verdict tshark-pcap-check $? "trunkctl pcap check: $(tail -n 1 "$scratch/check.log")"
 
 for at in "${!captures[@]}"; do

@@ -99,7 +99,7 @@ def differences(capture, ours):
 def our_log(path):
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.strip()]
-    return {line["frame"]: line for line in lines if "opcode" in line}
+    return {line["frame"]: line for line in lines if line["kind"] == "packet"}
 
 
 def main():
