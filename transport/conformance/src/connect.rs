@@ -231,7 +231,7 @@ pub(crate) struct CmRoute {
     pub(crate) ini: Arc<dyn QueuePair>,
     pub(crate) ini_id: Arc<dyn CmId>,
     pub(crate) tgt: Arc<dyn QueuePair>,
-    /// What the target gave with its answer.
+    /// The private data of the reply.
     pub(crate) answer: Vec<u8>,
     /// Kept, because an endpoint that is dropped ends its part of the connection.
     pub(crate) _tgt_id: Arc<dyn CmId>,
@@ -266,14 +266,14 @@ pub(crate) fn dial(side: &Side, remote: SocketAddr) -> Verdict<(Arc<dyn CmId>, A
 }
 
 impl Lab {
-    /// Connects an INI at `from` with a TGT of `xrcd` at `to` through the CM; `answer` travels in
-    /// the reply.
+    /// Connects an INI at `from` with a TGT of `xrcd` at `to` through the CM, which `to` answers
+    /// with `reply`.
     pub(crate) fn connect_by_cm(
         &self,
         from: &Side,
         to: &Side,
         xrcd: &Arc<dyn XrcDomain>,
-        answer: &[u8],
+        reply: &ConnectParameters,
     ) -> Verdict<CmRoute> {
         let (listener, passive) = listen(to, QpType::XrcTgt)?;
         let (ini_id, active) = dial(from, listener.local_address())?;
@@ -288,8 +288,7 @@ impl Lab {
         };
         let tgt = to.new_tgt(xrcd)?;
         tgt_id.attach(Arc::clone(&tgt))?;
-        tgt_id
-            .accept(&ConnectParameters { private_data: answer.to_vec(), ..ConnectParameters::default() })?;
+        tgt_id.accept(reply)?;
         let answered = self.next_cm("the active side", &active)?;
         if !matches!(answered.kind, CmEventKind::Established) {
             return Err(unexpected("the active side", &answered));

@@ -1,4 +1,4 @@
-//! Section J: XRC through the connection manager.
+//! Sections J and K: XRC through the connection manager, and who announces it.
 
 use crate::Lab;
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
@@ -6,8 +6,8 @@ use crate::connect::{dial, listen, unexpected};
 use crate::traffic::{receive, request};
 use std::net::SocketAddr;
 use trunkline_verbs::{
-    CmEventKind, CompletionOpcode as Op, ConnectParameters, EndpointRequest, EndpointSide, PortSpace,
-    QpState, QpType, RejectReason, SendOperation, SrqNumber,
+    CmEventKind, CompletionOpcode as Op, ConnectParameters, DeviceCapabilities, EndpointRequest,
+    EndpointSide, PortSpace, QpModify, QpState, QpType, RejectReason, SendOperation, SrqNumber,
 };
 
 pub(super) fn j1(lab: &Lab) -> Verdict {
@@ -26,7 +26,9 @@ pub(super) fn j5(lab: &Lab) -> Verdict {
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let number = srq.number()?;
-    let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &number.get().to_be_bytes())?;
+    let private_data = number.get().to_be_bytes().to_vec();
+    let reply = ConnectParameters { private_data, ..ConnectParameters::default() };
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &reply)?;
     let told = route.answer.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
     equal("the number in the reply's private data", told, Some(number.get()))?;
     receive(&srq, 1, &[lab.far.piece(0, 64)])?;
@@ -41,13 +43,13 @@ pub(super) fn j6(lab: &Lab) -> Verdict {
     let (near_cq, far_cq) = (lab.near.new_cq()?, lab.far.new_cq()?);
     let near_srq = lab.near.new_srq(&near_xrcd, &near_cq)?;
     let far_srq = lab.far.new_srq(&far_xrcd, &far_cq)?;
-    let there = lab.connect_by_cm(&lab.near, &lab.far, &far_xrcd, &[])?;
+    let there = lab.connect_by_cm(&lab.near, &lab.far, &far_xrcd, &ConnectParameters::default())?;
     equal("the type at the active side", there.ini.qp_type(), QpType::XrcIni)?;
     equal("the type at the passive side", there.tgt.qp_type(), QpType::XrcTgt)?;
     let back_data = [lab.far.piece(0, 8)];
     let back_request = [request(1, SendOperation::Send, &back_data, near_srq.number()?)];
     post_refused("a send against the direction", there.tgt.post_send(&back_request))?;
-    let back = lab.connect_by_cm(&lab.far, &lab.near, &near_xrcd, &[])?;
+    let back = lab.connect_by_cm(&lab.far, &lab.near, &near_xrcd, &ConnectParameters::default())?;
     receive(&far_srq, 2, &[lab.far.piece(64, 64)])?;
     receive(&near_srq, 3, &[lab.near.piece(64, 64)])?;
     let there_data = [lab.near.piece(0, 8)];
@@ -73,7 +75,8 @@ pub(super) fn j7(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn j8(lab: &Lab) -> Verdict {
-    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &[])?;
+    let route =
+        lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &ConnectParameters::default())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     equal("the QP that the INI sends to", ini.destination_qp, route.tgt.number())?;
     equal("the QP that the TGT answers", tgt.destination_qp, route.ini.number())?;
@@ -84,7 +87,8 @@ pub(super) fn j8(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn j9(lab: &Lab) -> Verdict {
-    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &[])?;
+    let route =
+        lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &ConnectParameters::default())?;
     route.ini_id.disconnect()?;
     for (what, channel) in [("the passive side", &route.passive), ("the active side", &route.active)] {
         let event = lab.next_cm(what, channel)?;
@@ -93,4 +97,34 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
         }
     }
     equal("the INI's state", route.ini.query()?.state, QpState::Error)
+}
+
+pub(super) fn j10(lab: &Lab) -> Verdict {
+    let reply =
+        ConnectParameters { rnr_retry_count: 3, responder_resources: 2, ..ConnectParameters::default() };
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &reply)?;
+    let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
+    equal("the INI's RNR retries", ini.rnr_retry, 3)?;
+    equal("READs that the INI has outstanding", ini.max_rd_atomic, 2)?;
+    equal("READs that the TGT serves", tgt.max_dest_rd_atomic, 2)
+}
+
+pub(super) fn j12(lab: &Lab) -> Verdict {
+    let reply = ConnectParameters::default();
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &reply)?;
+    equal("the RNR timer that the CM sets", route.tgt.query()?.min_rnr_timer, 0)?;
+    let change =
+        QpModify { state: Some(QpState::ReadyToSend), min_rnr_timer: Some(12), ..QpModify::default() };
+    route.tgt.modify(&change)?;
+    equal("the RNR timer after a change", route.tgt.query()?.min_rnr_timer, 12)
+}
+
+pub(super) fn k1(lab: &Lab) -> Verdict {
+    for side in lab.sides() {
+        let capabilities = side.device.attributes().capabilities;
+        check(capabilities.contains(DeviceCapabilities::XRC), || {
+            "the device does not announce XRC".to_owned()
+        })?;
+    }
+    Ok(())
 }

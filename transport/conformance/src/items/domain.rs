@@ -1,14 +1,15 @@
 //! Section A: XRC domains.
 
-use crate::Lab;
-use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, check, refused};
+use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, check, equal, refused};
 use crate::connect::Terms;
 use crate::traffic::{receive, request};
+use crate::{Deviation, Lab};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use trunkline_verbs::{CompletionOpcode, SendOperation, VerbsError, XrcDomain, XrcdFlags};
 
 /// A directory of this item, removed with it.
@@ -54,6 +55,18 @@ pub(super) fn a1(lab: &Lab) -> Verdict {
     Ok(())
 }
 
+pub(super) fn a2(lab: &Lab) -> Verdict {
+    if Arc::ptr_eq(&lab.near.device, &lab.far.device) {
+        return Err(Deviation::Skipped("the bench has one device only".to_owned()));
+    }
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
+    let _here = lab.near.device.open_xrcd(Some(file.as_fd()), both)?;
+    let _there = lab.far.device.open_xrcd(Some(file.as_fd()), both)?;
+    refused("a second exclusive open on one device", open(lab, &file, both), EINVAL)
+}
+
 pub(super) fn a3(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
@@ -65,6 +78,30 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
     drop(duplicate);
     let successor = folder.create("domain")?;
     open(lab, &successor, XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE)?;
+    Ok(())
+}
+
+pub(super) fn a4(lab: &Lab) -> Verdict {
+    // Threads stand for processes here; those are a test of the provider's own.
+    const THREADS: usize = 8;
+    let folder = Folder::new()?;
+    for round in 0..20 {
+        let file = folder.create(&round.to_string())?;
+        let start = Barrier::new(THREADS);
+        let race = || {
+            start.wait();
+            open(lab, &file, XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE)
+        };
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let racers: Vec<_> = (0..THREADS).map(|_| scope.spawn(race)).collect();
+            racers.into_iter().filter_map(|racer| racer.join().ok()).collect()
+        });
+        let winners = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        equal("exclusive opens that succeeded at once", winners, 1)?;
+        for loser in outcomes.into_iter().filter(Result::is_err) {
+            refused("the others", loser, EINVAL)?;
+        }
+    }
     Ok(())
 }
 

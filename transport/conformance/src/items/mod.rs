@@ -20,7 +20,9 @@ macro_rules! item {
 /// Every item there is, in the contract's order.
 pub const ITEMS: &[Item] = &[
     item!("A1", domain::a1, "a domain is a file's inode, whatever link or descriptor names it"),
+    item!("A2", domain::a2, "two devices have two domains for one inode"),
     item!("A3", domain::a3, "a domain pins its inode; a new file at the path is a new domain"),
+    item!("A4", domain::a4, "of several exclusive opens at once one succeeds"),
     item!("A5", domain::a5, "the outcome of an open follows the table of flags"),
     item!("A6", domain::a6, "without a file each open makes a private domain"),
     item!("A10", domain::a10, "each open gives a handle; handles of one inode share one domain"),
@@ -55,6 +57,7 @@ pub const ITEMS: &[Item] = &[
     item!("G2", target::g2, "a receive shows the number of the TGT it came through"),
     item!("G3", target::g3, "receives show immediate data and length as on RC"),
     item!("G4", target::g4, "the SRQ's PD decides which rkeys a message may use"),
+    item!("G5", target::g5, "the SRQ's PD decides which lkeys its receives may use"),
     item!("G7", target::g7, "an SRQ that the domain does not have ends the connection"),
     item!("G9", target::g9, "an empty SRQ holds the sender back, or ends it after its retries"),
     item!("G10", target::g10, "a message that is too long for its receive ends both in an error"),
@@ -67,4 +70,7 @@ pub const ITEMS: &[Item] = &[
     item!("J7", cm::j7, "a listener for another type refuses XRC"),
     item!("J8", cm::j8, "INI and TGT are told each other's numbers"),
     item!("J9", cm::j9, "the INI's disconnect reaches the target"),
+    item!("J10", cm::j10, "the reply decides the INI's RNR retries and READ depth"),
+    item!("J12", cm::j12, "the CM sets an RNR timer of 655 ms, which can be changed afterwards"),
+    item!("K1", cm::k1, "the device announces XRC"),
 ];

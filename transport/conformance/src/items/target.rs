@@ -8,7 +8,7 @@ use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, AsyncEventKind, AsyncSubject, CompletionFlags, CompletionOpcode as Op,
-    CompletionStatus as Status, QpState, RemoteAddress, SendOperation, SrqInit,
+    CompletionStatus as Status, QpState, RemoteAddress, SendOperation, Sge, SrqInit,
 };
 
 pub(super) fn g1(lab: &Lab) -> Verdict {
@@ -120,6 +120,20 @@ fn rights(lab: &Lab) -> Verdict {
         far.holds(what, 0, 8, 1)?;
     }
     Ok(())
+}
+
+pub(super) fn g5(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms::default())?;
+    let foreign =
+        lab.far.device.alloc_pd()?.register(Arc::clone(&lab.far.memory), lab.far.region.access())?;
+    lab.far.fill(0, 64, 0x66)?;
+    receive(&route.srq, 1, &[Sge { lkey: foreign.lkey(), ..lab.far.piece(0, 64) }])?;
+    let data = [lab.near.piece(0, 8)];
+    route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
+    lab.ends("the send", &lab.near.cq, 2, Status::RemoteOperationError)?;
+    let got = lab.next("the receive", &route.cq)?;
+    check(!got.status.is_success(), || "a receive with another PD's lkey succeeded".to_owned())?;
+    lab.far.holds("memory behind another PD", 0, 64, 0x66)
 }
 
 pub(super) fn g7(lab: &Lab) -> Verdict {
