@@ -13,6 +13,7 @@ CM_REQ, CM_REP = 0x10, 0x13
 FIELDS = {
     "frame": "frame.number",
     "protocols": "frame.protocols",
+    "malformed": "_ws.malformed",
     "opcode": "infiniband.bth.opcode",
     "dest_qp": "infiniband.bth.destqp",
     "psn": "infiniband.bth.psn",
@@ -73,8 +74,8 @@ def differences(capture, ours):
     counts = {"packets": 0, "xrc": 0, "req": 0, "rep": 0}
     for packet in packets_of_tshark(capture):
         frame = int(packet["frame"])
-        if "_ws.malformed" in packet["protocols"]:
-            yield f"frame {frame}: tshark calls it malformed ({packet['protocols']})"
+        if packet["malformed"]:
+            yield f"frame {frame}: {packet['malformed']}"
         if not packet["opcode"]:
             yield f"frame {frame}: tshark does not take it for RoCE ({packet['protocols']})"
             continue
