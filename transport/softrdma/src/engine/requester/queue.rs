@@ -1,0 +1,286 @@
+//! The send queue: what was posted, in the form in which it is sent.
+
+use super::{PostRefused, Requester};
+use crate::engine::segment::{Kind, PSN_SPAN_MAX, packets};
+use crate::engine::{LocalFault, LocalMemory};
+use trunkline_verbs::{
+    Completion, CompletionOpcode, CompletionStatus, Psn, QpState, SendData, SendFlags, SendOperation,
+    SendRequest, Sge, SrqNumber,
+};
+
+/// SGEs that lie in the entry itself; longer lists are on the heap.
+const SGES_INLINE: usize = 4;
+
+/// Where an entry's bytes are.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// A short gather list.
+    Few([Sge; SGES_INLINE], usize),
+    /// A long one.
+    Many(Vec<Sge>),
+    /// The bytes themselves, in a buffer that goes back to the queue.
+    Inline(Vec<u8>),
+}
+
+/// One posted request.
+#[derive(Debug)]
+pub(super) struct Wqe {
+    pub(super) wr_id: u64,
+    pub(super) operation: SendOperation,
+    pub(super) kind: Kind,
+    pub(super) signaled: bool,
+    pub(super) fence: bool,
+    pub(super) solicited: bool,
+    pub(super) remote_srq: SrqNumber,
+    pub(super) length: u32,
+    pub(super) data: Data,
+    pub(super) first_psn: Psn,
+    /// PSNs it covers.
+    pub(super) psns: u32,
+    /// Its message number.
+    pub(super) ssn: Psn,
+    /// READ: response packets that are in place.
+    pub(super) received: u32,
+    /// It cannot be sent; it fails once everything before it has ended.
+    pub(super) fault: Option<CompletionStatus>,
+}
+
+impl Wqe {
+    /// One past its last PSN.
+    pub(super) fn end_psn(&self) -> Psn {
+        self.first_psn.plus(self.psns)
+    }
+
+    /// It is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
+    pub(super) fn is_read_or_atomic(&self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::Atomic)
+    }
+
+    /// It takes a receive at the peer.
+    pub(super) fn needs_receive(&self) -> bool {
+        matches!(
+            self.operation,
+            SendOperation::Send
+                | SendOperation::SendWithImmediate(_)
+                | SendOperation::RdmaWriteWithImmediate(..)
+        )
+    }
+
+    /// Appends `length` of its bytes from `offset` on.
+    pub(super) fn gather(
+        &self,
+        memory: &impl LocalMemory,
+        offset: u32,
+        length: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LocalFault> {
+        if let Data::Inline(bytes) = &self.data {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            let end = start.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+            out.extend_from_slice(bytes.get(start..end).ok_or(LocalFault)?);
+            return Ok(());
+        }
+        for piece in pieces(self.sges(), offset, length) {
+            memory.read(piece, out)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` to its gather list from `offset` on.
+    pub(super) fn scatter(
+        &self,
+        memory: &mut impl LocalMemory,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), LocalFault> {
+        let length = u32::try_from(bytes.len()).map_err(|_| LocalFault)?;
+        let mut rest = bytes;
+        for piece in pieces(self.sges(), offset, length) {
+            let (now, later) = rest
+                .split_at_checked(usize::try_from(piece.length).unwrap_or(usize::MAX))
+                .ok_or(LocalFault)?;
+            memory.write(piece, now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Its completion with this status.
+    pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
+        let opcode = match self.operation {
+            SendOperation::Send | SendOperation::SendWithImmediate(_) => CompletionOpcode::Send,
+            SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..) => {
+                CompletionOpcode::RdmaWrite
+            }
+            SendOperation::RdmaRead(_) => CompletionOpcode::RdmaRead,
+            SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+            SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+        };
+        let byte_length = if self.is_read_or_atomic() { self.length } else { 0 };
+        Completion { wr_id: self.wr_id, status, opcode, byte_length, ..Completion::default() }
+    }
+
+    fn sges(&self) -> &[Sge] {
+        match &self.data {
+            Data::Few(sges, count) => &sges[..*count],
+            Data::Many(sges) => sges,
+            Data::Inline(_) => &[],
+        }
+    }
+}
+
+/// The parts of a gather list that hold `length` bytes from `offset` on.
+fn pieces(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+    let (mut skip, mut left) = (offset, length);
+    sges.iter().filter_map(move |sge| {
+        let skipped = skip.min(sge.length);
+        skip -= skipped;
+        let taken = left.min(sge.length - skipped);
+        left -= taken;
+        (taken > 0).then(|| Sge {
+            address: sge.address.plus(u64::from(skipped)),
+            length: taken,
+            lkey: sge.lkey,
+        })
+    })
+}
+
+fn kind_of(operation: &SendOperation) -> Kind {
+    match operation {
+        SendOperation::Send | SendOperation::SendWithImmediate(_) => Kind::Send,
+        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..) => Kind::Write,
+        SendOperation::RdmaRead(_) => Kind::Read,
+        SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. } => Kind::Atomic,
+    }
+}
+
+impl Requester {
+    /// Queues a request. SGEs and inline data are copied. In ERR it is taken and flushed
+    /// (contract E8).
+    ///
+    /// # Errors
+    /// [`PostRefused`]; nothing was queued.
+    pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
+        if !matches!(
+            self.state,
+            QpState::ReadyToSend | QpState::SendQueueDrained | QpState::SendQueueError | QpState::Error
+        ) {
+            return Err(PostRefused::NotReady(self.state));
+        }
+        let limit = usize::try_from(self.capacities.max_send_wr).unwrap_or(usize::MAX);
+        if self.queue.len() >= limit.max(1) {
+            return Err(PostRefused::QueueFull);
+        }
+        let kind = kind_of(&request.operation);
+        let length = self.check_data(request, kind)?;
+        let psns = match kind {
+            Kind::Atomic => 1,
+            _ => packets(length, self.geometry.mtu),
+        };
+        let ssn = self.post_ssn.plus(1);
+        let wqe = Wqe {
+            wr_id: request.wr_id,
+            operation: request.operation,
+            kind,
+            signaled: self.signal_all || request.flags.contains(SendFlags::SIGNALED),
+            fence: request.flags.contains(SendFlags::FENCE),
+            solicited: request.flags.contains(SendFlags::SOLICITED),
+            remote_srq: request.remote_srq,
+            length,
+            data: self.copy_data(&request.data),
+            first_psn: self.post_psn,
+            psns,
+            ssn,
+            received: 0,
+            fault: None,
+        };
+        if self.state == QpState::Error {
+            self.complete(wqe, CompletionStatus::WorkRequestFlushed);
+            return Ok(());
+        }
+        self.post_psn = wqe.end_psn();
+        self.post_ssn = ssn;
+        self.queue.push_back(wqe);
+        Ok(())
+    }
+
+    /// The message's length, if the request can be carried out at all.
+    fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
+        let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);
+        let length: u64 = match request.data {
+            SendData::Gather(sges) => {
+                if !fits(sges.len(), self.capacities.max_send_sge) {
+                    return Err(PostRefused::TooManySges);
+                }
+                sges.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+            SendData::Inline(bytes) => {
+                if matches!(kind, Kind::Read | Kind::Atomic)
+                    || !fits(bytes.len(), self.capacities.max_inline_data)
+                {
+                    return Err(PostRefused::BadInline);
+                }
+                bytes.len() as u64
+            }
+        };
+        if kind == Kind::Atomic && length != 8 {
+            return Err(PostRefused::BadAtomic);
+        }
+        if matches!(kind, Kind::Read | Kind::Atomic) && self.max_rd_atomic == 0 {
+            return Err(PostRefused::NoReadResources);
+        }
+        let length = u32::try_from(length).map_err(|_| PostRefused::TooLong)?;
+        if length > self.tuning.max_message || packets(length, self.geometry.mtu) > PSN_SPAN_MAX {
+            return Err(PostRefused::TooLong);
+        }
+        Ok(length)
+    }
+
+    fn copy_data(&mut self, data: &SendData<'_>) -> Data {
+        match *data {
+            SendData::Gather(sges) if sges.len() <= SGES_INLINE => {
+                let mut few = [Sge::default(); SGES_INLINE];
+                few[..sges.len()].copy_from_slice(sges);
+                Data::Few(few, sges.len())
+            }
+            SendData::Gather(sges) => Data::Many(sges.to_vec()),
+            SendData::Inline(bytes) => {
+                let mut buffer = self.spare_inline.pop().unwrap_or_default();
+                buffer.clear();
+                buffer.extend_from_slice(bytes);
+                Data::Inline(buffer)
+            }
+        }
+    }
+
+    /// Ends a request that has left the queue: its completion, and its buffer back.
+    pub(super) fn complete(&mut self, wqe: Wqe, status: CompletionStatus) {
+        if wqe.signaled || !status.is_success() {
+            let mut completion = wqe.completion(status);
+            completion.qp_number = self.number;
+            self.completions.push_back(completion);
+        }
+        if let Data::Inline(buffer) = wqe.data {
+            self.spare_inline.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::{IoAddress, Lkey};
+
+    #[test]
+    fn pieces_cross_sge_borders() {
+        let sge = |address, length| Sge { address: IoAddress(address), length, lkey: Lkey(1) };
+        let list = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 20)];
+        let cut = |offset, length| {
+            pieces(&list, offset, length).map(|p| (p.address.0, p.length)).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(0, 35), [(100, 10), (300, 5), (400, 20)]);
+        assert_eq!(cut(8, 4), [(108, 2), (300, 2)]);
+        assert_eq!(cut(15, 1), [(400, 1)]);
+        assert_eq!(cut(35, 0), []);
+    }
+}

@@ -1,0 +1,209 @@
+//! Timers, and going back: when packets are sent again, and when a peer counts as dead.
+
+use super::Requester;
+use crate::engine::{Time, rtt::RoundTrip};
+use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
+
+/// Times a probe's wait is doubled at most.
+const PROBE_DOUBLINGS_MAX: u32 = 8;
+
+/// `rnr_retry` with this value is for ever (contract rocev2 7.21).
+const RNR_FOR_EVER: u8 = 7;
+
+/// What the requester knows about its own patience.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Retry {
+    /// Nominal local ACK timeout; `None` is never (contract rocev2 7.22).
+    timeout_ns: Option<u64>,
+    retry_count: u8,
+    rnr_retry: u8,
+    left: u8,
+    rnr_left: u8,
+    /// When the nominal timeout strikes.
+    deadline: Option<Time>,
+    /// Nothing is sent before this: the peer had no receive.
+    rnr_until: Option<Time>,
+    /// Last time something was sent or acknowledged.
+    activity: Time,
+    probe_doublings: u32,
+    /// A probe is to be sent by the next `poll_transmit`.
+    pub(super) probe_due: bool,
+    /// The packet that was probed, until it is acknowledged.
+    pub(super) probed: Option<Psn>,
+    /// Where a loss was concluded last, and when: the same conclusion is not drawn twice from one
+    /// burst of answers.
+    went_back: Option<(Psn, Time)>,
+}
+
+impl Retry {
+    pub(super) fn configure(&mut self, attributes: &QpAttributes) {
+        self.timeout_ns = (attributes.timeout != 0).then(|| 4096_u64 << (attributes.timeout & 0x1f));
+        self.retry_count = attributes.retry_count.min(7);
+        self.rnr_retry = attributes.rnr_retry.min(7);
+        self.left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+    }
+
+    /// Whether the peer asked for a pause that is not over.
+    pub(super) fn is_pausing(&self, now: Time) -> bool {
+        self.rnr_until.is_some_and(|until| now < until)
+    }
+
+    pub(super) fn sent(&mut self, now: Time) {
+        self.rnr_until = None;
+        self.activity = now;
+        if self.deadline.is_none() {
+            self.deadline = self.timeout_ns.map(|ns| now.plus_ns(ns));
+        }
+    }
+
+    /// Something was acknowledged (contract rocev2 7.23).
+    pub(super) fn progress(&mut self, now: Time, outstanding: bool) {
+        self.left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+        self.probe_doublings = 0;
+        self.probe_due = false;
+        self.went_back = None;
+        self.activity = now;
+        self.deadline = if outstanding { self.timeout_ns.map(|ns| now.plus_ns(ns)) } else { None };
+    }
+
+    fn probe_wait_ns(&self, floor_ns: u64, round_trips: u32, round_trip: &RoundTrip) -> u64 {
+        let wait = round_trip.smoothed_ns().saturating_mul(u64::from(round_trips)).max(floor_ns);
+        wait.saturating_mul(1 << self.probe_doublings)
+    }
+}
+
+impl Requester {
+    /// Does what is due at `now`. Hand in the packets that have arrived first: an answer that
+    /// waits in a socket is better than a timeout.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.retry.is_pausing(now) {
+            return;
+        }
+        self.retry.rnr_until = None;
+        if !self.is_sending() || self.una == self.sent_end {
+            return;
+        }
+        if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
+            self.counters.timeouts += 1;
+            self.retry.deadline = None;
+            if self.charge_retry() {
+                self.rewind(self.una);
+                self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
+                self.retry.activity = now;
+            }
+        } else if self.probe_deadline().is_some_and(|deadline| deadline <= now) {
+            self.counters.probes += 1;
+            self.retry.probe_due = true;
+            self.retry.probe_doublings = (self.retry.probe_doublings + 1).min(PROBE_DOUBLINGS_MAX);
+            self.retry.activity = now;
+        }
+    }
+
+    /// When [`Requester::handle_timeout`] has something to do next; may have passed already.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        if !self.is_sending() {
+            return None;
+        }
+        if self.retry.rnr_until.is_some() {
+            return self.retry.rnr_until;
+        }
+        if self.una == self.sent_end {
+            return None;
+        }
+        self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
+    }
+
+    /// When the oldest packet is probed for. Nothing to probe while it waits to be sent anyway.
+    fn probe_deadline(&self) -> Option<Time> {
+        let tuning = &self.tuning;
+        if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
+            return None;
+        }
+        let wait =
+            self.retry.probe_wait_ns(tuning.probe_floor_ns, tuning.probe_round_trips, &self.round_trip);
+        Some(self.retry.activity.plus_ns(wait))
+    }
+
+    /// Takes one retry; `false` when there was none left and the oldest request has failed.
+    fn charge_retry(&mut self) -> bool {
+        if let Some(left) = self.retry.left.checked_sub(1) {
+            self.retry.left = left;
+            return true;
+        }
+        self.fail(0, CompletionStatus::RetryExceeded);
+        false
+    }
+
+    /// The packet at `una` was lost, as a sequence NAK says: send from there again, at the price of a
+    /// retry (contract rocev2 7.20). A copy of the NAK costs nothing.
+    pub(super) fn go_back(&mut self, now: Time) {
+        let recent = self.round_trip.smoothed_ns().max(self.tuning.probe_floor_ns);
+        let again =
+            self.retry.went_back.is_some_and(|(psn, when)| psn == self.una && now.since(when) < recent);
+        if !again {
+            self.go_back_to_una(now);
+        }
+    }
+
+    /// The answer at `una` was lost, as an answer to something later implies (contract rocev2 7.18).
+    /// A peer that has been asked twice may send many such answers before it comes to the one that is
+    /// missing, so the conclusion is drawn once per PSN; timeouts and probes see to the rest.
+    pub(super) fn go_back_implied(&mut self, now: Time) {
+        self.counters.implied_losses += 1;
+        if self.retry.went_back.is_none_or(|(psn, _)| psn != self.una) {
+            self.go_back_to_una(now);
+        }
+    }
+
+    fn go_back_to_una(&mut self, now: Time) {
+        // While the peer's pause lasts, everything from `una` on is sent again anyway.
+        if self.retry.is_pausing(now) || self.cursor.psn == self.una {
+            return;
+        }
+        if self.charge_retry() {
+            self.retry.went_back = Some((self.una, now));
+            self.retry.activity = now;
+            self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
+            self.rewind(self.una);
+        }
+    }
+
+    /// The peer had no receive for the packet at `una`: wait, then send it and all that follows
+    /// (contract rocev2 7.21).
+    pub(super) fn pause(&mut self, now: Time, wait_ns: u64) {
+        if !self.is_sending() || self.retry.is_pausing(now) {
+            return;
+        }
+        if self.retry.rnr_retry != RNR_FOR_EVER {
+            let Some(left) = self.retry.rnr_left.checked_sub(1) else {
+                self.fail(0, CompletionStatus::RnrRetryExceeded);
+                return;
+            };
+            self.retry.rnr_left = left;
+        }
+        self.retry.rnr_until = Some(now.plus_ns(wait_ns));
+        // The peer is alive, so earlier timeouts count no more; the next one starts when the packet is
+        // sent again.
+        self.retry.left = self.retry.retry_count;
+        self.retry.probe_doublings = 0;
+        self.retry.deadline = None;
+        self.retry.probe_due = false;
+        self.rewind(self.una);
+    }
+
+    /// Makes `psn` the next packet to send.
+    pub(super) fn rewind(&mut self, psn: Psn) {
+        self.round_trip.cancel();
+        self.retry.probed = None;
+        self.retry.probe_due = false;
+        self.seek(psn);
+    }
+
+    /// In a state in which packets leave and answers count.
+    pub(super) fn is_sending(&self) -> bool {
+        matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
+    }
+}

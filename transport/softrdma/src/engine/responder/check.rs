@@ -1,0 +1,252 @@
+//! What a request packet has to pass before it is carried out (contract rocev2 7.3 to 7.7).
+
+use super::{
+    EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
+};
+use crate::engine::Target;
+use crate::engine::segment::{Class, Kind, PSN_SPAN_MAX, classify, packets};
+use crate::wire::{NakCode, Operation, Packet, Reth, Syndrome};
+use trunkline_verbs::{Access, Psn};
+
+impl ResponderState {
+    /// Takes a request packet addressed to this QP, whose source and P_Key were checked.
+    pub fn handle_request(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
+        if self.is_waiting() {
+            return Handled::Busy;
+        }
+        if !matches!(self.phase, PHASE_RECEIVING | PHASE_RTR) {
+            self.counters.dropped_state += 1;
+            self.repeat_fatal(packet.bth.psn);
+            return Handled::Dropped;
+        }
+        let opcode = packet.bth.opcode;
+        let operation = opcode.operation();
+        if opcode.service().0 != self.service
+            || operation.is_response()
+            || packet.xrceth.is_some() != self.is_xrc()
+        {
+            self.counters.dropped_opcode += 1;
+            return Handled::Dropped;
+        }
+        let distance = packet.bth.psn.after(Psn::new(self.expected));
+        if distance > 0 {
+            return self.out_of_order();
+        }
+        if distance < 0 {
+            return self.duplicate(packet);
+        }
+        self.nak_sent = 0;
+        if self.phase == PHASE_RTR && self.established == 0 {
+            self.established = 1;
+            self.events |= EVENT_ESTABLISHED;
+        }
+        match self.check(packet) {
+            Ok((pending, class)) => self.execute(pending, class, packet, target),
+            Err(code) => {
+                self.fail(code, packet.bth.psn);
+                Handled::Taken
+            }
+        }
+    }
+
+    /// After the own failure: if the NAK got lost, the peer asks again, and gets it again instead
+    /// of waiting for its retries to run out. To a peer this looks like a duplicated NAK.
+    fn repeat_fatal(&mut self, psn: Psn) {
+        if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
+            self.refusal.due = 1;
+        }
+    }
+
+    /// contract rocev2 7.4: one NAK per gap.
+    fn out_of_order(&mut self) -> Handled {
+        self.counters.out_of_order += 1;
+        if self.nak_sent == 0 {
+            self.nak_sent = 1;
+            self.counters.sequence_naks += 1;
+            self.refuse(Syndrome::Nak(NakCode::PSN_SEQUENCE), Psn::new(self.expected));
+        }
+        Handled::OutOfOrder
+    }
+
+    /// contract rocev2 7.5
+    fn duplicate(&mut self, packet: &Packet<'_>) -> Handled {
+        self.counters.duplicates += 1;
+        let psn = packet.bth.psn;
+        let repeated = match classify(packet.bth.opcode.operation()).map(|class| class.kind) {
+            Some(Kind::Send | Kind::Write) => {
+                self.ack_due = 1;
+                true
+            }
+            Some(Kind::Read) => packet.reth.is_some_and(|reth| self.repeat_read(psn, &reth)),
+            Some(Kind::Atomic) => self.repeat_atomic(psn),
+            None => false,
+        };
+        if !repeated {
+            self.counters.dropped_duplicate += 1;
+        }
+        Handled::Duplicate
+    }
+
+    /// Starts the answer of a saved READ again, from the PSN asked for, if the range asked for is
+    /// the rest of the original one or lies in it.
+    fn repeat_read(&mut self, psn: Psn, reth: &Reth) -> bool {
+        let mtu = self.mtu();
+        for index in 0..self.saved_len() {
+            let slot = self.slot(index);
+            let saved = &mut self.saved[slot];
+            let Ok(packet) = u32::try_from(psn.after(Psn::new(saved.first_psn))) else { continue };
+            if saved.atomic != 0 || packet >= saved.psns {
+                continue;
+            }
+            let offset = packet.saturating_mul(mtu);
+            let inside = reth.rkey.0 == saved.rkey
+                && reth.address.0 == saved.address.wrapping_add(u64::from(offset))
+                && offset.checked_add(reth.length).is_some_and(|end| end <= saved.length);
+            if !inside {
+                return false;
+            }
+            // A copy of a request whose answer has not come to that packet yet asks for nothing new.
+            if saved.active == 0 || packet < saved.next {
+                saved.start = packet;
+                saved.next = packet;
+                saved.end = offset.saturating_add(reth.length);
+                saved.replay = 1;
+                saved.active = 1;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Repeats the saved result; the atomic itself is never done again.
+    fn repeat_atomic(&mut self, psn: Psn) -> bool {
+        for index in 0..self.saved_len() {
+            let slot = self.slot(index);
+            let saved = &mut self.saved[slot];
+            if saved.atomic != 0 && saved.first_psn == psn.get() {
+                if saved.active == 0 {
+                    saved.replay = 1;
+                    saved.active = 1;
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Opcode sequence, rights of the QP, lengths, resources.
+    fn check(&self, packet: &Packet<'_>) -> Result<(Pending, Class), NakCode> {
+        let operation = packet.bth.opcode.operation();
+        // SENDs with invalidation are not offered by this device, so they are invalid requests.
+        let class = classify(operation).ok_or(NakCode::INVALID_REQUEST)?;
+        let srq = packet.xrceth.map_or(0, |(_, srq)| srq.get());
+        self.check_sequence(class, srq)?;
+        self.check_rights(class.kind)?;
+        let payload = u32::try_from(packet.payload.len()).map_err(|_| NakCode::INVALID_REQUEST)?;
+        let mut pending = Pending {
+            active: 0,
+            operation: operation.0,
+            ack_request: u8::from(packet.bth.ack_request),
+            psn: packet.bth.psn.get(),
+            srq,
+            payload,
+            ..Pending::default()
+        };
+        match class.kind {
+            Kind::Send => self.check_payload(class, payload)?,
+            Kind::Write => {
+                self.check_payload(class, payload)?;
+                let (address, rkey, length) = match packet.reth {
+                    Some(reth) if class.first => (reth.address.0, reth.rkey.0, reth.length),
+                    None if !class.first => (self.message.address, self.message.rkey, self.message.length),
+                    _ => return Err(NakCode::INVALID_REQUEST),
+                };
+                let end = self.received(class).checked_add(payload).ok_or(NakCode::INVALID_REQUEST)?;
+                // contract rocev2 7.9: the bytes must be those that RETH announced.
+                if length > self.max_message
+                    || (class.last && end != length)
+                    || (!class.last && end >= length)
+                {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (address, rkey, length);
+            }
+            Kind::Read => {
+                let reth = packet.reth.ok_or(NakCode::INVALID_REQUEST)?;
+                let too_long =
+                    reth.length > self.max_message || packets(reth.length, self.mtu()) > PSN_SPAN_MAX;
+                if too_long || !self.has_room() {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (reth.address.0, reth.rkey.0, reth.length);
+            }
+            Kind::Atomic => {
+                let atomic = packet.atomic.ok_or(NakCode::INVALID_REQUEST)?;
+                if !atomic.address.0.is_multiple_of(8) || !self.has_room() {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (atomic.address.0, atomic.rkey.0, 8);
+            }
+        }
+        Ok((pending, class))
+    }
+
+    /// contract rocev2 7.7, G11
+    fn check_sequence(&self, class: Class, srq: u32) -> Result<(), NakCode> {
+        let fits = match self.message.kind {
+            Message::NONE => class.first,
+            Message::SEND => class.kind == Kind::Send && !class.first && srq == self.message.srq,
+            Message::WRITE => class.kind == Kind::Write && !class.first && srq == self.message.srq,
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
+    }
+
+    /// contract E5, G4 (1)
+    fn check_rights(&self, kind: Kind) -> Result<(), NakCode> {
+        let needed = match kind {
+            Kind::Send => return Ok(()),
+            Kind::Write => Access::REMOTE_WRITE,
+            Kind::Read => Access::REMOTE_READ,
+            Kind::Atomic => Access::REMOTE_ATOMIC,
+        };
+        if self.access & needed.bits() != 0 { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
+    }
+
+    /// contract rocev2 3.1
+    fn check_payload(&self, class: Class, payload: u32) -> Result<(), NakCode> {
+        let mtu = self.mtu();
+        let fits = match (class.first, class.last) {
+            (true, true) => payload <= mtu,
+            (_, true) => payload > 0 && payload <= mtu,
+            (_, false) => payload == mtu,
+        };
+        let end = self.received(class).checked_add(payload);
+        if fits && end.is_some_and(|end| end <= self.max_message) {
+            Ok(())
+        } else {
+            Err(NakCode::INVALID_REQUEST)
+        }
+    }
+
+    /// Bytes of the message before this packet.
+    pub(super) fn received(&self, class: Class) -> u32 {
+        if class.first { 0 } else { self.message.received }
+    }
+
+    /// Whether a further READ or atomic may be taken: the entry it displaces must have been
+    /// answered (contract rocev2 7.6).
+    fn has_room(&self) -> bool {
+        let limit = usize::from(self.max_saved).min(super::MAX_SAVED);
+        if limit == 0 {
+            return false;
+        }
+        let oldest = &self.saved[self.slot(0)];
+        self.saved_len() < limit || oldest.active == 0 || oldest.replay != 0
+    }
+
+    /// The operation of a packet that waits.
+    pub(super) fn class_of(pending: &Pending) -> Option<Class> {
+        classify(Operation(pending.operation))
+    }
+}

@@ -1,0 +1,148 @@
+//! Answers, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
+
+use super::{MAX_SAVED, ResponderState};
+use crate::engine::{ReadOutcome, ReadPiece, RemoteRange, Target, Transmit};
+use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, emit_pad, pad_for};
+use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
+
+impl ResponderState {
+    /// Appends the next answer (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
+    pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        if let Some(slot) = self.active() {
+            return self.answer_saved(slot, target, out);
+        }
+        if self.refusal.due != 0 {
+            self.refusal.due = 0;
+            if let Some(sent) = self.send_refusal(out) {
+                return Some(sent);
+            }
+        }
+        if self.ack_due != 0 {
+            self.ack_due = 0;
+            let psn = Psn::new(self.expected).minus(1);
+            return Some(self.acknowledge(psn, self.msn, out));
+        }
+        None
+    }
+
+    /// Whether `poll_transmit` would have something (unless a READ's bytes are still fetched).
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.ack_due != 0 || self.refusal.due != 0 || self.active().is_some()
+    }
+
+    /// The oldest READ or atomic whose answer is being sent.
+    fn active(&self) -> Option<usize> {
+        (0..self.saved_len()).map(|index| self.slot(index)).find(|slot| self.saved[*slot].active != 0)
+    }
+
+    fn answer_saved(&mut self, slot: usize, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        let saved = self.saved[slot % MAX_SAVED];
+        let first_psn = Psn::new(saved.first_psn);
+        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of
+        // earlier SENDs and WRITEs, so those get their own first.
+        if saved.replay == 0 && saved.next == saved.start && first_psn.after(Psn::new(self.acked)) > 0 {
+            let before = Psn::new(saved.msn).minus(1).get();
+            return Some(self.acknowledge(first_psn.minus(1), before, out));
+        }
+        if saved.atomic != 0 {
+            let mut packet = self.packet(Operation::ATOMIC_ACKNOWLEDGE, first_psn);
+            packet.aeth = Some(Aeth::new(Syndrome::ACK, saved.msn));
+            packet.atomic_ack = Some(saved.old);
+            packet.emit_headers(out);
+            self.saved[slot].active = 0;
+            self.covered(first_psn.plus(1));
+            return Some(Transmit { psn: first_psn, retransmission: saved.replay != 0 });
+        }
+        self.answer_read(slot, target, out)
+    }
+
+    /// One packet of a READ's answer (contract rocev2 7.13).
+    fn answer_read(&mut self, slot: usize, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        let saved = self.saved[slot];
+        let mtu = self.mtu();
+        let offset = saved.next.saturating_mul(mtu);
+        let left = saved.end.saturating_sub(offset);
+        let length = left.min(mtu);
+        let (first, last) = (saved.next == saved.start, left <= mtu);
+        let operation = match (first, last) {
+            (true, true) => Operation::READ_RESPONSE_ONLY,
+            (true, false) => Operation::READ_RESPONSE_FIRST,
+            (false, false) => Operation::READ_RESPONSE_MIDDLE,
+            (false, true) => Operation::READ_RESPONSE_LAST,
+        };
+        let psn = Psn::new(saved.first_psn).plus(saved.next);
+        let start = out.len();
+        let mut packet = self.packet(operation, psn);
+        packet.bth.pad = pad_for(usize::try_from(length).unwrap_or(0));
+        packet.aeth = (first || last).then(|| Aeth::new(Syndrome::ACK, saved.msn));
+        packet.emit_headers(out);
+        let body = out.len();
+        let remote = RemoteAddress { address: IoAddress(saved.address), rkey: Rkey(saved.rkey) };
+        let range = RemoteRange { start: remote, length: saved.length };
+        let piece = ReadPiece { psn, srq: self.srq(saved.srq), range, offset, length };
+        match target.read(&piece, out) {
+            ReadOutcome::Read if u32::try_from(out.len() - body) == Ok(length) => {}
+            ReadOutcome::Later => {
+                out.truncate(start);
+                return None;
+            }
+            outcome => {
+                out.truncate(start);
+                let code =
+                    if let ReadOutcome::Nak(code) = outcome { code } else { NakCode::REMOTE_OPERATIONAL };
+                self.forget();
+                self.fail(code, psn);
+                return self.poll_transmit(target, out);
+            }
+        }
+        emit_pad(packet.bth.pad, out);
+        self.counters.read_responses += 1;
+        self.covered(psn.plus(1));
+        let saved = &mut self.saved[slot];
+        saved.next = saved.next.saturating_add(1);
+        if last {
+            saved.active = 0;
+        }
+        Some(Transmit { psn, retransmission: saved.replay != 0 })
+    }
+
+    /// A NAK, unless what it complains about has come in the meantime.
+    fn send_refusal(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        let syndrome = Syndrome::new(self.refusal.syndrome);
+        let expected = Psn::new(self.expected);
+        let psn = match syndrome {
+            // A part of the gap may have been filled since; the peer shall repeat the rest only.
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) => expected,
+            Syndrome::Rnr { .. } if self.refusal.psn != expected.get() => return None,
+            _ => Psn::new(self.refusal.psn),
+        };
+        // A NAK acknowledges all before it.
+        self.ack_due = 0;
+        self.covered(psn);
+        let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);
+        packet.aeth = Some(Aeth::new(syndrome, self.msn));
+        packet.emit_headers(out);
+        Some(Transmit { psn, retransmission: false })
+    }
+
+    fn acknowledge(&mut self, psn: Psn, msn: u32, out: &mut Vec<u8>) -> Transmit {
+        self.counters.acks += 1;
+        self.covered(psn.plus(1));
+        let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);
+        packet.aeth = Some(Aeth::new(Syndrome::ACK, msn));
+        packet.emit_headers(out);
+        Transmit { psn, retransmission: false }
+    }
+
+    /// Everything before `end` has had its answer.
+    fn covered(&mut self, end: Psn) {
+        if end.after(Psn::new(self.acked)) > 0 {
+            self.acked = end.get();
+        }
+    }
+
+    fn packet(&self, operation: Operation, psn: Psn) -> Packet<'static> {
+        Packet::new(Opcode::new(Service(self.service), operation), QpNumber::new(self.peer), psn, &[])
+    }
+}
