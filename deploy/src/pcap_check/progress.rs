@@ -16,7 +16,8 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(wanted: bool) -> Self {
-        let bar = ProgressBar::hidden();
+        // A bar without a length could not be given more of it.
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left {msg}")
         {
             bar.set_style(style);

@@ -1,0 +1,10 @@
+//! See `trunkline_softrdma::wire::fuzz::mad`. Short inputs are filled up with zeros.
+#![no_main]
+
+use trunkline_softrdma::wire::{MAD_BYTES, fuzz};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let mut mad = [0; MAD_BYTES];
+    mad.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
+    fuzz::mad(&mad);
+});
