@@ -1,1 +1,50 @@
-//! device
+//! The software RDMA device: verbs objects, and the threads that drive the layers below.
+//!
+//! Owns everything a program can hold of a device. Called through the traits of
+//! `trunkline_verbs`; [`SoftProvider`] and [`SoftDevice::open`] are the ways in. It must never
+//! wait for the network inside a call.
+//!
+//! | part | files |
+//! |---|---|
+//! | ways in | `provider`, `soft_device`, `options` |
+//! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
+//! | the card, behind one lock | `card`: QPs, SRQs, packets in and out, timers, connections |
+//! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid` |
+//! | who works when | `core`, `progress` |
+//!
+//! # Locks
+//! The card's lock is taken first; CQs, channels and events have small locks of their own, which
+//! are taken last and never around a call into anything else. A poller only tries the card's
+//! lock, and reads its CQ in any case.
+
+mod async_events;
+mod card;
+mod channel;
+mod cm_channel;
+mod cm_id;
+mod core;
+mod counters;
+mod cq;
+mod cq_ring;
+mod domain_table;
+mod gid_table;
+mod guid;
+mod keys;
+mod mr;
+mod numbers;
+mod options;
+mod pd;
+mod progress;
+mod provider;
+mod qp;
+mod random;
+mod receive_queue;
+mod signal;
+mod soft_device;
+mod srq;
+mod uses;
+mod xrcd;
+
+pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
+pub use provider::SoftProvider;
+pub use soft_device::SoftDevice;

@@ -74,6 +74,26 @@ impl SendBatch {
         self.entries.push(Entry { source, destination, start, length });
     }
 
+    /// As [`Self::push_with`], for a writer that may have nothing to write: when it answers `false`
+    /// no datagram is added. Answers what the writer answered.
+    pub fn push_if(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
+        self.make_room();
+        let start = self.bytes.len();
+        let written = write(&mut self.bytes);
+        if written {
+            let length = self.bytes.len().saturating_sub(start);
+            self.entries.push(Entry { source, destination, start, length });
+        } else {
+            self.bytes.truncate(start);
+        }
+        written
+    }
+
     /// Appends a copy of a datagram.
     pub fn push(&mut self, datagram: Datagram<'_>) {
         self.push_with(datagram.source, datagram.destination, |bytes| {

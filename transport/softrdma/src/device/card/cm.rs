@@ -1,0 +1,262 @@
+//! The connection manager of the card: management datagrams in and out, and what its events do.
+//!
+//! Owns the CM machine and the endpoints of programs. What programs ask of an endpoint is in
+//! `connect`.
+
+use super::Card;
+use super::connect::{Endpoint, Happening, HappeningKind};
+use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectRequest, ConnectionId, Event, ListenerId, Peer};
+use crate::device::random::Random;
+use crate::engine::Time;
+use crate::link::ROCE_PORT;
+use crate::wire::{IpUdp, Mad, Packet, icrc, mad_packet};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_verbs::{
+    CmIdNumber, ConnectParameters, Counter, Psn, QpModify, QpNumber, QpState, QpType, RejectReason,
+};
+
+/// The connection manager.
+#[derive(Debug)]
+pub(super) struct CmSide {
+    pub(super) machine: CmMachine,
+    pub(super) endpoints: HashMap<CmIdNumber, Endpoint>,
+    pub(super) by_connection: HashMap<ConnectionId, CmIdNumber>,
+    pub(super) by_listener: HashMap<ListenerId, CmIdNumber>,
+    next_number: u64,
+    /// PSN of the next datagram.
+    psn: Psn,
+    bad_mads: u64,
+}
+
+impl CmSide {
+    pub(super) fn new(guid: u64, random: &mut Random) -> Self {
+        Self {
+            machine: CmMachine::new(CmConfig::new(guid, random.next())),
+            endpoints: HashMap::new(),
+            by_connection: HashMap::new(),
+            by_listener: HashMap::new(),
+            next_number: 1,
+            psn: Psn::new(random.next_u32()),
+            bad_mads: 0,
+        }
+    }
+
+    /// A name for a new endpoint.
+    pub(super) fn new_number(&mut self) -> CmIdNumber {
+        let number = CmIdNumber(self.next_number);
+        self.next_number += 1;
+        number
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.machine.next_timeout().map(Time)
+    }
+
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        let counts = self.machine.counters();
+        into.extend([
+            Counter { name: "cm_received", value: counts.received },
+            Counter { name: "cm_sent", value: counts.sent },
+            Counter { name: "cm_retransmitted", value: counts.retransmitted },
+            Counter { name: "drop_bad_mad", value: self.bad_mads },
+        ]);
+        let drops = CmDrop::ALL.into_iter();
+        into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
+    }
+
+    /// Tells the program something about an endpoint. Answers whether it could be told.
+    pub(super) fn tell(&self, id: CmIdNumber, kind: HappeningKind, private_data: Vec<u8>) -> bool {
+        let Some(endpoint) = self.endpoints.get(&id) else { return false };
+        let told = endpoint.channel.push(Happening { id, kind, private_data });
+        if told.is_err() {
+            tracing::warn!(?id, "a connection channel is full, an event is lost");
+        }
+        told.is_ok()
+    }
+}
+
+impl Card {
+    /// Takes a packet for QP 1.
+    pub(super) fn handle_mad(&mut self, packet: &Packet<'_>, from: SocketAddr, to: SocketAddr, now: Instant) {
+        let time = self.time(now);
+        match Mad::from_packet(packet) {
+            Some(mad) => self.cm.machine.handle_mad(time.0, from.ip(), to.ip(), &mad),
+            None => self.cm.bad_mads += 1,
+        }
+    }
+
+    /// Timers, events and messages of the CM.
+    pub(in crate::device) fn serve_cm(&mut self, now: Instant) {
+        let time = self.time(now);
+        if self.cm.next_timeout().is_some_and(|when| when <= time) {
+            self.cm.machine.handle_timeout(time.0);
+        }
+        while let Some(event) = self.cm.machine.poll_event() {
+            self.handle_cm_event(event, now);
+        }
+        while let Some(transmit) = self.cm.machine.poll_transmit() {
+            let source = SocketAddr::new(transmit.from, ROCE_PORT);
+            let destination = SocketAddr::new(transmit.to, ROCE_PORT);
+            let psn = self.cm.psn;
+            self.cm.psn = psn.plus(1);
+            let headers = IpUdp::new(source, destination);
+            self.outgoing.push_with(source, destination, |out| {
+                let start = out.len();
+                mad_packet(psn, &transmit.mad.to_bytes()).emit(out);
+                let crc = icrc::icrc(&headers, &out[start..]);
+                out.extend_from_slice(&crc.to_le_bytes());
+            });
+        }
+    }
+
+    fn handle_cm_event(&mut self, event: Event, now: Instant) {
+        let connection = event.connection();
+        if let Event::ConnectRequest(_, request) = event {
+            self.connect_request(connection, *request, now);
+            return;
+        }
+        let Some(id) = self.cm.by_connection.get(&connection).copied() else { return };
+        match event {
+            Event::ConnectRequest(..) => {}
+            Event::Reply(_, peer) => self.connect_reply(id, connection, peer, now),
+            Event::Established(_, private) => {
+                self.set_awaits_rtu(id, false);
+                self.cm.tell(id, HappeningKind::Established, private);
+            }
+            Event::Rejected(_, reason, private) => {
+                self.end_connection(id, connection);
+                self.cm.tell(id, HappeningKind::Rejected(reason), private);
+            }
+            Event::Unreachable(_) => {
+                self.end_connection(id, connection);
+                self.cm.tell(id, HappeningKind::Unreachable, Vec::new());
+            }
+            Event::Disconnected(_) => {
+                self.fail_attached(id);
+                self.cm.tell(id, HappeningKind::Disconnected, Vec::new());
+            }
+            Event::TimewaitExit(..) => {
+                self.cm.by_connection.remove(&connection);
+                if let Some(endpoint) = self.cm.endpoints.get_mut(&id) {
+                    endpoint.connection = None;
+                }
+                self.cm.tell(id, HappeningKind::TimewaitExit, Vec::new());
+            }
+        }
+    }
+
+    /// Somebody asks a listener: a new endpoint is made, whose object the channel makes when the
+    /// program takes the event.
+    fn connect_request(&mut self, connection: ConnectionId, request: ConnectRequest, now: Instant) {
+        let time = self.time(now);
+        let listener = self.cm.by_listener.get(&request.listener).and_then(|id| self.cm.endpoints.get(id));
+        let Some(listener) = listener else {
+            self.cm.machine.release(time.0, connection);
+            return;
+        };
+        let id = CmIdNumber(self.cm.next_number);
+        let mut endpoint = Endpoint::new(Arc::clone(&listener.channel), listener.request);
+        endpoint.local = request.local;
+        endpoint.peer = Some(request.remote);
+        endpoint.connection = Some(connection);
+        endpoint.offered = Some(request.peer);
+        let kind = HappeningKind::ConnectRequest {
+            new: id,
+            parameters: ConnectParameters {
+                private_data: request.private.clone(),
+                responder_resources: request.peer.responder_resources,
+                initiator_depth: request.peer.initiator_depth,
+                retry_count: request.peer.retry_count,
+                rnr_retry_count: request.peer.rnr_retry,
+                ack_timeout: request.peer.ack_timeout,
+            },
+        };
+        let happening =
+            Happening { id: self.cm.by_listener[&request.listener], kind, private_data: request.private };
+        if listener.channel.push(happening).is_err() {
+            // The peer asks again.
+            self.cm.machine.release(time.0, connection);
+            return;
+        }
+        self.cm.next_number += 1;
+        self.cm.endpoints.insert(id, endpoint);
+        self.cm.by_connection.insert(connection, id);
+    }
+
+    /// The peer accepted: the QP goes to RTS, then the peer is told.
+    fn connect_reply(&mut self, id: CmIdNumber, connection: ConnectionId, peer: Peer, now: Instant) {
+        let time = self.time(now);
+        let Some(endpoint) = self.cm.endpoints.get_mut(&id) else { return };
+        endpoint.offered = Some(peer);
+        let Some(qp) = endpoint.qp else {
+            self.cm.tell(id, HappeningKind::ConnectResponse, Vec::new());
+            return;
+        };
+        let ready = self.bring_up(id, qp, peer.responder_resources, peer.initiator_depth);
+        if let Err(error) = ready {
+            tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
+            let _ended = self.cm.machine.reject(time.0, connection, RejectReason::NO_RESOURCES, &[]);
+            self.fail_attached(id);
+            self.cm.tell(id, HappeningKind::ConnectError, Vec::new());
+        } else if self.cm.machine.confirm(connection).is_err() {
+            self.cm.tell(id, HappeningKind::ConnectError, Vec::new());
+        }
+    }
+
+    /// Moves the QP of an endpoint to RTR and RTS with what both sides agreed on.
+    pub(super) fn bring_up(
+        &mut self,
+        id: CmIdNumber,
+        qp: QpNumber,
+        max_dest_rd_atomic: u8,
+        max_rd_atomic: u8,
+    ) -> Result<(), trunkline_verbs::VerbsError> {
+        let gone = trunkline_verbs::VerbsError::Gone;
+        let endpoint = self.cm.endpoints.get(&id).ok_or(gone)?;
+        let peer = endpoint.offered.ok_or(gone)?;
+        let (rtr, rts) = endpoint.transitions(
+            &mut self.gids,
+            &peer,
+            max_dest_rd_atomic.min(super::MAX_RD_ATOMIC),
+            max_rd_atomic.min(super::MAX_RD_ATOMIC),
+        )?;
+        self.modify_qp(qp, &rtr)?;
+        self.modify_qp(qp, &rts)
+    }
+
+    /// A connection that never came to be, or is over at once.
+    fn end_connection(&mut self, id: CmIdNumber, connection: ConnectionId) {
+        self.cm.by_connection.remove(&connection);
+        if let Some(endpoint) = self.cm.endpoints.get_mut(&id) {
+            endpoint.connection = None;
+        }
+        self.fail_attached(id);
+    }
+
+    /// The attached QP goes to ERR (contract rocev2 12.6).
+    pub(super) fn fail_attached(&mut self, id: CmIdNumber) {
+        self.set_awaits_rtu(id, false);
+        let Some(qp) = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp) else { return };
+        let in_reset = self.query_qp(qp).is_ok_and(|attributes| attributes.state == QpState::Reset);
+        if !in_reset {
+            let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
+            let _gone = self.modify_qp(qp, &error);
+        }
+    }
+
+    /// Whether the first packet at the endpoint's QP stands for the RTU.
+    pub(super) fn set_awaits_rtu(&mut self, id: CmIdNumber, awaits: bool) {
+        let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp);
+        if let Some(qp) = qp.and_then(|number| self.qps.get_mut(&number.get())) {
+            qp.awaits_rtu = awaits;
+        }
+    }
+
+    /// The type of a QP, for endpoints that check it.
+    pub(super) fn type_of(&self, qp: QpNumber) -> Option<QpType> {
+        self.qps.get(&qp.get()).map(|qp| qp.attributes.qp_type)
+    }
+}

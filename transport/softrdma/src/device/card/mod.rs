@@ -1,0 +1,208 @@
+//! The card: everything of a device that packets touch, behind one lock.
+//!
+//! Owns QPs, SRQs, keys, the connection manager and the link. Whoever polls, posts or connects
+//! works on it in its own thread; the background thread does when nobody polls. It must never
+//! wait: every call does what can be done now and says when it wants to be called again.
+//!
+//! ```text
+//! link -> receive -> engine halves -> completions -> CQs
+//!                        |  ^
+//!                 answers|  |timers, posts
+//!                        v  |
+//!                 transmit -> link
+//! ```
+
+mod cm;
+mod completions;
+mod connect;
+mod memory;
+mod qp;
+mod receive;
+mod srq;
+mod target;
+mod timers;
+mod transmit;
+
+pub(super) use connect::{Happening, HappeningKind};
+pub(super) use qp::{MAX_RD_ATOMIC, QpParts, ReceiveSide};
+pub(super) use srq::XrcSide;
+
+use super::async_events::AsyncEvents;
+use super::counters::{self, CardCounters};
+use super::gid_table::GidTable;
+use super::keys::Keys;
+use super::numbers::{NumberMap, Numbers};
+use super::options::UnknownSrq;
+use super::random::Random;
+use crate::engine::{Requester, ResponderState, Time};
+use crate::link::{Link, ReceiveBatch, SendBatch};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_verbs::{Counter, Mtu, VerbsError};
+
+/// Datagrams taken off the link at once.
+const RECEIVE_SLOTS: usize = 64;
+/// Batches in one go, before whoever works looks after other things.
+const BATCHES_IN_TURN: usize = 4;
+/// When a link without room is tried again.
+const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
+
+/// What a card is made with.
+#[derive(Debug)]
+pub(super) struct CardInit {
+    pub(super) link: Box<dyn Link>,
+    pub(super) gids: GidTable,
+    pub(super) events: Arc<AsyncEvents>,
+    pub(super) unknown_srq: UnknownSrq,
+    pub(super) random: Random,
+    pub(super) guid: u64,
+}
+
+/// The card.
+#[derive(Debug)]
+pub(super) struct Card {
+    /// Registered memory.
+    pub(super) keys: Keys,
+    srqs: NumberMap<srq::SrqState>,
+    srq_numbers: Numbers,
+    qps: NumberMap<Box<qp::Qp>>,
+    qp_numbers: Numbers,
+    gids: GidTable,
+    link: Box<dyn Link>,
+    outgoing: SendBatch,
+    /// `None` only while a batch is being handled.
+    received: Option<ReceiveBatch>,
+    /// QPs that want service, each once.
+    ready: VecDeque<u32>,
+    timers: timers::Timers,
+    cm: cm::CmSide,
+    counters: CardCounters,
+    events: Arc<AsyncEvents>,
+    unknown_srq: UnknownSrq,
+    random: Random,
+    /// Where the engine's time starts.
+    epoch: Instant,
+    /// Addresses at which port 4791 is ours.
+    opened: Vec<IpAddr>,
+    /// Grows when the link's descriptors change.
+    descriptors_changed: u64,
+}
+
+impl Card {
+    pub(super) fn new(mut init: CardInit) -> Self {
+        let random = &mut init.random;
+        Self {
+            keys: Keys::new(random),
+            srqs: NumberMap::default(),
+            srq_numbers: Numbers::new(random),
+            qps: NumberMap::default(),
+            qp_numbers: Numbers::new(random),
+            gids: init.gids,
+            link: init.link,
+            outgoing: SendBatch::new(),
+            received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
+            ready: VecDeque::new(),
+            timers: timers::Timers::default(),
+            cm: cm::CmSide::new(init.guid, random),
+            counters: CardCounters::default(),
+            events: init.events,
+            unknown_srq: init.unknown_srq,
+            random: init.random,
+            epoch: Instant::now(),
+            opened: Vec::new(),
+            descriptors_changed: 0,
+        }
+    }
+
+    /// The engine's time.
+    fn time(&self, now: Instant) -> Time {
+        let since = now.saturating_duration_since(self.epoch);
+        Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Does what there is to do; answers whether there is more at once.
+    pub(super) fn work(&mut self, now: Instant) -> bool {
+        if self.link.next_timeout().is_some_and(|when| when <= now) {
+            self.link.poll(now);
+        }
+        let mut more = false;
+        for _ in 0..BATCHES_IN_TURN {
+            more = self.receive(now);
+            self.flush(now);
+            if !more {
+                break;
+            }
+        }
+        self.run_timers(now);
+        self.serve_cm(now);
+        self.flush(now);
+        more || (!self.ready.is_empty() && self.outgoing.is_empty())
+    }
+
+    /// When `work` wants to be called although nothing arrives; may have passed.
+    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        if !self.outgoing.is_empty() {
+            return Some(now + NO_ROOM_RETRY);
+        }
+        if !self.ready.is_empty() {
+            return Some(now);
+        }
+        let at = |time: Time| self.epoch + Duration::from_nanos(time.0);
+        let timers = self.timers.next().map(at);
+        let cm = self.cm.next_timeout().map(at);
+        [timers, cm, self.link.next_timeout()].into_iter().flatten().min()
+    }
+
+    /// Tells the link that somebody is about to sleep on its descriptors; `true` when something
+    /// waits already.
+    pub(super) fn arm(&mut self) -> bool {
+        self.link.arm()
+    }
+
+    /// The link's descriptors, and a number that changes when they do.
+    pub(super) fn descriptors(&self) -> (u64, Vec<RawFd>) {
+        (self.descriptors_changed, self.link.fds().iter().map(AsRawFd::as_raw_fd).collect())
+    }
+
+    /// The number of [`Card::descriptors`] alone.
+    pub(super) fn descriptors_version(&self) -> u64 {
+        self.descriptors_changed
+    }
+
+    /// The GID table.
+    pub(super) fn gids(&self) -> &GidTable {
+        &self.gids
+    }
+
+    /// Takes port 4791 at an address, the first time it is used.
+    fn open_address(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        if !self.opened.contains(&address) {
+            self.link.open(address)?;
+            self.opened.push(address);
+            self.descriptors_changed += 1;
+        }
+        Ok(())
+    }
+
+    /// The path MTU that the interface of an address allows.
+    pub(super) fn mtu_of(&self, address: IpAddr) -> Mtu {
+        let bytes = self.link.mtu(address).unwrap_or(1500);
+        Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
+    }
+
+    /// All counters.
+    pub(super) fn counters(&self) -> Vec<Counter> {
+        let mut qps = self.counters.retired.clone();
+        for qp in self.qps.values() {
+            let responder = qp.responder.as_ref().map(ResponderState::counters);
+            qps.add(qp.requester.as_ref().map(Requester::counters), responder);
+        }
+        let mut list = counters::list(&self.counters, &qps, self.events.lost());
+        self.cm.counters(&mut list);
+        self.link.counters(&mut list);
+        list
+    }
+}

@@ -1,0 +1,111 @@
+//! Packets that arrive.
+//!
+//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form,
+//! QP, P_Key, address, service. Each failure is silent on the wire and counted by cause.
+
+use super::Card;
+use super::completions::Completer;
+use super::memory::QpMemory;
+use super::target::QpTarget;
+use crate::engine::is_request;
+use crate::link::{Datagram, ReceiveBatch};
+use crate::wire::{ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
+use std::time::Instant;
+use trunkline_verbs::{PKEY_DEFAULT, QpType};
+
+impl Card {
+    /// Takes one batch off the link; answers whether more may wait.
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
+        let Some(mut batch) = self.received.take() else { return false };
+        let count = self.link.receive(&mut batch);
+        self.handle_batch(&batch, now);
+        let more = count == batch.capacity();
+        self.received = Some(batch);
+        more
+    }
+
+    fn handle_batch(&mut self, batch: &ReceiveBatch, now: Instant) {
+        for datagram in batch.iter() {
+            self.counters.packets_received += 1;
+            self.handle(datagram, now);
+        }
+    }
+
+    fn handle(&mut self, datagram: Datagram<'_>, now: Instant) {
+        let headers = IpUdp::new(datagram.source, datagram.destination);
+        if !icrc::check(&headers, datagram.bytes) {
+            self.counters.bad_icrc += 1;
+            return;
+        }
+        let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
+        let Ok(packet) = Packet::parse(body) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
+        if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
+            self.counters.wrong_pkey += 1;
+        } else if packet.bth.destination == QP1 {
+            self.handle_mad(&packet, datagram.source, datagram.destination, now);
+        } else {
+            self.handle_for_qp(&packet, datagram, now);
+        }
+    }
+
+    fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Instant) {
+        let time = self.time(now);
+        let Self { qps, keys, srqs, counters, events, ready, unknown_srq, cm, .. } = self;
+        let number = packet.bth.destination.get();
+        let Some(qp) = qps.get_mut(&number) else {
+            counters.unknown_qp += 1;
+            return;
+        };
+        // contract rocev2 8.3: both addresses, not the UDP source port.
+        let connected = qp.route.is_some_and(|route| {
+            route.destination.ip() == datagram.source.ip() && route.source.ip() == datagram.destination.ip()
+        });
+        if !connected {
+            counters.wrong_address += 1;
+            return;
+        }
+        let service = match qp.attributes.qp_type {
+            QpType::Rc => Service::RC,
+            QpType::XrcIni | QpType::XrcTgt => Service::XRC,
+        };
+        if packet.bth.opcode.service() != service {
+            counters.wrong_service += 1;
+            return;
+        }
+        if is_request(packet.bth.opcode) {
+            let Some(responder) = &mut qp.responder else {
+                counters.wrong_half += 1;
+                return;
+            };
+            let mut target = QpTarget {
+                number: qp.number,
+                keys,
+                srqs,
+                reception: &mut qp.reception,
+                completer: Completer { events, counters },
+                unknown_srq: *unknown_srq,
+            };
+            let handled = responder.handle_request(packet, &mut target);
+            if qp.awaits_rtu && handled.plausible() {
+                // Data that overtakes the RTU stands for it (contract rocev2 12.4).
+                qp.awaits_rtu = false;
+                cm.machine.communication_established(qp.number);
+            }
+        } else {
+            let Some(requester) = &mut qp.requester else {
+                counters.wrong_half += 1;
+                return;
+            };
+            let mut memory = QpMemory { keys, pd: qp.pd };
+            let _response = requester.handle_response(time, packet, &mut memory);
+        }
+        if !qp.is_ready {
+            qp.is_ready = true;
+            ready.push_back(number);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Packets, completions and events that leave.
+//!
+//! Owns the order in which QPs are served: each in turn, some packets at a time, so that a long
+//! message or READ does not hold up the others.
+
+use super::Card;
+use super::completions::Completer;
+use super::memory::QpMemory;
+use super::qp::{Qp, Route};
+use super::target::QpTarget;
+use crate::engine::{NakCode, RequesterEvent, ResponderEvent, Time, Transmit};
+use crate::link::SendBatch;
+use crate::wire::{IpUdp, icrc};
+use std::time::Instant;
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpState};
+
+/// Packets of one QP before the next has its turn.
+const PACKETS_IN_TURN: usize = 64;
+/// Packets gathered before the link is called.
+const PACKETS_AT_ONCE: usize = 64;
+
+impl Card {
+    /// Puts a QP on the list of those that want service.
+    pub(super) fn mark_ready(&mut self, number: u32) {
+        if let Some(qp) = self.qps.get_mut(&number)
+            && !qp.is_ready
+        {
+            qp.is_ready = true;
+            self.ready.push_back(number);
+        }
+    }
+
+    /// Serves QPs until none wants more, the link has no room, or each had a fair number of turns.
+    pub(in crate::device) fn flush(&mut self, now: Instant) {
+        let time = self.time(now);
+        let turns = self.ready.len() + 4;
+        for _ in 0..turns {
+            if self.outgoing.len() >= PACKETS_AT_ONCE && !self.send(now) {
+                return;
+            }
+            let Some(number) = self.ready.pop_front() else { break };
+            self.serve(number, time);
+        }
+        self.send(now);
+    }
+
+    /// Hands what was gathered to the link; answers whether all of it left.
+    pub(super) fn send(&mut self, now: Instant) -> bool {
+        if !self.outgoing.is_empty() {
+            let before = self.outgoing.len();
+            self.link.send(&mut self.outgoing, now);
+            self.counters.packets_sent += (before - self.outgoing.len()) as u64;
+        }
+        self.outgoing.is_empty()
+    }
+
+    fn serve(&mut self, number: u32, now: Time) {
+        let Some(qp) = self.qps.get_mut(&number) else { return };
+        qp.is_ready = false;
+        let mut more = false;
+        if let Some(route) = qp.route {
+            more = self.serve_packets(number, route, now);
+        }
+        self.serve_events(number);
+        let Self { qps, counters, events, timers, ready, .. } = self;
+        let Some(qp) = qps.get_mut(&number) else { return };
+        if let Some(requester) = &mut qp.requester {
+            let mut completer = Completer { events, counters };
+            while let Some(completion) = requester.poll_completion() {
+                if let Some(cq) = &qp.send_cq {
+                    completer.complete(cq, completion, false);
+                }
+            }
+            timers.schedule(number, &mut qp.scheduled, requester.next_timeout());
+        }
+        if more && !qp.is_ready {
+            qp.is_ready = true;
+            ready.push_back(number);
+        }
+    }
+
+    /// Answers first, requests then; answers whether the QP has more.
+    fn serve_packets(&mut self, number: u32, route: Route, now: Time) -> bool {
+        let Self { qps, keys, srqs, counters, events, outgoing, unknown_srq, .. } = self;
+        let Some(qp) = qps.get_mut(&number) else { return false };
+        let Qp { number, requester, responder, reception, pd, .. } = &mut **qp;
+        let mut sent = 0;
+        if let Some(responder) = responder {
+            let mut target = QpTarget {
+                number: *number,
+                keys,
+                srqs,
+                reception,
+                completer: Completer { events, counters },
+                unknown_srq: *unknown_srq,
+            };
+            while sent < PACKETS_IN_TURN {
+                let left = push(outgoing, route, |out| responder.poll_transmit(&mut target, out));
+                if !left {
+                    break;
+                }
+                sent += 1;
+            }
+        }
+        if let Some(requester) = requester {
+            let memory = QpMemory { keys, pd: *pd };
+            while sent < PACKETS_IN_TURN {
+                let left = push(outgoing, route, |out| requester.poll_transmit(now, &memory, out));
+                if !left {
+                    break;
+                }
+                sent += 1;
+            }
+        }
+        sent == PACKETS_IN_TURN
+    }
+
+    fn serve_events(&mut self, number: u32) {
+        let Self { qps, srqs, counters, events, .. } = self;
+        let Some(qp) = qps.get_mut(&number) else { return };
+        let mut completer = Completer { events, counters };
+        while let Some(event) = qp.requester.as_mut().and_then(crate::engine::Requester::poll_event) {
+            match event {
+                RequesterEvent::Failed(_) => {
+                    qp.fail();
+                    qp.enter_error(srqs, &mut completer);
+                }
+                RequesterEvent::Drained => {
+                    completer.events.raise(AsyncEventKind::SqDrained, AsyncSubject::Qp(qp.number));
+                }
+            }
+        }
+        while let Some(event) = qp.responder.as_mut().and_then(crate::engine::ResponderState::poll_event) {
+            let kind = match event {
+                ResponderEvent::CommunicationEstablished => AsyncEventKind::CommunicationEstablished,
+                ResponderEvent::Failed(code) => {
+                    if qp.attributes.state != QpState::Error {
+                        qp.fail();
+                        qp.enter_error(srqs, &mut completer);
+                    }
+                    failure(code)
+                }
+            };
+            completer.events.raise(kind, AsyncSubject::Qp(qp.number));
+        }
+    }
+
+    /// Calls the QPs whose time has come.
+    pub(super) fn run_timers(&mut self, now: Instant) {
+        let time = self.time(now);
+        while let Some(due) = self.timers.pop_due(time) {
+            let Some(qp) = self.qps.get_mut(&due.number) else { continue };
+            if !due.accept(&mut qp.scheduled) {
+                continue;
+            }
+            if let Some(requester) = &mut qp.requester {
+                requester.handle_timeout(time);
+            }
+            self.mark_ready(due.number);
+        }
+    }
+}
+
+/// Which event a fatal NAK raises at the target.
+fn failure(code: NakCode) -> AsyncEventKind {
+    match code {
+        NakCode::INVALID_REQUEST => AsyncEventKind::QpRequestError,
+        NakCode::REMOTE_ACCESS | NakCode::INVALID_RD_REQUEST => AsyncEventKind::QpAccessError,
+        _ => AsyncEventKind::QpFatal,
+    }
+}
+
+/// Appends a packet that `write` appends, with its ICRC; answers whether there was one.
+fn push(batch: &mut SendBatch, route: Route, write: impl FnOnce(&mut Vec<u8>) -> Option<Transmit>) -> bool {
+    let headers = IpUdp::new(route.source, route.destination);
+    batch.push_if(route.source, route.destination, |out| {
+        let start = out.len();
+        if write(out).is_none() {
+            return false;
+        }
+        let crc = icrc::icrc(&headers, &out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+        true
+    })
+}

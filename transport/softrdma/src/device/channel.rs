@@ -1,0 +1,38 @@
+//! Completion channels.
+//!
+//! Owns the queue of fired CQs. CQs push their context here when they are armed and get a
+//! completion; a sleeping thread waits on the descriptor.
+#![forbid(unsafe_code)]
+
+use super::signal::Signal;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use trunkline_verbs::{CompletionChannel, VerbsError};
+
+/// Events that may wait: far more than a program that reads its channel ever leaves.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A completion channel of the software device.
+#[derive(Debug)]
+pub(super) struct SoftCompletionChannel {
+    /// Contexts of the CQs that fired.
+    pub(super) fired: Arc<Signal<u64>>,
+}
+
+impl SoftCompletionChannel {
+    pub(super) fn new() -> Result<Self, VerbsError> {
+        Ok(Self { fired: Arc::new(Signal::new(MAX_WAITING)?) })
+    }
+}
+
+impl AsFd for SoftCompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fired.as_fd()
+    }
+}
+
+impl CompletionChannel for SoftCompletionChannel {
+    fn next_event(&self) -> Option<u64> {
+        self.fired.pop()
+    }
+}

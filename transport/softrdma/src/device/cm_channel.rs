@@ -1,0 +1,80 @@
+//! Channels of connection events.
+//!
+//! Owns the queue that endpoints report to, and makes the object of a new endpoint when the
+//! program takes its request.
+#![forbid(unsafe_code)]
+
+use super::card::{Happening, HappeningKind};
+use super::cm_id::SoftCmId;
+use super::core::Core;
+use super::signal::Signal;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, VerbsError};
+
+/// Events that may wait; a listener's backlog bounds its share far below.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A channel.
+#[derive(Debug)]
+pub(super) struct SoftCmChannel {
+    core: Arc<Core>,
+    queue: Arc<Signal<Happening>>,
+    /// New endpoints report here too.
+    this: Weak<Self>,
+}
+
+impl SoftCmChannel {
+    pub(super) fn new(core: Arc<Core>) -> Result<Arc<Self>, VerbsError> {
+        let queue = Arc::new(Signal::new(MAX_WAITING)?);
+        Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this) }))
+    }
+
+    /// What endpoints push to.
+    pub(super) fn queue(&self) -> &Arc<Signal<Happening>> {
+        &self.queue
+    }
+
+    /// The device it belongs to.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl AsFd for SoftCmChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+impl CmChannel for SoftCmChannel {
+    fn next_event(&self) -> Option<CmEvent> {
+        let Happening { id, kind, private_data } = self.queue.pop()?;
+        let kind = match kind {
+            HappeningKind::ConnectRequest { new, parameters } => {
+                let channel = self.this.upgrade()?;
+                let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
+                CmEventKind::ConnectRequest { id, parameters }
+            }
+            HappeningKind::ConnectResponse => CmEventKind::ConnectResponse,
+            HappeningKind::Established => CmEventKind::Established,
+            HappeningKind::ConnectError => CmEventKind::ConnectError,
+            HappeningKind::Unreachable => CmEventKind::Unreachable,
+            HappeningKind::Rejected(reason) => CmEventKind::Rejected(reason),
+            HappeningKind::Disconnected => CmEventKind::Disconnected,
+            HappeningKind::TimewaitExit => CmEventKind::TimewaitExit,
+        };
+        Some(CmEvent { id, kind, private_data })
+    }
+}
+
+impl Drop for SoftCmChannel {
+    fn drop(&mut self) {
+        // Requests that nobody took are refused, or the peer would wait for an answer.
+        while let Some(happening) = self.queue.pop() {
+            if let HappeningKind::ConnectRequest { new, .. } = happening.kind {
+                self.core.act(|card, now| card.drop_endpoint(new, now));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Connection endpoints.
+//!
+//! Owns the program's handle on an endpoint of the card; dropping it destroys the endpoint and
+//! leaves its QP alone.
+#![forbid(unsafe_code)]
+
+use super::cm_channel::SoftCmChannel;
+use super::core::Core;
+use super::qp::SoftQp;
+use super::signal::lock;
+use std::any::Any;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use trunkline_verbs::{CmChannel, CmId, CmIdNumber, ConnectParameters, QueuePair, VerbsError};
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct SoftCmId {
+    core: Arc<Core>,
+    number: CmIdNumber,
+    qp: Mutex<Option<Arc<SoftQp>>>,
+    /// Keeps the channel that it reports to.
+    channel: Mutex<Arc<SoftCmChannel>>,
+}
+
+impl SoftCmId {
+    pub(super) fn new(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Self {
+        Self { core, number, qp: Mutex::new(None), channel: Mutex::new(channel) }
+    }
+}
+
+/// A channel of this device, from its trait object.
+pub(super) fn own_channel(
+    core: &Arc<Core>,
+    channel: &Arc<dyn CmChannel>,
+) -> Result<Arc<SoftCmChannel>, VerbsError> {
+    let any: Arc<dyn Any + Send + Sync> = Arc::<dyn CmChannel>::clone(channel);
+    any.downcast::<SoftCmChannel>()
+        .ok()
+        .filter(|channel| Arc::ptr_eq(channel.core(), core))
+        .ok_or(VerbsError::Invalid("the channel belongs to another device"))
+}
+
+impl CmId for SoftCmId {
+    fn number(&self) -> CmIdNumber {
+        self.number
+    }
+
+    fn local_address(&self) -> SocketAddr {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        self.core.card().endpoint_addresses(self.number).map_or(nowhere, |(local, _)| local)
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.core.card().endpoint_addresses(self.number).and_then(|(_, peer)| peer)
+    }
+
+    fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = qp;
+        let qp = any
+            .downcast::<SoftQp>()
+            .ok()
+            .filter(|qp| Arc::ptr_eq(qp.core(), &self.core))
+            .ok_or(VerbsError::Invalid("the QP belongs to another device"))?;
+        let mut attached = lock(&self.qp);
+        self.core.act(|card, _| card.attach(self.number, qp.number()))?;
+        *attached = Some(qp);
+        Ok(())
+    }
+
+    fn detach(&self) -> Option<Arc<dyn QueuePair>> {
+        let mut attached = lock(&self.qp);
+        self.core.card().detach(self.number);
+        attached.take().map(|qp| qp as Arc<dyn QueuePair>)
+    }
+
+    fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
+        self.core.act(|card, _| card.listen(self.number, backlog))
+    }
+
+    fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.connect(self.number, parameters, now))
+    }
+
+    fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.accept(self.number, parameters, now))
+    }
+
+    fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.reject(self.number, private_data, now))
+    }
+
+    fn disconnect(&self) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.disconnect(self.number, now))
+    }
+
+    fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
+        let channel = own_channel(&self.core, channel)?;
+        self.core.card().migrate(self.number, channel.queue())?;
+        let old = std::mem::replace(&mut *lock(&self.channel), channel);
+        drop(old);
+        Ok(())
+    }
+}
+
+impl Drop for SoftCmId {
+    fn drop(&mut self) {
+        self.core.act(|card, now| card.drop_endpoint(self.number, now));
+    }
+}

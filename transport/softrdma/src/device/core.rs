@@ -1,0 +1,110 @@
+//! What all objects of a device share.
+//!
+//! Owns the card behind its lock, and the background thread's life. Each verbs object holds an
+//! `Arc` of it, so that objects may be dropped in any order; with the last one the thread ends
+//! and the card goes.
+#![forbid(unsafe_code)]
+
+use super::async_events::AsyncEvents;
+use super::card::Card;
+use super::domain_table::DomainTable;
+use super::keys::PdNumber;
+use super::progress::{Background, Progress};
+use super::signal::lock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Instant;
+use trunkline_verbs::VerbsError;
+
+/// What the background thread shares with the objects.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) card: Mutex<Card>,
+    pub(super) progress: Progress,
+}
+
+/// The device's heart.
+#[derive(Debug)]
+pub(super) struct Core {
+    shared: Arc<Shared>,
+    /// Asynchronous events.
+    pub(super) events: Arc<AsyncEvents>,
+    /// XRC domains by file.
+    pub(super) domains: DomainTable,
+    next_pd: AtomicU32,
+    /// Dropped first, see `Drop`.
+    background: Mutex<Option<Background>>,
+}
+
+impl Core {
+    /// Starts the background thread.
+    pub(super) fn start(card: Card, events: Arc<AsyncEvents>) -> std::io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared { card: Mutex::new(card), progress: Progress::new()? });
+        let background = Background::start(Arc::clone(&shared))?;
+        Ok(Arc::new(Self {
+            shared,
+            events,
+            domains: DomainTable::default(),
+            // 0 is the PD of TGTs, which no region belongs to.
+            next_pd: AtomicU32::new(1),
+            background: Mutex::new(Some(background)),
+        }))
+    }
+
+    /// The card, for what neither sends nor sets a timer.
+    pub(super) fn card(&self) -> MutexGuard<'_, Card> {
+        lock(&self.shared.card)
+    }
+
+    /// Does something that may send or set timers: afterwards the background thread is woken if
+    /// it sleeps longer than the card now wants.
+    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Instant) -> R) -> R {
+        let mut card = self.card();
+        let now = Instant::now();
+        let result = action(&mut card, now);
+        self.shared.progress.card_changed(&card, now);
+        drop(card);
+        result
+    }
+
+    /// Does the card's pending work, unless another thread is at it.
+    pub(super) fn work(&self) {
+        let mut card = match self.shared.card.try_lock() {
+            Ok(card) => card,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let now = Instant::now();
+        card.work(now);
+        self.shared.progress.worked(&mut card, now);
+    }
+
+    /// Notes that the program polls, so that the background thread leaves the work to it.
+    pub(super) fn note_poll(&self) {
+        self.shared.progress.note_poll();
+    }
+
+    /// The program is about to sleep: the background thread takes over now.
+    pub(super) fn hand_over(&self) {
+        self.shared.progress.hand_over();
+    }
+
+    /// A number for a protection domain.
+    pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
+        let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
+        // Far below the wrap, so that racing callers cannot pass it either.
+        if number > u32::MAX / 2 {
+            return Err(VerbsError::OutOfResources("all protection domain numbers were used"));
+        }
+        Ok(PdNumber(number))
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let background = lock(&self.background).take();
+        if let Some(background) = background {
+            background.stop(&self.shared.progress);
+        }
+    }
+}

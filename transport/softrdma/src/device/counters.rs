@@ -1,0 +1,111 @@
+//! What a device counts.
+//!
+//! Owns the names. The card counts under its lock; QPs that go leave their counts here.
+#![forbid(unsafe_code)]
+
+use crate::engine::{RequesterCounters, ResponderCounters};
+use trunkline_verbs::Counter;
+
+/// Counts of the card itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CardCounters {
+    pub(super) packets_sent: u64,
+    pub(super) packets_received: u64,
+    pub(super) bad_icrc: u64,
+    pub(super) malformed: u64,
+    pub(super) unknown_qp: u64,
+    pub(super) wrong_address: u64,
+    pub(super) wrong_service: u64,
+    pub(super) wrong_half: u64,
+    pub(super) wrong_pkey: u64,
+    pub(super) unknown_srq: u64,
+    pub(super) cq_overflows: u64,
+    /// Of QPs that were destroyed.
+    pub(super) retired: QpCounters,
+}
+
+/// Counts of QPs, added up.
+#[derive(Debug, Clone, Default)]
+pub(super) struct QpCounters {
+    requester: RequesterCounters,
+    responder: ResponderCounters,
+}
+
+impl QpCounters {
+    /// Adds the counts of a QP.
+    pub(super) fn add(
+        &mut self,
+        requester: Option<&RequesterCounters>,
+        responder: Option<&ResponderCounters>,
+    ) {
+        if let Some(from) = requester {
+            let into = &mut self.requester;
+            into.packets += from.packets;
+            into.retransmits += from.retransmits;
+            into.timeouts += from.timeouts;
+            into.probes += from.probes;
+            into.rnr_naks += from.rnr_naks;
+            into.sequence_naks += from.sequence_naks;
+            into.implied_losses += from.implied_losses;
+            into.stale += from.stale;
+            into.unexpected += from.unexpected;
+        }
+        if let Some(from) = responder {
+            let into = &mut self.responder;
+            into.packets += from.packets;
+            into.duplicates += from.duplicates;
+            into.out_of_order += from.out_of_order;
+            into.sequence_naks += from.sequence_naks;
+            into.rnr_naks += from.rnr_naks;
+            into.fatal_naks += from.fatal_naks;
+            into.acks += from.acks;
+            into.read_responses += from.read_responses;
+            into.dropped_state += from.dropped_state;
+            into.dropped_opcode += from.dropped_opcode;
+            into.dropped_duplicate += from.dropped_duplicate;
+            into.dropped_policy += from.dropped_policy;
+        }
+    }
+}
+
+/// The list that programs see.
+pub(super) fn list(card: &CardCounters, qps: &QpCounters, events_lost: u64) -> Vec<Counter> {
+    let (requester, responder) = (&qps.requester, &qps.responder);
+    [
+        ("packets_sent", card.packets_sent),
+        ("packets_received", card.packets_received),
+        ("retransmits", requester.retransmits),
+        ("rnr_nak_sent", responder.rnr_naks),
+        ("rnr_nak_received", requester.rnr_naks),
+        ("sequence_nak_sent", responder.sequence_naks),
+        ("sequence_nak_received", requester.sequence_naks),
+        ("fatal_nak_sent", responder.fatal_naks),
+        ("ack_timeouts", requester.timeouts),
+        ("tail_loss_probes", requester.probes),
+        ("implied_losses", requester.implied_losses),
+        ("acks_sent", responder.acks),
+        ("read_responses_sent", responder.read_responses),
+        ("requests_received", responder.packets),
+        ("duplicate_requests", responder.duplicates),
+        ("out_of_order_requests", responder.out_of_order),
+        ("unknown_srq", card.unknown_srq),
+        ("cq_overflows", card.cq_overflows),
+        ("async_events_lost", events_lost),
+        ("drop_bad_icrc", card.bad_icrc),
+        ("drop_malformed", card.malformed),
+        ("drop_unknown_qp", card.unknown_qp),
+        ("drop_wrong_address", card.wrong_address),
+        ("drop_wrong_service", card.wrong_service),
+        ("drop_wrong_half", card.wrong_half),
+        ("drop_wrong_pkey", card.wrong_pkey),
+        ("drop_wrong_state", responder.dropped_state),
+        ("drop_wrong_opcode", responder.dropped_opcode),
+        ("drop_forgotten_duplicate", responder.dropped_duplicate),
+        ("drop_unknown_srq", responder.dropped_policy),
+        ("drop_stale_psn", requester.stale),
+        ("drop_unexpected_response", requester.unexpected),
+    ]
+    .into_iter()
+    .map(|(name, value)| Counter { name, value })
+    .collect()
+}

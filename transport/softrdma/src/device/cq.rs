@@ -1,0 +1,99 @@
+//! Completion queues.
+//!
+//! Owns the program's side of a CQ: polling does the card's pending work in the calling thread.
+#![forbid(unsafe_code)]
+
+use super::channel::SoftCompletionChannel;
+use super::core::Core;
+use super::cq_ring::CqRing;
+use super::uses::{Used, Uses};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct SoftCq {
+    core: Arc<Core>,
+    ring: Arc<CqRing>,
+    capacity_cqe: u32,
+    /// Polls since it was armed last, up to `POLLS_BEFORE_DUTY`.
+    polls: AtomicU32,
+    uses: Uses,
+}
+
+/// Polls after which a program counts as one that polls. One that sleeps between messages polls a
+/// few times and arms again: handing the card's work to and fro would wake the background
+/// thread twice per message.
+const POLLS_BEFORE_DUTY: u32 = 8;
+
+impl SoftCq {
+    pub(super) fn new(
+        core: Arc<Core>,
+        capacity_cqe: u32,
+        channel: Option<&SoftCompletionChannel>,
+        context: u64,
+    ) -> Self {
+        let fired = channel.map(|channel| Arc::clone(&channel.fired));
+        let ring = Arc::new(CqRing::new(capacity_cqe as usize, fired, context));
+        Self { core, ring, capacity_cqe, polls: AtomicU32::new(0), uses: Uses::default() }
+    }
+
+    /// Its entries.
+    pub(super) fn ring(&self) -> &Arc<CqRing> {
+        &self.ring
+    }
+
+    /// The device it belongs to.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// A program that has armed the CQ is on its way to sleep: its last poll must not make the
+    /// background thread believe that it goes on polling.
+    fn note_poll(&self) {
+        if self.ring.is_armed() {
+            return;
+        }
+        // Pollers that race here count one poll for two, which is harmless.
+        let polls = self.polls.load(Ordering::Relaxed);
+        if polls < POLLS_BEFORE_DUTY {
+            self.polls.store(polls + 1, Ordering::Relaxed);
+        } else {
+            self.core.note_poll();
+        }
+    }
+}
+
+impl Used for SoftCq {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl CompletionQueue for SoftCq {
+    fn poll(&self, completions: &mut [Completion]) -> usize {
+        self.note_poll();
+        let count = self.ring.take(completions);
+        if count > 0 || completions.is_empty() {
+            return count;
+        }
+        self.core.work();
+        self.ring.take(completions)
+    }
+
+    fn request_notify(&self, notify: Notify) -> Result<(), VerbsError> {
+        self.ring.arm(notify)?;
+        self.polls.store(0, Ordering::Relaxed);
+        self.core.hand_over();
+        Ok(())
+    }
+
+    fn capacity_cqe(&self) -> u32 {
+        self.capacity_cqe
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.uses.retire("an SRQ or a QP completes into this CQ")
+    }
+}

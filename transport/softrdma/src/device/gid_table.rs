@@ -1,0 +1,142 @@
+//! The GID table: the addresses that packets of this device can have.
+//!
+//! Owns which addresses there are and in which order (design: global IPv4 by interface index,
+//! global IPv6, link-local, 127.0.0.1, ::1). It must never open an address; the card does that
+//! when one is first used.
+#![forbid(unsafe_code)]
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use std::net::IpAddr;
+use trunkline_verbs::{Gid, GidEntry, GidKind};
+
+/// Most entries: named loopback addresses are added as they are bound, and that must end.
+const MAX_ENTRIES: usize = 256;
+
+/// The table. Entries are added, never moved or removed: an index stays what it is.
+#[derive(Debug, Clone)]
+pub(super) struct GidTable {
+    addresses: Vec<IpAddr>,
+    /// The addresses were named by the user: then no others are added.
+    named: bool,
+}
+
+impl GidTable {
+    /// A table of exactly these.
+    pub(super) fn named(addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, named: true }
+    }
+
+    /// The table of an unconfigured device.
+    pub(super) fn of_host() -> Result<Self, std::io::Error> {
+        let mut found: Vec<(u8, u32, IpAddr)> = Vec::new();
+        for entry in getifaddrs()? {
+            let Some(address) = entry.address.as_ref().and_then(ip_of) else { continue };
+            if !entry.flags.contains(InterfaceFlags::IFF_UP) {
+                continue;
+            }
+            let index = if_nametoindex(entry.interface_name.as_str()).unwrap_or(u32::MAX);
+            if let Some(rank) = rank(address) {
+                found.push((rank, index, address));
+            }
+        }
+        // Stable: the addresses of one interface stay in the kernel's order, its first first.
+        found.sort_by_key(|(rank, index, _)| (*rank, *index));
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for (_, _, address) in found {
+            if !addresses.contains(&address) && addresses.len() < MAX_ENTRIES / 2 {
+                addresses.push(address);
+            }
+        }
+        Ok(Self { addresses, named: false })
+    }
+
+    /// All addresses, by index.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The address at an index.
+    pub(super) fn at(&self, index: u16) -> Option<IpAddr> {
+        self.addresses.get(usize::from(index)).copied()
+    }
+
+    /// The index of an address; a loopback address that is bound becomes a GID.
+    pub(super) fn index_of(&mut self, address: IpAddr) -> Option<u16> {
+        let known = self.addresses.iter().position(|known| *known == address);
+        let position = known.or_else(|| {
+            let joins = address.is_ipv4() && address.is_loopback();
+            (joins && self.addresses.len() < MAX_ENTRIES).then(|| {
+                self.addresses.push(address);
+                self.addresses.len() - 1
+            })
+        })?;
+        u16::try_from(position).ok()
+    }
+
+    /// Whether the user named the addresses.
+    pub(super) fn is_named(&self) -> bool {
+        self.named
+    }
+
+    /// As verbs show it.
+    pub(super) fn entries(&self) -> Vec<GidEntry> {
+        (0..)
+            .zip(&self.addresses)
+            .map(|(index, address)| GidEntry { index, gid: Gid::from(*address), kind: GidKind::RoceV2 })
+            .collect()
+    }
+}
+
+/// Position of an address' kind in the table; `None` for what no packet can come from.
+fn rank(address: IpAddr) -> Option<u8> {
+    match address {
+        IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => None,
+        IpAddr::V4(v4) if v4.is_loopback() => (v4.octets() == [127, 0, 0, 1]).then_some(3),
+        IpAddr::V4(v4) if v4.is_link_local() => Some(2),
+        IpAddr::V4(_) => Some(0),
+        IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => None,
+        IpAddr::V6(v6) if v6.is_loopback() => Some(4),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some(2),
+        IpAddr::V6(_) => Some(1),
+    }
+}
+
+fn ip_of(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(v4.ip().into()),
+        (None, Some(v6)) => Some(v6.ip().into()),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_addresses_come_in_the_order_of_the_design() {
+        let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "fe80::1", "127.0.0.1", "::1"]
+            .iter()
+            .map(|text| rank(text.parse().unwrap()))
+            .collect();
+        assert!(ranks.is_sorted() && ranks.iter().all(Option::is_some), "{ranks:?}");
+        assert_eq!(rank("127.0.0.2".parse().unwrap()), None, "joins only when bound");
+    }
+
+    #[test]
+    fn loopback_addresses_join_when_they_are_bound() {
+        let mut table = GidTable::named(vec!["10.0.0.1".parse().unwrap()]);
+        assert_eq!(table.index_of("10.0.0.1".parse().unwrap()), Some(0));
+        assert_eq!(table.index_of("10.0.0.2".parse().unwrap()), None);
+        assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(1));
+        assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(1));
+        assert_eq!(table.entries().len(), 2);
+    }
+
+    #[test]
+    fn this_host_has_a_loopback() {
+        let table = GidTable::of_host().unwrap();
+        assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Registered memory by key.
+//!
+//! Owns the table behind lkeys and rkeys and every check of an access: key, protection domain,
+//! rights, bounds. The card asks it for each SGE and each remote range. Nothing outside of a
+//! range that passed all checks is ever touched.
+#![forbid(unsafe_code)]
+
+use super::random::Random;
+use std::sync::Arc;
+use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
+
+/// Names a protection domain inside the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PdNumber(pub(super) u32);
+
+/// Why an access was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refused;
+
+/// A region that passed the checks of an access, and where the range starts in it.
+#[derive(Debug)]
+pub(super) struct Range<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) offset: usize,
+}
+
+#[derive(Debug)]
+struct Region {
+    memory: Arc<Memory>,
+    pd: PdNumber,
+    access: Access,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Low byte of the key: the next registration in the slot has another one, so that a key
+    /// that outlived its region names nothing.
+    generation: u8,
+    region: Option<Region>,
+}
+
+/// Most regions.
+pub(super) const MAX_REGIONS: u32 = 1 << 20;
+const INDEX_MASK: u32 = 0x00ff_ffff;
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Keys {
+    slots: Vec<Slot>,
+    free: std::collections::VecDeque<u32>,
+    /// Mixed into the index, so that two processes do not share their first keys.
+    scramble: u32,
+    first_generation: u8,
+}
+
+impl Keys {
+    pub(super) fn new(random: &mut Random) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: std::collections::VecDeque::new(),
+            scramble: random.next_u32() & INDEX_MASK,
+            first_generation: random.next_u32().to_le_bytes()[0],
+        }
+    }
+
+    /// Registers memory; answers its key.
+    pub(super) fn insert(
+        &mut self,
+        memory: Arc<Memory>,
+        pd: PdNumber,
+        access: Access,
+    ) -> Result<u32, VerbsError> {
+        // A freed slot rests until a few others were freed after it: with the generation that
+        // keeps a key from coming back soon.
+        let reuse = if self.free.len() > 64 || self.slots.len() >= MAX_REGIONS as usize {
+            self.free.pop_front()
+        } else {
+            None
+        };
+        let index = match reuse {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+                if index >= MAX_REGIONS {
+                    return Err(VerbsError::OutOfResources("the device holds no more memory regions"));
+                }
+                self.slots.push(Slot { generation: self.first_generation, region: None });
+                index
+            }
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.region = Some(Region { memory, pd, access });
+        Ok(((index ^ self.scramble) << 8) | u32::from(slot.generation))
+    }
+
+    /// Makes a key invalid.
+    pub(super) fn remove(&mut self, key: u32) -> Result<(), VerbsError> {
+        let index = (key >> 8) ^ self.scramble;
+        let slot = self.slots.get_mut(index as usize).ok_or(VerbsError::Gone)?;
+        if u32::from(slot.generation) != key & 0xff || slot.region.take().is_none() {
+            return Err(VerbsError::Gone);
+        }
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push_back(index);
+        Ok(())
+    }
+
+    /// Checks an access to `length` bytes.
+    pub(super) fn range(
+        &self,
+        key: u32,
+        pd: PdNumber,
+        address: IoAddress,
+        length: usize,
+        needs: Access,
+    ) -> Result<Range<'_>, Refused> {
+        let slot = self.slots.get(((key >> 8) ^ self.scramble) as usize).ok_or(Refused)?;
+        let region = slot.region.as_ref().ok_or(Refused)?;
+        if u32::from(slot.generation) != key & 0xff || region.pd != pd || !region.access.contains(needs) {
+            return Err(Refused);
+        }
+        let offset = region.memory.offset_of(address, length).map_err(|_| Refused)?;
+        Ok(Range { memory: &region.memory, offset })
+    }
+
+    /// Appends the bytes of an SGE to `out`. An empty one needs no key.
+    pub(super) fn gather(&self, pd: PdNumber, piece: Sge, out: &mut Vec<u8>) -> Result<(), Refused> {
+        if piece.length == 0 {
+            return Ok(());
+        }
+        let range = self.range(piece.lkey.0, pd, piece.address, piece.length as usize, Access::empty())?;
+        append(&range, piece.length as usize, out)
+    }
+
+    /// Writes bytes to an SGE that is exactly as long.
+    pub(super) fn scatter(&self, pd: PdNumber, piece: Sge, bytes: &[u8]) -> Result<(), Refused> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let range = self.range(piece.lkey.0, pd, piece.address, bytes.len(), Access::LOCAL_WRITE)?;
+        range.memory.write(range.offset, bytes).map_err(|_| Refused)
+    }
+}
+
+/// Appends `length` bytes from a checked range.
+pub(super) fn append(range: &Range<'_>, length: usize, out: &mut Vec<u8>) -> Result<(), Refused> {
+    let start = out.len();
+    out.resize(start + length, 0);
+    range.memory.read(range.offset, &mut out[start..]).map_err(|_| {
+        out.truncate(start);
+        Refused
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::Lkey;
+
+    const PD: PdNumber = PdNumber(1);
+
+    fn table() -> Keys {
+        Keys::new(&mut Random::new(Some(5)))
+    }
+
+    #[test]
+    fn each_check_of_an_access_can_fail() {
+        let mut keys = table();
+        let memory = Memory::zeroed(64).unwrap();
+        let key = keys.insert(Arc::clone(&memory), PD, Access::REMOTE_READ).unwrap();
+        let at = |offset| memory.address(offset);
+        assert!(keys.range(key, PD, at(0), 64, Access::REMOTE_READ).is_ok());
+        assert!(keys.range(key, PD, at(1), 64, Access::REMOTE_READ).is_err(), "range");
+        assert!(keys.range(key, PD, at(0), 64, Access::REMOTE_WRITE).is_err(), "right");
+        assert!(keys.range(key, PdNumber(2), at(0), 64, Access::REMOTE_READ).is_err(), "domain");
+        assert!(keys.range(key ^ 1, PD, at(0), 64, Access::REMOTE_READ).is_err(), "generation");
+        assert!(keys.range(key ^ 0x100, PD, at(0), 64, Access::REMOTE_READ).is_err(), "index");
+        let piece = Sge { address: at(0), length: 4, lkey: Lkey(key) };
+        assert!(keys.scatter(PD, piece, &[1; 4]).is_err(), "local write was not granted");
+        let mut out = Vec::new();
+        assert!(keys.gather(PD, piece, &mut out).is_ok());
+        assert_eq!(out, [0; 4]);
+    }
+
+    #[test]
+    fn a_key_does_not_outlive_its_region() {
+        let mut keys = table();
+        let memory = Memory::zeroed(64).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let key = keys.insert(Arc::clone(&memory), PD, Access::empty()).unwrap();
+            assert!(seen.insert(key), "a key came back");
+            keys.remove(key).unwrap();
+            assert!(keys.range(key, PD, memory.address(0), 1, Access::empty()).is_err());
+            assert!(keys.remove(key).is_err());
+        }
+        assert!(keys.slots.len() < 100, "slots are used again");
+    }
+}

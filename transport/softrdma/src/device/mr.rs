@@ -1,0 +1,64 @@
+//! Memory regions.
+#![forbid(unsafe_code)]
+
+use super::core::Core;
+use super::pd::SoftPd;
+use super::signal::lock;
+use super::uses::Hold;
+use std::sync::{Arc, Mutex};
+use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
+
+/// A registration: one key for local and remote work.
+#[derive(Debug)]
+pub(super) struct SoftMr {
+    core: Arc<Core>,
+    key: u32,
+    memory: Arc<Memory>,
+    access: Access,
+    /// `None` once destroyed.
+    pd: Mutex<Option<Hold<SoftPd>>>,
+}
+
+impl SoftMr {
+    pub(super) fn new(
+        core: Arc<Core>,
+        pd: Hold<SoftPd>,
+        memory: Arc<Memory>,
+        access: Access,
+    ) -> Result<Self, VerbsError> {
+        let key = core.card().keys.insert(Arc::clone(&memory), pd.number(), access)?;
+        Ok(Self { core, key, memory, access, pd: Mutex::new(Some(pd)) })
+    }
+}
+
+impl MemoryRegion for SoftMr {
+    fn lkey(&self) -> Lkey {
+        Lkey(self.key)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey(self.key)
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        let hold = lock(&self.pd).take().ok_or(VerbsError::Gone)?;
+        // The card copies under its lock only, so once it is ours no copy is under way.
+        let removed = self.core.card().keys.remove(self.key);
+        drop(hold);
+        removed
+    }
+}
+
+impl Drop for SoftMr {
+    fn drop(&mut self) {
+        let _destroyed_before = self.destroy();
+    }
+}

@@ -1,0 +1,170 @@
+//! How a device is opened.
+//!
+//! Owns the options and the environment variables behind them.
+#![forbid(unsafe_code)]
+
+use crate::link::{FaultPlan, FaultPlanError, Hub, LinkError};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use trunkline_verbs::VerbsError;
+
+/// On which link a device's packets travel.
+#[derive(Debug, Clone, Default)]
+pub enum LinkChoice {
+    /// Unprivileged UDP sockets on port 4791.
+    #[default]
+    Udp,
+    /// A network inside this process.
+    InProcess(Arc<Hub>),
+}
+
+/// How a TGT answers a packet whose SRQ number names nothing in its domain (contract G7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownSrq {
+    /// NAK 0x64, invalid RD request; the TGT goes to ERR.
+    #[default]
+    Nak64,
+    /// NAK 0x62, remote access error; the TGT goes to ERR.
+    Nak62,
+    /// The packet is dropped; the peer runs out of retries.
+    Drop,
+}
+
+/// How a device is opened. The default is an unconfigured device.
+#[derive(Debug, Clone, Default)]
+pub struct SoftOptions {
+    /// The GID table, in this order; empty: the addresses of the interfaces that are up.
+    pub addresses: Vec<IpAddr>,
+    /// The link.
+    pub link: LinkChoice,
+    /// Faults to put on it.
+    pub faults: Option<FaultPlan>,
+    /// Where to capture its packets.
+    pub capture: Option<PathBuf>,
+    /// Policy for unknown SRQs.
+    pub unknown_srq: UnknownSrq,
+    /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
+    pub seed: Option<u64>,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// `TRUNKLINE_ADDRESS` is wrong.
+    #[error("TRUNKLINE_ADDRESS: {0:?} is no IP address; give a list such as 10.0.0.1,fd00::1")]
+    BadAddress(String),
+    /// `TRUNKLINE_FAULTS` is wrong.
+    #[error(transparent)]
+    BadFaults(#[from] FaultPlanError),
+    /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
+    #[error("TRUNKLINE_UNKNOWN_SRQ: {0:?} is none of nak64, nak62, drop")]
+    BadUnknownSrq(String),
+    /// An address was named that the host does not have.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The capture file cannot be written.
+    #[error("cannot write the capture {path:?}: {source}")]
+    Capture {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The host has no address that packets could have.
+    #[error("no interface of this host is up with an IP address, not even the loopback")]
+    NoAddress,
+    /// The operating system refused something.
+    #[error("cannot {doing}: {source}")]
+    Os {
+        /// What was tried.
+        doing: &'static str,
+        /// What it answered.
+        source: std::io::Error,
+    },
+}
+
+impl From<OpenError> for VerbsError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::BadAddress(_) => {
+                Self::Invalid("TRUNKLINE_ADDRESS holds something that is no IP address")
+            }
+            OpenError::BadFaults(_) => Self::Invalid("TRUNKLINE_FAULTS cannot be read"),
+            OpenError::BadUnknownSrq(_) => {
+                Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
+            }
+            OpenError::Link(error) => error.into(),
+            OpenError::Capture { source, .. } | OpenError::Os { source, .. } => source.into(),
+            OpenError::NoAddress => Self::AddressNotAvailable("no interface of this host is up"),
+        }
+    }
+}
+
+impl SoftOptions {
+    /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
+    /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file),
+    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`).
+    ///
+    /// # Errors
+    /// A variable that is set and cannot be understood.
+    pub fn from_env() -> Result<Self, OpenError> {
+        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, OpenError> {
+        let mut options = Self::default();
+        for part in variable("TRUNKLINE_ADDRESS").unwrap_or_default().split(',') {
+            let part = part.trim();
+            if !part.is_empty() {
+                options.addresses.push(part.parse().map_err(|_| OpenError::BadAddress(part.to_owned()))?);
+            }
+        }
+        if let Some(text) = variable("TRUNKLINE_FAULTS") {
+            options.faults = Some(text.parse()?);
+        }
+        options.capture = variable("TRUNKLINE_PCAP").map(PathBuf::from);
+        options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
+            None | Some("nak64") => UnknownSrq::Nak64,
+            Some("nak62") => UnknownSrq::Nak62,
+            Some("drop") => UnknownSrq::Drop,
+            Some(other) => return Err(OpenError::BadUnknownSrq(other.to_owned())),
+        };
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<SoftOptions, OpenError> {
+        SoftOptions::from_lookup(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_is_read() {
+        let options = read(&[
+            ("TRUNKLINE_ADDRESS", "127.0.0.9, fd00::1"),
+            ("TRUNKLINE_FAULTS", "drop=0.5,seed=7"),
+            ("TRUNKLINE_PCAP", "/tmp/x.pcap"),
+            ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
+        ])
+        .unwrap();
+        assert_eq!(options.addresses, ["127.0.0.9".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
+        assert_eq!(options.faults, Some("drop=0.5,seed=7".parse().unwrap()));
+        assert_eq!(options.capture, Some(PathBuf::from("/tmp/x.pcap")));
+        assert_eq!(options.unknown_srq, UnknownSrq::Drop);
+        assert!(read(&[]).unwrap().addresses.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused() {
+        assert!(matches!(read(&[("TRUNKLINE_ADDRESS", "localhost")]), Err(OpenError::BadAddress(_))));
+        assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
+        assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
+    }
+}

@@ -1,0 +1,57 @@
+//! Protection domains.
+#![forbid(unsafe_code)]
+
+use super::core::Core;
+use super::keys::PdNumber;
+use super::mr::SoftMr;
+use super::uses::{Hold, Used, Uses};
+use std::sync::{Arc, Weak};
+use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, VerbsError};
+
+/// A protection domain: a number that regions and queues share.
+#[derive(Debug)]
+pub(super) struct SoftPd {
+    core: Arc<Core>,
+    number: PdNumber,
+    uses: Uses,
+    /// Regions lean on their domain, so it needs itself as an `Arc`.
+    this: Weak<Self>,
+}
+
+impl SoftPd {
+    pub(super) fn new(core: Arc<Core>, number: PdNumber) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self { core, number, uses: Uses::default(), this: Weak::clone(this) })
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> PdNumber {
+        self.number
+    }
+
+    /// The device it belongs to.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Used for SoftPd {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl ProtectionDomain for SoftPd {
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+            && !access.contains(Access::LOCAL_WRITE)
+        {
+            return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
+        }
+        let hold = Hold::on(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), hold, memory, access)?))
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.uses.retire("a memory region, an SRQ or a QP belongs to this protection domain")
+    }
+}

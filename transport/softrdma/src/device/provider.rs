@@ -1,0 +1,37 @@
+//! The provider: the list of devices that a program chooses from.
+#![forbid(unsafe_code)]
+
+use super::gid_table::GidTable;
+use super::options::SoftOptions;
+use super::soft_device::{DEVICE_NAME, SoftDevice};
+use std::sync::Arc;
+use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
+
+/// The software provider. It has one device, `trunkline0`, configured by the environment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SoftProvider;
+
+impl Provider for SoftProvider {
+    fn name(&self) -> &'static str {
+        "softrdma"
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
+        let options = SoftOptions::from_env()?;
+        let first = match options.addresses.first() {
+            Some(first) => Some(*first),
+            None => GidTable::of_host()?.addresses().first().copied(),
+        };
+        Ok(vec![DeviceInfo { name: DEVICE_NAME.to_owned(), guid: SoftDevice::guid_of(first) }])
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {
+        if name != DEVICE_NAME {
+            return Err(VerbsError::NoDevice);
+        }
+        let options = SoftOptions::from_env()?;
+        let device =
+            SoftDevice::open(options).inspect_err(|error| tracing::error!(%error, "cannot open {name}"))?;
+        Ok(device)
+    }
+}

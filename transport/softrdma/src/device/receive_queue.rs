@@ -1,0 +1,170 @@
+//! Posted receives.
+//!
+//! Owns the requests of one SRQ or of one RC receive queue, in a ring that was allocated when
+//! the queue was made. The card takes one for each message. It never allocates per request.
+#![forbid(unsafe_code)]
+
+use super::keys::{Keys, PdNumber, Refused};
+use trunkline_verbs::{ReceiveRequest, Sge, VerbsError};
+
+/// A ring of receives.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    requests: Vec<(u64, usize)>,
+    /// `stride` entries per request.
+    sges: Vec<Sge>,
+    stride: usize,
+    head: usize,
+    length: usize,
+}
+
+/// A receive that a message has taken. Kept by the QP and used again for its next message.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// The program's number.
+    pub(super) wr_id: u64,
+    sges: Vec<Sge>,
+    bytes: u64,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(max_wr: u32, max_sge: u32) -> Self {
+        let (slots, stride) = (max_wr as usize, max_sge as usize);
+        Self {
+            requests: vec![(0, 0); slots],
+            sges: vec![Sge::default(); slots * stride],
+            stride,
+            head: 0,
+            length: 0,
+        }
+    }
+
+    /// Requests posted.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Requests it can hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// SGEs per request.
+    pub(super) fn max_sge(&self) -> usize {
+        self.stride
+    }
+
+    /// Adds a request.
+    pub(super) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<(), VerbsError> {
+        if request.scatter.len() > self.stride {
+            return Err(VerbsError::Invalid("more SGEs than the receive queue was made for"));
+        }
+        if self.length == self.requests.len() {
+            return Err(VerbsError::OutOfResources("the receive queue is full"));
+        }
+        let slot = (self.head + self.length) % self.requests.len();
+        self.requests[slot] = (request.wr_id, request.scatter.len());
+        self.sges[slot * self.stride..][..request.scatter.len()].copy_from_slice(request.scatter);
+        self.length += 1;
+        Ok(())
+    }
+
+    /// Moves the oldest request into `taken`; answers whether there was one.
+    pub(super) fn take(&mut self, taken: &mut Taken) -> bool {
+        if self.length == 0 {
+            return false;
+        }
+        let (wr_id, count) = self.requests[self.head];
+        taken.wr_id = wr_id;
+        taken.sges.clear();
+        taken.sges.extend_from_slice(&self.sges[self.head * self.stride..][..count]);
+        taken.bytes = taken.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        self.head = (self.head + 1) % self.requests.len();
+        self.length -= 1;
+        true
+    }
+
+    /// Forgets all requests.
+    pub(super) fn clear(&mut self) {
+        self.length = 0;
+    }
+}
+
+impl Taken {
+    /// Bytes that fit.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes a part of a message; the caller has checked that it fits.
+    pub(super) fn scatter(
+        &self,
+        keys: &Keys,
+        pd: PdNumber,
+        offset: u32,
+        mut payload: &[u8],
+    ) -> Result<(), Refused> {
+        let mut skip = offset;
+        for sge in &self.sges {
+            if payload.is_empty() {
+                break;
+            }
+            if skip >= sge.length {
+                skip -= sge.length;
+                continue;
+            }
+            let room = (sge.length - skip) as usize;
+            let (now, later) = payload.split_at(room.min(payload.len()));
+            keys.scatter(pd, Sge { address: sge.address.plus(u64::from(skip)), ..*sge }, now)?;
+            payload = later;
+            skip = 0;
+        }
+        if payload.is_empty() { Ok(()) } else { Err(Refused) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::*;
+    use std::sync::Arc;
+    use trunkline_verbs::{Access, Lkey, Memory};
+
+    #[test]
+    fn requests_leave_in_the_order_they_came() {
+        let mut queue = ReceiveQueue::new(2, 1);
+        let mut taken = Taken::default();
+        assert!(!queue.take(&mut taken));
+        for round in 0..5 {
+            queue.post(&ReceiveRequest { wr_id: round, scatter: &[] }).unwrap();
+            queue.post(&ReceiveRequest { wr_id: round + 100, scatter: &[Sge::default()] }).unwrap();
+            assert!(queue.post(&ReceiveRequest { wr_id: 9, scatter: &[] }).is_err(), "full");
+            assert!(queue.take(&mut taken));
+            assert_eq!(taken.wr_id, round);
+            assert!(queue.take(&mut taken));
+            assert_eq!(taken.wr_id, round + 100);
+        }
+        let two = [Sge::default(); 2];
+        assert!(queue.post(&ReceiveRequest { wr_id: 9, scatter: &two }).is_err(), "too many SGEs");
+    }
+
+    #[test]
+    fn a_message_is_spread_over_the_list() {
+        let memory = Memory::zeroed(16).unwrap();
+        let mut keys = Keys::new(&mut Random::new(Some(1)));
+        let key = keys.insert(Arc::clone(&memory), PdNumber(1), Access::LOCAL_WRITE).unwrap();
+        let piece = |offset, length| Sge { address: memory.address(offset), length, lkey: Lkey(key) };
+        let mut queue = ReceiveQueue::new(1, 3);
+        let scatter = [piece(8, 3), piece(0, 0), piece(0, 4)];
+        queue.post(&ReceiveRequest { wr_id: 1, scatter: &scatter }).unwrap();
+        let mut taken = Taken::default();
+        assert!(queue.take(&mut taken));
+        assert_eq!(taken.bytes(), 7);
+        taken.scatter(&keys, PdNumber(1), 0, b"ab").unwrap();
+        taken.scatter(&keys, PdNumber(1), 2, b"cdefg").unwrap();
+        assert!(taken.scatter(&keys, PdNumber(1), 7, b"h").is_err());
+        let mut out = [0; 16];
+        memory.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"defg\0\0\0\0abc\0\0\0\0\0");
+    }
+}

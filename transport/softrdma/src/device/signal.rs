@@ -1,0 +1,114 @@
+//! A queue of events with a descriptor that is readable while the queue holds any.
+//!
+//! Owns the queue and its eventfd. Completion channels, connection channels and the device's
+//! asynchronous events are each one of these. It must never grow without bound: what does not
+//! fit is refused and its owner counts it.
+#![forbid(unsafe_code)]
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use trunkline_verbs::VerbsError;
+
+/// Events and their descriptor.
+#[derive(Debug)]
+pub(super) struct Signal<T> {
+    events: Mutex<VecDeque<T>>,
+    fd: EventFd,
+    bound: usize,
+}
+
+/// A non-blocking eventfd that starts at 0.
+pub(super) fn event_fd() -> io::Result<EventFd> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(io::Error::from)
+}
+
+/// Locks, whatever happened to an earlier holder: what is behind these locks is whole between
+/// any two statements.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Signal<T> {
+    /// An empty queue for at most `bound` events.
+    pub(super) fn new(bound: usize) -> Result<Self, VerbsError> {
+        Ok(Self { events: Mutex::new(VecDeque::new()), fd: event_fd()?, bound })
+    }
+
+    /// Adds an event; gives it back when the queue is full.
+    pub(super) fn push(&self, event: T) -> Result<(), T> {
+        let mut events = lock(&self.events);
+        if events.len() >= self.bound {
+            return Err(event);
+        }
+        events.push_back(event);
+        if events.len() == 1 {
+            // Fails only when the counter is full, and then the descriptor is readable anyway.
+            let _full = self.fd.write(1);
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn pop(&self) -> Option<T> {
+        let mut events = lock(&self.events);
+        let event = events.pop_front();
+        if event.is_some() && events.is_empty() {
+            let _empty = self.fd.read();
+        }
+        event
+    }
+
+    /// Takes out what `wanted` picks, in order.
+    pub(super) fn extract(&self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut events = lock(&self.events);
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let (out, rest): (Vec<T>, VecDeque<T>) = {
+            let mut out = Vec::new();
+            let mut rest = VecDeque::new();
+            for event in events.drain(..) {
+                if wanted(&event) {
+                    out.push(event);
+                } else {
+                    rest.push_back(event);
+                }
+            }
+            (out, rest)
+        };
+        *events = rest;
+        if events.is_empty() {
+            let _empty = self.fd.read();
+        }
+        out
+    }
+}
+
+impl<T> AsFd for Signal<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_counts_only_while_there_are_events() {
+        let signal = Signal::new(2).unwrap();
+        assert!(signal.fd.read().is_err());
+        signal.push(1).unwrap();
+        signal.push(2).unwrap();
+        assert_eq!(signal.push(3), Err(3));
+        assert_eq!(signal.pop(), Some(1));
+        assert_eq!(signal.extract(|event| *event == 2), [2]);
+        assert_eq!(signal.pop(), None);
+        assert!(signal.fd.read().is_err(), "drained with the last event");
+        signal.push(4).unwrap();
+        assert!(signal.fd.read().is_ok());
+    }
+}

@@ -1,0 +1,373 @@
+//! The opened device: where all its objects come from.
+//!
+//! Owns the checks of what objects are made with; the objects themselves do the rest.
+#![forbid(unsafe_code)]
+
+use super::async_events::AsyncEvents;
+use super::card::{Card, CardInit, MAX_RD_ATOMIC, QpParts, ReceiveSide};
+use super::channel::SoftCompletionChannel;
+use super::cm_channel::SoftCmChannel;
+use super::cm_id::{SoftCmId, own_channel};
+use super::core::Core;
+use super::cq::SoftCq;
+use super::gid_table::GidTable;
+use super::guid::node_guid;
+use super::keys::MAX_REGIONS;
+use super::options::{LinkChoice, OpenError, SoftOptions};
+use super::pd::SoftPd;
+use super::qp::{QpHolds, SoftQp};
+use super::random::Random;
+use super::receive_queue::ReceiveQueue;
+use super::srq::SoftSrq;
+use super::uses::Hold;
+use super::xrcd::SoftXrcd;
+use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
+use std::any::Any;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use trunkline_verbs::{
+    AsyncEvent, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit,
+    Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry, PortAttributes,
+    PortSpace, PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
+    SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+};
+
+/// The name of the one device there is.
+pub(super) const DEVICE_NAME: &str = "trunkline0";
+
+const MAX_WR: u32 = 32_768;
+const MAX_SGE: u32 = 32;
+const MAX_CQE: u32 = 1 << 22;
+const MAX_INLINE: u32 = 1024;
+const MAX_MESSAGE: u32 = 1 << 30;
+/// Receives of an RC QP that asked for none.
+const LEAST_RECEIVES: u32 = 1;
+
+/// The software RDMA device, opened.
+#[derive(Debug)]
+pub struct SoftDevice {
+    core: Arc<Core>,
+    attributes: DeviceAttributes,
+    port: PortAttributes,
+}
+
+impl SoftDevice {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`OpenError`] with cause and remedy.
+    pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
+        let os = |doing| move |source| OpenError::Os { doing, source };
+        let link = make_link(&options)?;
+        let gids = if options.addresses.is_empty() {
+            GidTable::of_host().map_err(os("list the interfaces"))?
+        } else {
+            for address in &options.addresses {
+                link.mtu(*address)?;
+            }
+            GidTable::named(options.addresses)
+        };
+        let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
+        let guid = node_guid(Some(first));
+        let link_name = link.name().to_owned();
+        let events = AsyncEvents::new().map_err(|error| OpenError::Os {
+            doing: "make an eventfd",
+            source: std::io::Error::from_raw_os_error(error.errno()),
+        })?;
+        let events = Arc::new(events);
+        let card = Card::new(CardInit {
+            link,
+            gids,
+            events: Arc::clone(&events),
+            unknown_srq: options.unknown_srq,
+            random: Random::new(options.seed),
+            guid,
+        });
+        let mtu = card.mtu_of(first);
+        let core = Core::start(card, events).map_err(os("start the card's background thread"))?;
+        let port = PortAttributes {
+            state: PortState::Active,
+            max_mtu: trunkline_verbs::Mtu::Mtu4096,
+            active_mtu: mtu,
+            max_message_bytes: MAX_MESSAGE,
+            gid_table_length: 256,
+        };
+        Ok(Arc::new(Self { core, attributes: limits(link_name, guid), port }))
+    }
+
+    /// The GUID that a device with this first address has.
+    pub(super) fn guid_of(address: Option<IpAddr>) -> u64 {
+        node_guid(address)
+    }
+
+    fn own_pd(&self, pd: Arc<dyn ProtectionDomain>) -> Result<Hold<SoftPd>, VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = pd;
+        let pd = any.downcast::<SoftPd>().ok().filter(|pd| Arc::ptr_eq(pd.core(), &self.core));
+        Hold::on(pd.ok_or(VerbsError::Invalid("the protection domain belongs to another device"))?)
+    }
+
+    fn own_cq(&self, cq: Arc<dyn CompletionQueue>) -> Result<Hold<SoftCq>, VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = cq;
+        let cq = any.downcast::<SoftCq>().ok().filter(|cq| Arc::ptr_eq(cq.core(), &self.core));
+        Hold::on(cq.ok_or(VerbsError::Invalid("the CQ belongs to another device"))?)
+    }
+
+    fn own_srq(&self, srq: Arc<dyn SharedReceiveQueue>) -> Result<Hold<SoftSrq>, VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = srq;
+        let srq = any.downcast::<SoftSrq>().ok().filter(|srq| Arc::ptr_eq(srq.core(), &self.core));
+        Hold::on(srq.ok_or(VerbsError::Invalid("the SRQ belongs to another device"))?)
+    }
+
+    fn own_xrcd(&self, xrcd: Arc<dyn XrcDomain>) -> Result<Hold<SoftXrcd>, VerbsError> {
+        let any: Arc<dyn Any + Send + Sync> = xrcd;
+        let xrcd = any.downcast::<SoftXrcd>().ok().filter(|xrcd| Arc::ptr_eq(xrcd.core(), &self.core));
+        Hold::on(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
+    }
+
+    /// Sorts what a QP is made with by its type (contract C1, C11, C12).
+    fn qp_parts(&self, init: QpInit) -> Result<(QpHolds, QpParts), VerbsError> {
+        let mut holds = QpHolds::default();
+        let needs = VerbsError::Invalid;
+        let mut parts = QpParts {
+            qp_type: init.qp_type,
+            pd: None,
+            send_cq: None,
+            receive: ReceiveSide::None,
+            capacities: capacities(&init)?,
+            signal_all: init.signal_all,
+        };
+        if init.qp_type == QpType::XrcTgt {
+            if let Some(srq) = init.srq {
+                // contract C12: an XRC one is let pass and forgotten.
+                if !self.own_srq(srq)?.is_xrc() {
+                    return Err(needs("a TGT takes receives from XRC SRQs only"));
+                }
+            }
+            let xrcd = self.own_xrcd(init.xrcd.ok_or(needs("a TGT needs an XRC domain"))?)?;
+            parts.receive = ReceiveSide::Xrc { domain: xrcd.domain()? };
+            holds.xrcd = Some(xrcd);
+            return Ok((holds, parts));
+        }
+        if init.xrcd.is_some() {
+            return Err(needs("only a TGT has an XRC domain"));
+        }
+        let pd = self.own_pd(init.pd.ok_or(needs("the QP needs a protection domain"))?)?;
+        let send_cq = self.own_cq(init.send_cq.ok_or(needs("the QP needs a send CQ"))?)?;
+        parts.pd = Some(pd.number());
+        parts.send_cq = Some(Arc::clone(send_cq.ring()));
+        holds.pd = Some(pd);
+        holds.send_cq = Some(send_cq);
+        if init.qp_type == QpType::XrcIni {
+            if init.srq.is_some() {
+                return Err(needs("an INI has no SRQ"));
+            }
+            return Ok((holds, parts));
+        }
+        let receive_cq = self.own_cq(init.receive_cq.ok_or(needs("an RC QP needs a receive CQ"))?)?;
+        let cq = Arc::clone(receive_cq.ring());
+        holds.receive_cq = Some(receive_cq);
+        parts.receive = match init.srq {
+            Some(srq) => {
+                let srq = self.own_srq(srq)?;
+                if srq.is_xrc() {
+                    return Err(needs("an RC QP takes receives from a basic SRQ only"));
+                }
+                let number = srq.card_number();
+                holds.srq = Some(srq);
+                ReceiveSide::Basic { srq: number, cq }
+            }
+            None => {
+                let queue =
+                    ReceiveQueue::new(parts.capacities.max_receive_wr, parts.capacities.max_receive_sge);
+                ReceiveSide::Own { queue, cq }
+            }
+        };
+        Ok((holds, parts))
+    }
+}
+
+fn make_link(options: &SoftOptions) -> Result<Box<dyn Link>, OpenError> {
+    let mut link: Box<dyn Link> = match &options.link {
+        LinkChoice::Udp => Box::new(UdpLink::new()),
+        LinkChoice::InProcess(hub) => Box::new(
+            hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
+        ),
+    };
+    if let Some(path) = &options.capture {
+        link = Box::new(
+            CapturedLink::open(link, path)
+                .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
+        );
+    }
+    if let Some(plan) = options.faults {
+        link = Box::new(FaultyLink::new(link, plan));
+    }
+    Ok(link)
+}
+
+fn limits(link: String, guid: u64) -> DeviceAttributes {
+    DeviceAttributes {
+        name: DEVICE_NAME.to_owned(),
+        link,
+        guid,
+        capabilities: DeviceCapabilities::XRC | DeviceCapabilities::ATOMICS,
+        max_qp: 1 << 16,
+        max_qp_wr: MAX_WR,
+        max_sge: MAX_SGE,
+        max_cq: 1 << 16,
+        max_cqe: MAX_CQE,
+        max_mr: MAX_REGIONS,
+        max_mr_size: 1 << 40,
+        max_srq: 1 << 16,
+        max_srq_wr: MAX_WR,
+        max_srq_sge: MAX_SGE,
+        max_dest_rd_atomic: MAX_RD_ATOMIC,
+        max_rd_atomic: MAX_RD_ATOMIC,
+        max_inline_data: MAX_INLINE,
+        ports: 1,
+    }
+}
+
+/// The sizes that a QP gets; those that mean nothing for its type are 0 (contract C2).
+fn capacities(init: &QpInit) -> Result<QueueCapacities, VerbsError> {
+    let asked = init.capacities;
+    let sends = init.qp_type != QpType::XrcTgt;
+    let receives = init.qp_type == QpType::Rc && init.srq.is_none();
+    let too_many = (sends && (asked.max_send_wr > MAX_WR || asked.max_send_sge > MAX_SGE))
+        || (receives && (asked.max_receive_wr > MAX_WR || asked.max_receive_sge > MAX_SGE))
+        || (sends && asked.max_inline_data > MAX_INLINE);
+    if too_many {
+        return Err(VerbsError::Invalid("a queue size is above the device's limit"));
+    }
+    let when = |condition: bool, value: u32| if condition { value } else { 0 };
+    Ok(QueueCapacities {
+        max_send_wr: when(sends, asked.max_send_wr.max(1)),
+        max_send_sge: when(sends, asked.max_send_sge.max(1)),
+        max_inline_data: when(sends, asked.max_inline_data),
+        max_receive_wr: when(receives, asked.max_receive_wr.max(LEAST_RECEIVES)),
+        max_receive_sge: when(receives, asked.max_receive_sge.max(1)),
+    })
+}
+
+impl Device for SoftDevice {
+    fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        if port == 1 { Ok(self.port) } else { Err(VerbsError::Invalid("the device has port 1 only")) }
+    }
+
+    fn gid_table(&self) -> Vec<GidEntry> {
+        self.core.card().gids().entries()
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        Ok(SoftPd::new(Arc::clone(&self.core), self.core.new_pd()?))
+    }
+
+    fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        Ok(Arc::new(SoftCompletionChannel::new()?))
+    }
+
+    fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        if init.capacity_cqe == 0 || init.capacity_cqe > MAX_CQE {
+            return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
+        }
+        let channel = match init.channel {
+            Some(channel) => {
+                let any: Arc<dyn Any + Send + Sync> = channel;
+                let own = any.downcast::<SoftCompletionChannel>();
+                Some(own.map_err(|_| VerbsError::Invalid("the completion channel is another provider's"))?)
+            }
+            None => None,
+        };
+        let core = Arc::clone(&self.core);
+        Ok(Arc::new(SoftCq::new(core, init.capacity_cqe, channel.as_deref(), init.context)))
+    }
+
+    fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        flags: XrcdFlags,
+    ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+        let domain = self.core.domains.open(file, flags)?;
+        Ok(Arc::new(SoftXrcd::new(Arc::clone(&self.core), domain)))
+    }
+
+    fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        if init.max_wr == 0 || init.max_wr > MAX_WR || init.max_sge > MAX_SGE {
+            return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
+        }
+        let pd = self.own_pd(init.pd)?;
+        let xrc = match init.kind {
+            SrqKind::Basic => None,
+            SrqKind::Xrc { xrcd, cq } => Some((self.own_xrcd(xrcd)?, self.own_cq(cq)?)),
+        };
+        let queue = ReceiveQueue::new(init.max_wr, init.max_sge.max(1));
+        Ok(Arc::new(SoftSrq::new(Arc::clone(&self.core), pd, xrc, queue, init.context)?))
+    }
+
+    fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let qp_type = init.qp_type;
+        let (holds, parts) = self.qp_parts(init)?;
+        let capacities = parts.capacities;
+        let number = self.core.card().create_qp(parts)?;
+        Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), number, qp_type, capacities, holds)))
+    }
+
+    fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
+        let domain = xrcd.domain()?;
+        self.core.card().open_tgt(number, &domain)?;
+        let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
+        let core = Arc::clone(&self.core);
+        Ok(Arc::new(SoftQp::new(core, number, QpType::XrcTgt, QueueCapacities::default(), holds)))
+    }
+
+    fn connection_manager(&self) -> &dyn ConnectionManager {
+        self
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.core.events.next()
+    }
+
+    fn async_event_fd(&self) -> BorrowedFd<'_> {
+        self.core.events.as_fd()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.core.card().counters()
+    }
+}
+
+impl ConnectionManager for SoftDevice {
+    fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
+        Ok(SoftCmChannel::new(Arc::clone(&self.core))?)
+    }
+
+    fn create_endpoint(
+        &self,
+        request: &EndpointRequest,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        let fits = matches!(
+            (request.side, request.qp_type),
+            (_, QpType::Rc)
+                | (EndpointSide::Active { .. }, QpType::XrcIni)
+                | (EndpointSide::Passive { .. }, QpType::XrcTgt)
+        );
+        if !fits {
+            return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
+        }
+        if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
+            return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
+        }
+        let channel = own_channel(&self.core, channel)?;
+        let queue = Arc::clone(channel.queue());
+        let number = self.core.act(|card, _| card.create_endpoint(request, queue))?;
+        Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
+    }
+}

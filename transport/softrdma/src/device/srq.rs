@@ -1,0 +1,114 @@
+//! Shared receive queues, as programs hold them.
+#![forbid(unsafe_code)]
+
+use super::card::XrcSide;
+use super::core::Core;
+use super::cq::SoftCq;
+use super::pd::SoftPd;
+use super::receive_queue::ReceiveQueue;
+use super::signal::lock;
+use super::uses::{Hold, Used, Uses};
+use super::xrcd::SoftXrcd;
+use std::sync::{Arc, Mutex};
+use trunkline_verbs::{PostError, ReceiveRequest, SharedReceiveQueue, SrqAttributes, SrqNumber, VerbsError};
+
+/// What an SRQ leans on (contract D2).
+#[derive(Debug)]
+struct Parts {
+    _pd: Hold<SoftPd>,
+    _xrc: Option<(Hold<SoftXrcd>, Hold<SoftCq>)>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct SoftSrq {
+    core: Arc<Core>,
+    number: u32,
+    is_xrc: bool,
+    uses: Uses,
+    /// `None` once destroyed.
+    parts: Mutex<Option<Parts>>,
+}
+
+impl SoftSrq {
+    /// Makes one; with a domain and a CQ it is an XRC SRQ.
+    pub(super) fn new(
+        core: Arc<Core>,
+        pd: Hold<SoftPd>,
+        xrc: Option<(Hold<SoftXrcd>, Hold<SoftCq>)>,
+        queue: ReceiveQueue,
+        context: u64,
+    ) -> Result<Self, VerbsError> {
+        let side = match &xrc {
+            Some((xrcd, cq)) => Some(XrcSide { domain: xrcd.domain()?, cq: Arc::clone(cq.ring()) }),
+            None => None,
+        };
+        let is_xrc = side.is_some();
+        let number = core.card().create_srq(queue, pd.number(), side, context)?;
+        let parts = Mutex::new(Some(Parts { _pd: pd, _xrc: xrc }));
+        Ok(Self { core, number, is_xrc, uses: Uses::default(), parts })
+    }
+
+    /// Its number on the card; a basic one has one too.
+    pub(super) fn card_number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether it is reached through TGTs.
+    pub(super) fn is_xrc(&self) -> bool {
+        self.is_xrc
+    }
+
+    /// The device it belongs to.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn remove(&self) {
+        let parts = lock(&self.parts).take();
+        self.core.card().destroy_srq(self.number);
+        drop(parts);
+    }
+}
+
+impl Used for SoftSrq {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl SharedReceiveQueue for SoftSrq {
+    fn number(&self) -> Result<SrqNumber, VerbsError> {
+        if self.is_xrc {
+            Ok(SrqNumber::new(self.number))
+        } else {
+            Err(VerbsError::Invalid("a basic SRQ has no number that a peer could name"))
+        }
+    }
+
+    fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        self.core.card().post_srq(self.number, requests)
+    }
+
+    fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        self.core.card().query_srq(self.number)
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<(), VerbsError> {
+        self.core.card().arm_srq(self.number, limit)
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.uses.retire("a QP takes its receives from this SRQ")?;
+        self.remove();
+        Ok(())
+    }
+}
+
+impl Drop for SoftSrq {
+    fn drop(&mut self) {
+        if !self.uses.retire_at_drop() {
+            self.remove();
+        }
+    }
+}

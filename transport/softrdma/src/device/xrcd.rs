@@ -1,0 +1,51 @@
+//! Handles on XRC domains.
+//!
+//! Owns one open of a domain. SRQs and TGT handles lean on the handle they were made with
+//! (contract A11).
+#![forbid(unsafe_code)]
+
+use super::core::Core;
+use super::domain_table::Domain;
+use super::signal::lock;
+use super::uses::{Used, Uses};
+use std::sync::{Arc, Mutex};
+use trunkline_verbs::{VerbsError, XrcDomain};
+
+/// A handle on an XRC domain.
+#[derive(Debug)]
+pub(super) struct SoftXrcd {
+    core: Arc<Core>,
+    /// `None` once closed.
+    domain: Mutex<Option<Arc<Domain>>>,
+    uses: Uses,
+}
+
+impl SoftXrcd {
+    pub(super) fn new(core: Arc<Core>, domain: Arc<Domain>) -> Self {
+        Self { core, domain: Mutex::new(Some(domain)), uses: Uses::default() }
+    }
+
+    /// The domain.
+    pub(super) fn domain(&self) -> Result<Arc<Domain>, VerbsError> {
+        lock(&self.domain).clone().ok_or(VerbsError::Gone)
+    }
+
+    /// The device it belongs to.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Used for SoftXrcd {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl XrcDomain for SoftXrcd {
+    fn close(&self) -> Result<(), VerbsError> {
+        self.uses.retire("an SRQ or a TGT handle was made with this XRC domain handle")?;
+        *lock(&self.domain) = None;
+        Ok(())
+    }
+}

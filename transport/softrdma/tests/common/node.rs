@@ -1,0 +1,179 @@
+//! A device with what a small XRC test needs.
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_verbs::{
+    Access, AddressVector, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Gid, Memory,
+    MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpState, QpType, QueueCapacities, QueuePair,
+    ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
+    SrqInit, SrqKind, XrcDomain, XrcdFlags,
+};
+
+/// How long anything may take on a loaded machine.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+/// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
+pub(crate) struct Node {
+    pub(crate) device: Arc<SoftDevice>,
+    pub(crate) address: IpAddr,
+    pub(crate) pd: Arc<dyn ProtectionDomain>,
+    pub(crate) channel: Arc<dyn CompletionChannel>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+    pub(crate) xrcd: Arc<dyn XrcDomain>,
+    pub(crate) srq: Arc<dyn SharedReceiveQueue>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) region: Arc<dyn MemoryRegion>,
+}
+
+impl Node {
+    pub(crate) fn open(options: SoftOptions, memory_bytes: usize) -> Self {
+        let address = options.addresses[0];
+        let device = SoftDevice::open(options).expect("the device opens");
+        let pd = device.alloc_pd().unwrap();
+        let channel = device.create_completion_channel().unwrap();
+        let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+        let cq = device.create_cq(init).unwrap();
+        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+        let srq = device
+            .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 })
+            .unwrap();
+        let memory = Memory::zeroed(memory_bytes).unwrap();
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let region = pd.register(Arc::clone(&memory), rights).unwrap();
+        Self { device, address, pd, channel, cq, xrcd, srq, memory, region }
+    }
+
+    pub(crate) fn qp(&self, qp_type: QpType) -> Arc<dyn QueuePair> {
+        let mut init = QpInit::new(qp_type);
+        if qp_type == QpType::XrcTgt {
+            init.xrcd = Some(Arc::clone(&self.xrcd));
+        } else {
+            init.pd = Some(Arc::clone(&self.pd));
+            init.send_cq = Some(Arc::clone(&self.cq));
+            init.capacities = QueueCapacities {
+                max_send_wr: 256,
+                max_send_sge: 2,
+                max_inline_data: 64,
+                ..QueueCapacities::default()
+            };
+        }
+        self.device.create_qp(init).unwrap()
+    }
+
+    pub(crate) fn sge(&self, offset: usize, length: u32) -> Sge {
+        Sge { address: self.memory.address(offset), length, lkey: self.region.lkey() }
+    }
+
+    pub(crate) fn remote(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
+    }
+
+    pub(crate) fn receive(&self, wr_id: u64, offset: usize, length: u32) {
+        let scatter = [self.sge(offset, length)];
+        self.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &scatter }]).unwrap();
+    }
+
+    /// Polls until a completion comes.
+    pub(crate) fn completion(&self) -> Completion {
+        let until = Instant::now() + BOUND;
+        let mut one = [Completion::default()];
+        while self.cq.poll(&mut one) == 0 {
+            assert!(Instant::now() < until, "no completion: {:#?}", self.device.counters());
+            std::thread::yield_now();
+        }
+        one[0]
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let all = self.device.counters();
+        all.iter()
+            .find(|counter| counter.name == name)
+            .map(|counter| counter.value)
+            .expect("the counter exists")
+    }
+}
+
+/// Waits until a descriptor is readable.
+pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
+    let mut poll = Poll::new().unwrap();
+    let raw = fd.as_fd().as_raw_fd();
+    poll.registry().register(&mut SourceFd(&raw), Token(0), Interest::READABLE).unwrap();
+    let mut events = Events::with_capacity(1);
+    poll.poll(&mut events, Some(BOUND)).unwrap();
+    assert!(!events.is_empty(), "the descriptor never became readable");
+}
+
+/// Connects an INI at `near` to a TGT at `far` without the connection manager.
+pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
+    let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
+    bring_up(&*ini, far, &*tgt);
+    bring_up(&*tgt, near, &*ini);
+    (ini, tgt)
+}
+
+pub(crate) fn bring_up(qp: &dyn QueuePair, peer: &Node, peer_qp: &dyn QueuePair) {
+    let vector = AddressVector {
+        source_gid_index: 0,
+        destination: Gid::from(peer.address),
+        port: 1,
+        flow_label: 0,
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let init = QpModify {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC),
+        ..QpModify::default()
+    };
+    let rtr = QpModify {
+        state: Some(QpState::ReadyToReceive),
+        address_vector: Some(vector),
+        path_mtu: Some(Mtu::Mtu1024),
+        destination_qp: Some(peer_qp.number()),
+        rq_psn: Some(Psn::new(0xff_fff0)),
+        max_dest_rd_atomic: Some(16),
+        min_rnr_timer: Some(12),
+        ..QpModify::default()
+    };
+    let rts = QpModify {
+        state: Some(QpState::ReadyToSend),
+        timeout: Some(14),
+        retry_count: Some(7),
+        rnr_retry: Some(7),
+        sq_psn: Some(Psn::new(0xff_fff0)),
+        max_rd_atomic: Some(16),
+        ..QpModify::default()
+    };
+    for step in [init, rtr, rts] {
+        qp.modify(&step).unwrap();
+    }
+}
+
+/// Posts one signalled request.
+pub(crate) fn post(
+    ini: &dyn QueuePair,
+    operation: SendOperation,
+    scatter: &[Sge],
+    to: &dyn SharedReceiveQueue,
+) {
+    post_to(ini, operation, SendData::Gather(scatter), to.number().unwrap());
+}
+
+/// Posts one signalled request to an SRQ known by its number.
+pub(crate) fn post_to(
+    ini: &dyn QueuePair,
+    operation: SendOperation,
+    data: SendData<'_>,
+    remote_srq: trunkline_verbs::SrqNumber,
+) {
+    let request = SendRequest { wr_id: 42, operation, data, flags: SendFlags::SIGNALED, remote_srq };
+    ini.post_send(&[request]).unwrap();
+}
