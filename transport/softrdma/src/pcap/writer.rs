@@ -23,6 +23,8 @@ const SNAP_LENGTH: u32 = 262_144;
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
+    /// A record may stand there in part; whatever followed it could not be read.
+    torn: bool,
 }
 
 impl<W: Write> PcapWriter<W> {
@@ -38,21 +40,27 @@ impl<W: Write> PcapWriter<W> {
         header.extend_from_slice(&SNAP_LENGTH.to_le_bytes());
         header.extend_from_slice(&1_u32.to_le_bytes()); // Ethernet
         output.write_all(&header)?;
-        Ok(Self { output, record: Vec::new() })
+        Ok(Self { output, record: Vec::new(), torn: false })
     }
 
     /// Goes on in an output that has its file header already, such as a file that is appended to.
     pub const fn appending(output: W) -> Self {
-        Self { output, record: Vec::new() }
+        Self { output, record: Vec::new(), torn: false }
     }
 
     /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` counts from
     /// 1970.
     ///
     /// # Errors
-    /// Those of the output, and `InvalidInput` if no datagram is that long.
+    /// Those of the output, after which no more is written since a record may be torn; and
+    /// `InvalidInput` if no datagram is that long.
     pub fn write(&mut self, time_ns: u64, headers: &IpUdp, payload: &[u8]) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "longer than any UDP datagram");
+        if self.torn {
+            return Err(io::Error::other(
+                "an earlier record could not be written whole; the capture has ended",
+            ));
+        }
         let udp_length = u16::try_from(payload.len() + UDP_HEADER).map_err(too_long)?;
         let record = &mut self.record;
         record.clear();
@@ -77,7 +85,9 @@ impl<W: Write> PcapWriter<W> {
         }
         record.extend_from_slice(payload);
         put_record_header(record, time_ns);
-        self.output.write_all(record)
+        let outcome = self.output.write_all(record);
+        self.torn = outcome.is_err();
+        outcome
     }
 
     /// Flushes the output: for buffered ones, now and at the end.
@@ -219,6 +229,19 @@ mod tests {
         let datagram = Datagram::from_frame(&frame).expect("UDP");
         assert_eq!(datagram, Datagram { headers: v6, payload: b"" });
         assert!(reader.next_frame().expect("whole").is_none());
+    }
+
+    #[test]
+    fn nothing_follows_a_torn_record() {
+        let headers = headers("10.0.0.1:50000", "10.0.0.2:4791");
+        let mut room = [0_u8; 120];
+        let mut writer = PcapWriter::new(&mut room[..]).expect("room for the header");
+        writer.write(0, &headers, b"fits").expect("room for one record");
+        assert_eq!(writer.write(0, &headers, b"does not fit").unwrap_err().kind(), io::ErrorKind::WriteZero);
+        assert_eq!(writer.write(0, &headers, b"").unwrap_err().kind(), io::ErrorKind::Other);
+        let mut reader = PcapReader::new(&room[..]).expect("a header");
+        assert!(reader.next_frame().is_ok_and(|frame| frame.is_some()));
+        assert!(reader.next_frame().is_err(), "the torn record is noticed");
     }
 
     #[test]
