@@ -18,7 +18,9 @@ use std::time::Instant;
 use trunkline_verbs::Counter;
 
 /// Asked of the kernel, which may give less without saying so.
-const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// The same for what waits to be received; Linux counts about 8 KiB for a packet of 4.
+const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 
 #[derive(Debug)]
 struct Bound {
@@ -145,7 +147,10 @@ impl Link for UdpLink {
 
     fn counters(&self, into: &mut Vec<Counter>) {
         let counts = &self.counts;
+        let full: u64 =
+            self.sockets.iter().map(|bound| udp_ffi::dropped_by_kernel(bound.socket.as_fd())).sum();
         into.extend([
+            Counter { name: "drop_receive_queue_full", value: full },
             Counter { name: "drop_send_too_big", value: counts.too_big },
             Counter { name: "drop_send_address_not_open", value: counts.not_open },
             Counter { name: "drop_send_refused", value: counts.refused },
@@ -166,9 +171,9 @@ fn bind(address: IpAddr) -> Result<Bound, LinkError> {
         socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
     }
     udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
-    // Smaller buffers than asked for only cost retransmissions.
-    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    udp_ffi::ask_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_BYTES);
+    // A smaller buffer only makes a batch wait.
+    let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     let local = local_address(address)?;
     socket.bind(&local.into()).map_err(|source| match source.kind() {
         ErrorKind::AddrInUse => LinkError::AddressInUse { address },
@@ -321,6 +326,29 @@ mod tests {
         assert_eq!(counter(&sender, "drop_send_too_big"), 1);
         assert_eq!(counter(&sender, "drop_send_address_not_open"), 1);
         assert_eq!(counter(&receiver, "drop_receive_too_long"), 1);
+    }
+
+    #[test]
+    fn what_the_kernel_drops_is_counted() {
+        let (a, b) = (own_address(), own_address());
+        let (mut sender, mut receiver) = (open(a), open(b));
+        // A buffer as small as the kernel allows.
+        receiver.sockets[0].socket.set_recv_buffer_size(1).unwrap();
+        let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
+        let mut batch = SendBatch::new();
+        for _ in 0..64 {
+            batch.push(Datagram { source, destination, bytes: &[0; 4000] });
+        }
+        while !batch.is_empty() {
+            sender.send(&mut batch, Instant::now());
+        }
+        let mut got = ReceiveBatch::new(64);
+        let arrived = receiver.receive(&mut got) as u64;
+        let mut counters = Vec::new();
+        receiver.counters(&mut counters);
+        let dropped = counters.iter().find(|counter| counter.name == "drop_receive_queue_full").unwrap();
+        assert!(dropped.value > 0);
+        assert_eq!(arrived + dropped.value, 64);
     }
 
     #[test]

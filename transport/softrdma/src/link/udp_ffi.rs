@@ -23,6 +23,36 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
     }
 }
 
+/// Asks for a receive buffer. With the right to pass the system's limit, it is passed; without,
+/// and when the system gives less, that is what there is.
+pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
+    let forced = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes);
+    if forced.is_err() {
+        // A smaller buffer only costs retransmissions.
+        let _less = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+    }
+}
+
+/// Datagrams that the kernel dropped because the socket's receive buffer was full.
+pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
+    // `SK_MEMINFO_VARS` words, of which the last is `SK_MEMINFO_DROPS`.
+    let mut words = [0u32; 9];
+    let mut length: libc::socklen_t = 36;
+    const _: () = assert!(size_of::<[u32; 9]>() == 36);
+    // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most
+    // `length` bytes, which is the size of the live array behind the pointer.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            (&raw mut words).cast(),
+            &raw mut length,
+        )
+    };
+    if answer < 0 || length < 36 { 0 } else { words[8].into() }
+}
+
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the descriptor is open for the life of the borrow; the pointer and the length are
     // those of a live i32, which the kernel only reads.
