@@ -72,9 +72,10 @@ pub struct Accept<'a> {
     pub qpn: QpNumber,
     /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
     pub starting_psn: Psn,
-    /// READs and atomics that this side serves at once.
+    /// READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
-    /// READs and atomics that this side has outstanding at most; not sent for XRC.
+    /// READs and atomics that this side has outstanding at most, cut to what the peer serves
+    /// ([`Peer::initiator_depth`]; cut the QP's `max_rd_atomic` too); not sent for XRC.
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,

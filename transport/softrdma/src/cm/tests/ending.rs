@@ -178,3 +178,17 @@ fn another_address_can_not_end_a_connection_by_its_names() {
     network.settle();
     assert!(network.nodes[B].is_established(passive));
 }
+
+#[test]
+fn a_request_that_comes_late_again_is_not_a_new_one() {
+    let fate = |_, attribute, _| match attribute {
+        Attribute::REQ => vec![milliseconds(1), milliseconds(60)],
+        _ => vec![milliseconds(1)],
+    };
+    let (mut network, active, passive) = connected(Network::with_fate(Box::new(fate)), Transport::Rc);
+    network.nodes[A].machine.disconnect(network.now, active).unwrap();
+    network.settle();
+    assert_eq!(network.nodes[B].requests(), [passive]);
+    assert_eq!(network.nodes[B].sent.last(), Some(&Attribute::REJ));
+    assert!(ended(&network, A, active) && ended(&network, B, passive));
+}

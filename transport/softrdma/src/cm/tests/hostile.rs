@@ -136,8 +136,16 @@ fn one_peer_can_not_fill_the_table() {
     assert_eq!(machine.connections(), 10);
     flood("10.0.0.3", 0, &mut machine);
     assert_eq!(machine.connections(), 15);
+    // Accepted ones count as long as the peer does not confirm.
+    while let Some(event) = machine.poll_event() {
+        machine.accept(0, event.connection(), &accept_with(event.connection().0)).unwrap();
+    }
+    flood("10.0.0.4", 0, &mut machine);
+    assert_eq!(machine.connections(), 15);
     // Nobody answers: they expire, and there is room again.
-    machine.handle_timeout(config.decision_ns);
+    while let Some(at) = machine.next_timeout() {
+        machine.handle_timeout(at);
+    }
     assert_eq!(machine.connections(), 0);
     flood("10.0.0.3", config.decision_ns, &mut machine);
     assert_eq!(machine.connections(), 10);
@@ -208,6 +216,18 @@ fn a_reply_must_come_from_whom_we_asked() {
     assert_eq!(asking.poll_event(), None);
     asking.handle_mad(0, address(B), address(A), &rep.mad);
     assert!(matches!(asking.poll_event(), Some(Event::Reply(..))));
+}
+
+#[test]
+fn an_acceptor_asks_for_no_more_than_is_served() {
+    let mut machine = listening();
+    machine.handle_mad(0, address(A), address(B), &spoiled(|req| req.responder_resources = 3));
+    let Some(Event::ConnectRequest(id, _)) = machine.poll_event() else { panic!("refused") };
+    machine.accept(0, id, &Accept { initiator_depth: 9, ..accept_with(5) }).unwrap();
+    let CmMessage::Rep(rep) = CmMessage::parse(&machine.poll_transmit().unwrap().mad) else {
+        panic!("no REP")
+    };
+    assert_eq!(rep.initiator_depth, 3);
 }
 
 #[test]

@@ -168,3 +168,15 @@ fn retransmissions_are_the_same_message() {
     assert!(matches!(CmMessage::parse(&first.mad), CmMessage::Req(_)));
     assert_eq!(network.nodes[A].machine.counters().retransmitted, 1);
 }
+
+#[test]
+fn giving_up_takes_the_request_back() {
+    let mut network = Network::losing(Attribute::MRA, u32::MAX);
+    network.nodes[B].accepts = false;
+    let id = network.connect(Transport::Rc, 0x17);
+    network.run(milliseconds(2_500));
+    assert_eq!(network.nodes[A].story(id), ["Unreachable"]);
+    let request = network.nodes[B].requests()[0];
+    assert_eq!(network.nodes[B].rejection(request), Some(RejectReason::TIMEOUT));
+    assert_eq!(network.nodes[B].machine.connections(), 0);
+}

@@ -3,6 +3,7 @@
 mod ending;
 mod handshake;
 mod hostile;
+mod interop;
 mod loss;
 mod network;
 mod random;
