@@ -1,7 +1,7 @@
 //! Any messages, at a machine in any state.
 
 use super::connection::State;
-use super::{Accept, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transport};
+use super::{Accept, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transmit, Transport};
 use crate::wire::cm::CmMessage;
 use crate::wire::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 use std::net::{IpAddr, Ipv4Addr};
@@ -55,11 +55,11 @@ impl Story<'_> {
     }
 
     fn spoil(&mut self, mad: &mut Mad) {
-        for _ in 0..self.byte() % 4 {
+        for _ in 0..self.byte() % 3 {
             let at = usize::from(self.byte()) % MAD_DATA_BYTES;
             mad.data[at] ^= self.byte();
         }
-        if self.byte().is_multiple_of(4) {
+        if self.byte().is_multiple_of(8) {
             mad.header.attribute = Attribute(0x10 + u16::from(self.byte() % 12));
         }
     }
@@ -69,7 +69,7 @@ struct World {
     now: u64,
     machine: CmMachine,
     ids: Vec<ConnectionId>,
-    sent: Vec<Mad>,
+    sent: Vec<Transmit>,
 }
 
 impl World {
@@ -99,12 +99,17 @@ impl World {
         match story.byte() % 8 {
             0 => {
                 let mad = story.mad();
-                self.deliver(story, &mad);
+                let from = story.pick(&PEERS).unwrap_or(US);
+                self.machine.handle_mad(self.now, from, US, &mad);
             }
+            // The machine has both addresses, and so talks to itself.
             1..=3 => {
-                if let Some(mut mad) = story.pick(&self.sent) {
-                    story.spoil(&mut mad);
-                    self.deliver(story, &mad);
+                if let Some(Transmit { mut from, to, mut mad }) = story.pick(&self.sent) {
+                    if story.byte().is_multiple_of(4) {
+                        story.spoil(&mut mad);
+                        from = story.pick(&PEERS).unwrap_or(from);
+                    }
+                    self.machine.handle_mad(self.now, from, to, &mad);
                 }
             }
             4 => self.connect(story),
@@ -119,11 +124,6 @@ impl World {
             }
         }
         self.drain();
-    }
-
-    fn deliver(&mut self, story: &mut Story<'_>, mad: &Mad) {
-        let from = story.pick(&PEERS).unwrap_or(US);
-        self.machine.handle_mad(self.now, from, US, mad);
     }
 
     fn connect(&mut self, story: &mut Story<'_>) {
@@ -177,14 +177,14 @@ impl World {
         while let Some(transmit) = self.machine.poll_transmit() {
             let reparsed = CmMessage::parse(&transmit.mad);
             assert_eq!(reparsed.mad(transmit.mad.header.transaction), transmit.mad);
-            self.sent.push(transmit.mad);
+            self.sent.push(transmit);
         }
         while let Some(event) = self.machine.poll_event() {
             if let Event::ConnectRequest(id, _) = event {
                 self.ids.push(id);
             }
         }
-        let excess = self.sent.len().saturating_sub(64);
+        let excess = self.sent.len().saturating_sub(16);
         self.sent.drain(..excess);
         let machine = &self.machine;
         self.ids.retain(|id| machine.has_connection(id.0));
