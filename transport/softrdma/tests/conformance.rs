@@ -5,7 +5,7 @@ mod common;
 use std::net::IpAddr;
 use trunkline_conformance::{Bench, Port};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_verbs::VerbsError;
+use trunkline_verbs::{CompletionStatus, VerbsError};
 
 struct Soft {
     link: &'static str,
@@ -24,6 +24,14 @@ impl Bench for Soft {
     fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
         let [near, far] = (self.options)();
         Ok([open(near)?, open(far)?])
+    }
+
+    fn xrc_violation(&self) -> &[CompletionStatus] {
+        // The default policy is NAK 0x64; where packets are lost, the few retries of such a send
+        // may all be.
+        const STATUSES: [CompletionStatus; 2] =
+            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
+        if self.link.contains("lossy") { &STATUSES } else { &STATUSES[..1] }
     }
 }
 
