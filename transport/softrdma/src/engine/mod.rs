@@ -26,6 +26,9 @@ mod segment;
 mod target;
 mod time;
 
+#[cfg(test)]
+mod testing;
+
 pub use crate::wire::NakCode;
 pub use memory::{LocalFault, LocalMemory};
 pub use requester::{PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Tuning};

@@ -102,6 +102,20 @@ pub(super) fn service_of(qp_type: QpType) -> Service {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        /// The oracle counts in 64 bits and never wraps (contract rocev2 7.1).
+        #[test]
+        fn psns_order_as_the_numbers_they_stand_for(start in 0_u64..1 << 40, step in 0_u64..1 << 23) {
+            let psn = |number: u64| Psn::new(u32::try_from(number % (1 << 24)).expect("24 bits"));
+            let (early, late) = (psn(start), psn(start + step));
+            let step = i32::try_from(step).expect("23 bits");
+            assert_eq!(late.after(early), step);
+            assert_eq!(early.after(late), -step);
+            assert_eq!(early.plus(step.cast_unsigned()), late);
+            assert_eq!(late.minus(step.cast_unsigned()), early);
+        }
+    }
+
     #[test]
     fn empty_messages_take_one_packet() {
         assert_eq!(packets(0, 256), 1);

@@ -22,6 +22,9 @@ mod queue;
 mod retry;
 mod transmit;
 
+#[cfg(test)]
+mod tests;
+
 use super::rtt::RoundTrip;
 use super::segment::Geometry;
 use queue::Wqe;

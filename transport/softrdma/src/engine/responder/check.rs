@@ -2,43 +2,28 @@
 
 use super::{
     EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
+    count,
 };
 use crate::engine::Target;
 use crate::engine::segment::{Class, Kind, PSN_SPAN_MAX, classify, packets};
-use crate::wire::{NakCode, Operation, Packet, Reth, Syndrome};
+use crate::wire::{Bth, NakCode, Operation, Packet, Reth, Syndrome};
 use trunkline_verbs::{Access, Psn};
+
+/// Where a request's PSN lies.
+enum Position {
+    Expected,
+    Before,
+    /// Nothing more is done with it.
+    Elsewhere(Handled),
+}
 
 impl ResponderState {
     /// Takes a request packet addressed to this QP, whose source and P_Key were checked.
     pub fn handle_request(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
-        if self.is_waiting() {
-            return Handled::Busy;
-        }
-        if !matches!(self.phase, PHASE_RECEIVING | PHASE_RTR) {
-            self.counters.dropped_state += 1;
-            self.repeat_fatal(packet.bth.psn);
-            return Handled::Dropped;
-        }
-        let opcode = packet.bth.opcode;
-        let operation = opcode.operation();
-        if opcode.service().0 != self.service
-            || operation.is_response()
-            || packet.xrceth.is_some() != self.is_xrc()
-        {
-            self.counters.dropped_opcode += 1;
-            return Handled::Dropped;
-        }
-        let distance = packet.bth.psn.after(Psn::new(self.expected));
-        if distance > 0 {
-            return self.out_of_order();
-        }
-        if distance < 0 {
-            return self.duplicate(packet);
-        }
-        self.nak_sent = 0;
-        if self.phase == PHASE_RTR && self.established == 0 {
-            self.established = 1;
-            self.events |= EVENT_ESTABLISHED;
+        match self.admit(&packet.bth) {
+            Position::Elsewhere(handled) => return handled,
+            Position::Before => return self.duplicate(packet),
+            Position::Expected => {}
         }
         match self.check(packet) {
             Ok((pending, class)) => self.execute(pending, class, packet, target),
@@ -47,6 +32,53 @@ impl ResponderState {
                 Handled::Taken
             }
         }
+    }
+
+    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could
+    /// be read: in sequence it is an invalid request, else it counts for nothing but its PSN
+    /// (contract rocev2 7.9).
+    pub fn handle_malformed(&mut self, bth: &Bth) -> Handled {
+        match self.admit(bth) {
+            Position::Elsewhere(handled) => handled,
+            Position::Before => {
+                count(&mut self.counters.duplicates);
+                count(&mut self.counters.dropped_duplicate);
+                Handled::Duplicate
+            }
+            Position::Expected => {
+                self.fail(NakCode::INVALID_REQUEST, bth.psn);
+                Handled::Taken
+            }
+        }
+    }
+
+    /// State, service and PSN (contract rocev2 7.3, 7.4).
+    fn admit(&mut self, bth: &Bth) -> Position {
+        if self.is_waiting() {
+            return Position::Elsewhere(Handled::Busy);
+        }
+        if !matches!(self.phase, PHASE_RECEIVING | PHASE_RTR) {
+            count(&mut self.counters.dropped_state);
+            self.repeat_fatal(bth.psn);
+            return Position::Elsewhere(Handled::Dropped);
+        }
+        if bth.opcode.service().0 != self.service || bth.opcode.operation().is_response() {
+            count(&mut self.counters.dropped_opcode);
+            return Position::Elsewhere(Handled::Dropped);
+        }
+        let distance = bth.psn.after(Psn::new(self.expected));
+        if distance > 0 {
+            return Position::Elsewhere(self.out_of_order(bth.psn));
+        }
+        if distance < 0 {
+            return Position::Before;
+        }
+        self.nak_sent = 0;
+        if self.phase == PHASE_RTR && self.established == 0 {
+            self.established = 1;
+            self.events |= EVENT_ESTABLISHED;
+        }
+        Position::Expected
     }
 
     /// After the own failure: if the NAK got lost, the peer asks again, and gets it again instead
@@ -58,19 +90,23 @@ impl ResponderState {
     }
 
     /// contract rocev2 7.4: one NAK per gap.
-    fn out_of_order(&mut self) -> Handled {
-        self.counters.out_of_order += 1;
+    fn out_of_order(&mut self, psn: Psn) -> Handled {
+        count(&mut self.counters.out_of_order);
+        let end = psn.plus(1);
         if self.nak_sent == 0 {
             self.nak_sent = 1;
-            self.counters.sequence_naks += 1;
+            self.gap_end = end.get();
+            count(&mut self.counters.sequence_naks);
             self.refuse(Syndrome::Nak(NakCode::PSN_SEQUENCE), Psn::new(self.expected));
+        } else if end.after(Psn::new(self.gap_end)) > 0 {
+            self.gap_end = end.get();
         }
         Handled::OutOfOrder
     }
 
     /// contract rocev2 7.5
     fn duplicate(&mut self, packet: &Packet<'_>) -> Handled {
-        self.counters.duplicates += 1;
+        count(&mut self.counters.duplicates);
         let psn = packet.bth.psn;
         let repeated = match classify(packet.bth.opcode.operation()).map(|class| class.kind) {
             Some(Kind::Send | Kind::Write) => {
@@ -82,7 +118,7 @@ impl ResponderState {
             None => false,
         };
         if !repeated {
-            self.counters.dropped_duplicate += 1;
+            count(&mut self.counters.dropped_duplicate);
         }
         Handled::Duplicate
     }
@@ -139,6 +175,9 @@ impl ResponderState {
         let operation = packet.bth.opcode.operation();
         // SENDs with invalidation are not offered by this device, so they are invalid requests.
         let class = classify(operation).ok_or(NakCode::INVALID_REQUEST)?;
+        if packet.xrceth.is_some() != self.is_xrc() {
+            return Err(NakCode::INVALID_REQUEST);
+        }
         let srq = packet.xrceth.map_or(0, |(_, srq)| srq.get());
         self.check_sequence(class, srq)?;
         self.check_rights(class.kind)?;

@@ -1,7 +1,7 @@
 //! Carrying out a checked packet, at once or when its placement is answered.
 
 use super::{
-    EVENT_FAILED, Handled, MAX_SAVED, Message, PHASE_ERROR, Pending, Refusal, ResponderState, Saved,
+    EVENT_FAILED, Handled, MAX_SAVED, Message, PHASE_ERROR, Pending, Refusal, ResponderState, Saved, count,
 };
 use crate::engine::segment::{Class, Kind, packets};
 use crate::engine::{Place, Placement, RemoteRange, Target, Work};
@@ -74,20 +74,20 @@ impl ResponderState {
                 // contract rocev2 7.10, G9. What follows in this burst is later than expected and
                 // dropped silently: the peer sends it again anyway.
                 self.nak_sent = 1;
-                self.counters.rnr_naks += 1;
+                count(&mut self.counters.rnr_naks);
                 self.refuse(Syndrome::Rnr { timer: RnrTimer(self.min_rnr_timer) }, psn);
             }
             Placement::Nak(code) => self.fail(code, psn),
             Placement::Drop => {
                 self.nak_sent = 1;
-                self.counters.dropped_policy += 1;
+                count(&mut self.counters.dropped_policy);
             }
         }
     }
 
     /// The packet is in place: move on, and remember what is owed for it.
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
-        self.counters.packets += 1;
+        count(&mut self.counters.packets);
         let psns = if class.kind == Kind::Read { packets(pending.length, self.mtu()) } else { 1 };
         self.expected = Psn::new(self.expected).plus(psns).get();
         if class.last {
@@ -152,7 +152,7 @@ impl ResponderState {
         self.phase = PHASE_ERROR;
         self.failure = code.0;
         self.events |= EVENT_FAILED;
-        self.counters.fatal_naks += 1;
+        count(&mut self.counters.fatal_naks);
         self.refuse(Syndrome::Nak(code), psn);
     }
 

@@ -12,6 +12,9 @@ mod check;
 mod execute;
 mod reply;
 
+#[cfg(test)]
+mod tests;
+
 use super::segment::{PSN_SPAN_MAX, service_of};
 use crate::wire::{NakCode, Service};
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState};
@@ -123,6 +126,8 @@ pub struct ResponderState {
     msn: u32,
     /// One past the last PSN that an answer has covered.
     acked: u32,
+    /// One past the last packet that came too early and was dropped, while a sequence NAK is due.
+    gap_end: u32,
     message: Message,
     pending: Pending,
     refusal: Refusal,
@@ -214,6 +219,11 @@ const PHASE_RECEIVING: u8 = 1;
 const PHASE_RTR: u8 = 2;
 const PHASE_ERROR: u8 = 3;
 
+/// Counts one more; never panics, whatever the bytes were.
+fn count(counter: &mut u64) {
+    *counter = counter.wrapping_add(1);
+}
+
 impl ResponderState {
     /// A responder in RESET. `number` is the QP's own.
     #[must_use]
@@ -236,6 +246,7 @@ impl ResponderState {
             expected: 0,
             msn: 0,
             acked: 0,
+            gap_end: 0,
             message: Message::default(),
             pending: Pending::default(),
             refusal: Refusal::default(),
@@ -345,9 +356,9 @@ impl ResponderState {
         }
     }
 
-    /// The path MTU, never 0 whatever the bytes.
+    /// The path MTU, a sound one whatever the bytes.
     fn mtu(&self) -> u32 {
-        self.mtu.max(256)
+        self.mtu.clamp(256, 4096)
     }
 
     fn is_xrc(&self) -> bool {

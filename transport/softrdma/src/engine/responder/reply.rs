@@ -1,6 +1,6 @@
 //! Answers, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
 
-use super::{MAX_SAVED, ResponderState};
+use super::{MAX_SAVED, ResponderState, count};
 use crate::engine::{ReadOutcome, ReadPiece, RemoteRange, Target, Transmit};
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, emit_pad, pad_for};
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
@@ -82,7 +82,7 @@ impl ResponderState {
         let range = RemoteRange { start: remote, length: saved.length };
         let piece = ReadPiece { psn, srq: self.srq(saved.srq), range, offset, length };
         match target.read(&piece, out) {
-            ReadOutcome::Read if u32::try_from(out.len() - body) == Ok(length) => {}
+            ReadOutcome::Read if u32::try_from(out.len().saturating_sub(body)) == Ok(length) => {}
             ReadOutcome::Later => {
                 out.truncate(start);
                 return None;
@@ -97,7 +97,7 @@ impl ResponderState {
             }
         }
         emit_pad(packet.bth.pad, out);
-        self.counters.read_responses += 1;
+        count(&mut self.counters.read_responses);
         self.covered(psn.plus(1));
         let saved = &mut self.saved[slot];
         saved.next = saved.next.saturating_add(1);
@@ -112,7 +112,12 @@ impl ResponderState {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);
         let psn = match syndrome {
-            // A part of the gap may have been filled since; the peer shall repeat the rest only.
+            // The gap may have been filled since, and what was dropped may have come again: then an
+            // acknowledgement says more than a NAK. Else the peer shall repeat the rest only.
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
+                self.ack_due = 1;
+                return None;
+            }
             Syndrome::Nak(NakCode::PSN_SEQUENCE) => expected,
             Syndrome::Rnr { .. } if self.refusal.psn != expected.get() => return None,
             _ => Psn::new(self.refusal.psn),
@@ -127,7 +132,7 @@ impl ResponderState {
     }
 
     fn acknowledge(&mut self, psn: Psn, msn: u32, out: &mut Vec<u8>) -> Transmit {
-        self.counters.acks += 1;
+        count(&mut self.counters.acks);
         self.covered(psn.plus(1));
         let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);
         packet.aeth = Some(Aeth::new(Syndrome::ACK, msn));
