@@ -1,7 +1,42 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC.
+//!
+//! A [`Node`] has one or more pollers, each a thread with a CQ, an XRC SRQ and its share of the
+//! work, and one trunk per poller and peer node. What travels are messages between pollers; what
+//! they mean is the affair of the [`Upper`] half that the program gives to each poller.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `node`, `options`, `provider`, `affinity`, `error`, `report` | starting, ending, telling |
+//! | `upper` | the seam to the protocol above |
+//! | `poller` | the loop, the way out, the way in |
+//! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
+//! | `credit` | who may send how much, pure |
+//! | `session` | handshake and connection machine, pure; the CM thread |
+//! | `frame` | the header of messages, pure |
+//! | `buffer` | registered memory: all `unsafe` of the crate |
 
+mod affinity;
+mod buffer;
+mod credit;
+mod error;
+mod frame;
+mod node;
+mod options;
+mod poller;
+mod provider;
+mod rendezvous;
+mod report;
+mod session;
+mod shared;
+mod trunk;
 mod upper;
 
+pub use buffer::RegisteredBuffer;
+pub use error::StartError;
+pub use node::Node;
+pub use options::{NodeOptions, Pinning, ProviderChoice};
+pub use poller::handle::PollerHandle;
+pub use report::{LaneReport, NodeReport};
 pub use upper::{
     Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,
     SendOutcome, Token, Upper,

@@ -4,6 +4,7 @@
 //! message, outcome and change of a peer; the upper half acts through the [`Carrier`] that each
 //! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
 
+use crate::buffer::Received;
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -149,25 +150,48 @@ pub enum PeerEvent {
 /// A received message. It may lend a registered receive buffer, which goes back to its poller
 /// when the message, or the `Bytes` made from it, is dropped, on any thread.
 #[derive(Debug)]
-pub struct Message(Bytes);
+pub struct Message(Content);
+
+#[derive(Debug)]
+enum Content {
+    Owned(Bytes),
+    Lent(Received),
+}
+
+/// A lent message up to this size is copied into the `Bytes` made from it: that costs no more
+/// than lending it, and gives the receive buffer back at once.
+const COPY_BYTES: usize = 1024;
 
 impl Message {
+    pub(crate) fn lent(frame: Received) -> Self {
+        Self(Content::Lent(frame))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Content::Owned(bytes) => bytes,
+            Content::Lent(frame) => frame.as_ref(),
+        }
     }
 
-    /// The same as shared bytes; costs at most one allocation and no copy.
+    /// The same as shared bytes; costs at most one allocation and, unless it is short, no copy.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        self.0
+        match self.0 {
+            Content::Owned(bytes) => bytes,
+            Content::Lent(frame) if frame.as_ref().len() <= COPY_BYTES => {
+                Bytes::copy_from_slice(frame.as_ref())
+            }
+            Content::Lent(frame) => Bytes::from_owner(frame),
+        }
     }
 }
 
 impl From<Bytes> for Message {
     fn from(bytes: Bytes) -> Self {
-        Self(bytes)
+        Self(Content::Owned(bytes))
     }
 }
 

@@ -1,0 +1,227 @@
+//! Blocks for large messages: size-classed, registered, counted against a limit.
+//!
+//! A pool belongs to the node; pollers take blocks and whoever drops one returns it. Freed
+//! memory stays registered for the next message, up to half of the limit.
+
+use crate::poller::handle::PollerHandle;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Sge};
+
+/// Smallest size class.
+const SMALLEST: usize = 32 * 1024;
+
+/// Rounds up to one of four sizes per doubling, so that at most a fifth is wasted.
+fn class_of(length: usize) -> usize {
+    let length = length.max(SMALLEST);
+    let step = (length.next_power_of_two() / 8).max(1);
+    length.div_ceil(step).saturating_mul(step)
+}
+
+#[derive(Debug)]
+struct Chunk {
+    memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    class: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_use: usize,
+    cached_bytes: usize,
+    cached: BTreeMap<usize, Vec<Chunk>>,
+    /// Pollers that found the pool used up.
+    waiting: Vec<PollerHandle>,
+}
+
+/// Hands out blocks of at most `limit` bytes together.
+#[derive(Debug)]
+pub(crate) struct BlockPool {
+    pd: Arc<dyn ProtectionDomain>,
+    access: Access,
+    limit: usize,
+    state: Mutex<State>,
+}
+
+impl BlockPool {
+    pub(crate) fn new(pd: Arc<dyn ProtectionDomain>, access: Access, limit: usize) -> Arc<Self> {
+        Arc::new(Self { pd, access, limit, state: Mutex::default() })
+    }
+
+    /// A block of `length` bytes, or `None` when the limit or the machine's memory is used up;
+    /// then `waiting` is woken when something is returned.
+    pub(crate) fn take(self: &Arc<Self>, length: usize, waiting: Option<&PollerHandle>) -> Option<Block> {
+        let class = class_of(length);
+        let cached = {
+            let mut state = self.lock();
+            if state.in_use.saturating_add(length) > self.limit {
+                if let Some(poller) = waiting
+                    && !state.waiting.iter().any(|other| other.is_same(poller))
+                {
+                    state.waiting.push(poller.clone());
+                }
+                return None;
+            }
+            state.in_use += length;
+            let cached = state.cached.get_mut(&class).and_then(Vec::pop);
+            if cached.is_some() {
+                state.cached_bytes -= class;
+            }
+            cached
+        };
+        let chunk = cached.or_else(|| self.make(class));
+        if chunk.is_none() {
+            self.lock().in_use -= length;
+        }
+        Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
+    }
+
+    fn make(&self, class: usize) -> Option<Chunk> {
+        let memory = Memory::zeroed(class).ok()?;
+        let region = self.pd.register(Arc::clone(&memory), self.access).ok()?;
+        Some(Chunk { memory, region, class })
+    }
+
+    fn give_back(&self, chunk: Chunk, length: usize, reusable: bool) {
+        let (woken, surplus) = {
+            let mut state = self.lock();
+            state.in_use -= length;
+            let keep = reusable && state.cached_bytes + chunk.class <= self.limit / 2;
+            let surplus = if keep {
+                state.cached_bytes += chunk.class;
+                state.cached.entry(chunk.class).or_default().push(chunk);
+                None
+            } else {
+                Some(chunk)
+            };
+            (std::mem::take(&mut state.waiting), surplus)
+        };
+        drop(surplus);
+        for poller in woken {
+            poller.wake();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing panics while it is held, and the counters would still be right if it did.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registered memory that goes back to its pool when dropped.
+pub(crate) struct Block {
+    /// `Some` until the drop.
+    chunk: Option<Chunk>,
+    pool: Arc<BlockPool>,
+    length: usize,
+    /// READs of the device into it that have not completed.
+    writers: u32,
+}
+
+impl Block {
+    /// Usable bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The start of the memory, as the device and the peer see it.
+    pub(crate) fn remote_address(&self) -> RemoteAddress {
+        self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| RemoteAddress {
+            address: chunk.memory.address(0),
+            rkey: chunk.region.rkey(),
+        })
+    }
+
+    /// Copies bytes in; what does not fit is a bug of the caller and is not written.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        debug_assert!(offset + bytes.len() <= self.length);
+        if let Some(chunk) = &self.chunk {
+            let written = chunk.memory.write(offset, bytes);
+            debug_assert!(written.is_ok());
+        }
+    }
+
+    /// A range for the device to write to. Each needs its [`Block::written`] before the block can
+    /// be read.
+    pub(crate) fn writable(&mut self, offset: usize, length: u32) -> Option<Sge> {
+        let chunk = self.chunk.as_ref()?;
+        chunk.memory.offset_of(chunk.memory.address(offset), usize::try_from(length).ok()?).ok()?;
+        self.writers += 1;
+        Some(Sge { address: chunk.memory.address(offset), length, lkey: chunk.region.lkey() })
+    }
+
+    /// The device has completed one write to it.
+    pub(crate) fn written(&mut self) {
+        self.writers = self.writers.saturating_sub(1);
+    }
+
+    /// The whole as shared bytes; `None` while the device may still write to it.
+    pub(crate) fn freeze(self) -> Option<Bytes> {
+        (self.writers == 0).then(|| Bytes::from_owner(Frozen(self)))
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The device must not be writing to the block.
+    pub(super) unsafe fn slice(&self) -> &[u8] {
+        // SAFETY: no device writes by the caller's promise; other writers go through `&mut self`
+        // or `write`, which the owner does not call any more once it lends slices.
+        let slice = self.chunk.as_ref().and_then(|chunk| unsafe { chunk.memory.slice(0, self.length) }.ok());
+        slice.unwrap_or_default()
+    }
+
+    /// The bytes, exclusively.
+    ///
+    /// # Safety
+    /// Neither the device nor a peer may have been given the block.
+    pub(super) unsafe fn slice_mut(&mut self) -> &mut [u8] {
+        let length = self.length;
+        // SAFETY: only the holder of `&mut self` knows of the block, by the caller's promise.
+        let slice = self.chunk.as_mut().and_then(|chunk| unsafe { chunk.memory.slice_mut(0, length) }.ok());
+        slice.unwrap_or_default()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            // Memory that a READ may still be writing to is not used again: dropping its region
+            // ends the READ.
+            self.pool.give_back(chunk, self.length, self.writers == 0);
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("bytes", &self.length).field("writers", &self.writers).finish()
+    }
+}
+
+/// A block that nobody writes to any more.
+struct Frozen(Block);
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `freeze` made it when all writes of the device had completed, and consumed the
+        // only handle through which more could be started.
+        unsafe { self.0.slice() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_waste_at_most_a_fifth() {
+        for length in [1, SMALLEST, SMALLEST + 1, 1 << 20, (1 << 26) + 65_536, 5_000_001] {
+            let class = class_of(length);
+            assert!(class >= length);
+            assert!(class <= SMALLEST || class - length <= length / 4, "{length} in {class}");
+        }
+    }
+}

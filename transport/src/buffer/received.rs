@@ -1,0 +1,105 @@
+//! Receive slots: posted to the SRQ, taken out by a completion, lent to who reads the message.
+//!
+//! Each slot is in exactly one place: free, posted, or owned by one [`Received`]. Only the last
+//! lends slices, and the device writes only to posted ones.
+
+use super::slots::SlotRegion;
+use crossbeam_queue::ArrayQueue;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_verbs::{Access, ProtectionDomain, Sge, VerbsError};
+
+#[derive(Debug)]
+struct Shared {
+    region: SlotRegion,
+    /// Slots whose messages were dropped; holds all of them, so a push never fails.
+    returned: ArrayQueue<u32>,
+}
+
+/// The poller's half: knows which slots are free and which are posted.
+#[derive(Debug)]
+pub(crate) struct ReceiveSlots {
+    shared: Arc<Shared>,
+    free: Vec<u32>,
+    posted: Vec<bool>,
+}
+
+impl ReceiveSlots {
+    pub(crate) fn new(pd: &dyn ProtectionDomain, slots: u32, slot_bytes: usize) -> Result<Self, VerbsError> {
+        let region = SlotRegion::new(pd, slots, slot_bytes, Access::LOCAL_WRITE)?;
+        let count = usize::try_from(slots).unwrap_or(usize::MAX).max(1);
+        Ok(Self {
+            free: (0..slots).rev().collect(),
+            posted: vec![false; count],
+            shared: Arc::new(Shared { region, returned: ArrayQueue::new(count) }),
+        })
+    }
+
+    /// Slots that can be posted now, counting those that came back.
+    pub(crate) fn free(&mut self) -> usize {
+        while let Some(slot) = self.shared.returned.pop() {
+            self.free.push(slot);
+        }
+        self.free.len()
+    }
+
+    /// Takes a free slot for posting.
+    pub(crate) fn post(&mut self) -> Option<(u32, Sge)> {
+        if self.free.is_empty() {
+            self.free();
+        }
+        let slot = self.free.pop()?;
+        *self.posted.get_mut(usize::try_from(slot).ok()?)? = true;
+        Some((slot, self.shared.region.sge(slot, self.shared.region.slot_bytes())))
+    }
+
+    /// A posted slot completed with `length` bytes. `None` if it was not posted, which a correct
+    /// device never reports.
+    pub(crate) fn complete(&mut self, slot: u32, length: u32) -> Option<Received> {
+        let posted = self.posted.get_mut(usize::try_from(slot).ok()?)?;
+        if !std::mem::take(posted) {
+            return None;
+        }
+        let end = usize::try_from(length).ok()?.min(self.shared.region.slot_bytes());
+        Some(Received { shared: Arc::clone(&self.shared), slot, start: 0, end })
+    }
+}
+
+/// A received frame, or the part of it that is left; its slot goes back when it is dropped.
+pub(crate) struct Received {
+    shared: Arc<Shared>,
+    slot: u32,
+    start: usize,
+    end: usize,
+}
+
+impl Received {
+    /// Leaves the first `bytes` away.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.start = self.start.saturating_add(bytes).min(self.end);
+    }
+}
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        let offset = self.shared.region.offset(self.slot) + self.start;
+        // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
+        // makes one per posting) and is posted again only after its drop, so the device does not
+        // write to it; nobody else ever writes to receive slots.
+        let slice = unsafe { self.shared.region.memory.slice(offset, self.end - self.start) };
+        slice.unwrap_or_default()
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        let returned = self.shared.returned.push(self.slot);
+        debug_assert!(returned.is_ok());
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received").field("slot", &self.slot).field("bytes", &(self.end - self.start)).finish()
+    }
+}

@@ -1,0 +1,98 @@
+//! Equal slots in one registered region, and the send half that fills them.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
+
+/// One region cut into slots.
+#[derive(Debug)]
+pub(super) struct SlotRegion {
+    pub(super) memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    slot_bytes: usize,
+    slots: u32,
+}
+
+impl SlotRegion {
+    pub(super) fn new(
+        pd: &dyn ProtectionDomain,
+        slots: u32,
+        slot_bytes: usize,
+        access: Access,
+    ) -> Result<Self, VerbsError> {
+        let count = usize::try_from(slots).map_err(|_| VerbsError::Invalid("too many slots"))?;
+        let length = count.checked_mul(slot_bytes).ok_or(VerbsError::Invalid("too many slots"))?;
+        let memory = Memory::zeroed(length).map_err(|_| VerbsError::OutOfResources("memory for buffers"))?;
+        let region = pd.register(Arc::clone(&memory), access)?;
+        Ok(Self { memory, region, slot_bytes, slots })
+    }
+
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Where a slot begins.
+    pub(super) fn offset(&self, slot: u32) -> usize {
+        usize::try_from(slot).unwrap_or(usize::MAX).saturating_mul(self.slot_bytes)
+    }
+
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// The first `length` bytes of a slot for a work request.
+    pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
+        Sge {
+            address: self.memory.address(self.offset(slot)),
+            length: u32::try_from(length.min(self.slot_bytes)).unwrap_or(u32::MAX),
+            lkey: self.region.lkey(),
+        }
+    }
+}
+
+/// Slots that frames are built in. A slot belongs to who took it until it is put back.
+#[derive(Debug)]
+pub(crate) struct SendSlots {
+    region: SlotRegion,
+    free: Vec<u32>,
+}
+
+impl SendSlots {
+    pub(crate) fn new(pd: &dyn ProtectionDomain, slots: u32, slot_bytes: usize) -> Result<Self, VerbsError> {
+        let region = SlotRegion::new(pd, slots, slot_bytes, Access::empty())?;
+        let free = (0..region.slots()).rev().collect();
+        Ok(Self { region, free })
+    }
+
+    /// A slot, if one is free.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// The device is done with it.
+    pub(crate) fn put_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Whether any slot is free.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Copies `bytes` to `at` in the slot; answers where they end. What does not fit is a bug of
+    /// the caller and is not written.
+    pub(crate) fn write(&self, slot: u32, at: usize, bytes: &[u8]) -> usize {
+        let end = at.saturating_add(bytes.len());
+        debug_assert!(end <= self.region.slot_bytes());
+        if end <= self.region.slot_bytes() {
+            let written = self.region.memory.write(self.region.offset(slot) + at, bytes);
+            debug_assert!(written.is_ok());
+        }
+        end
+    }
+
+    /// The filled part for a work request.
+    pub(crate) fn sge(&self, slot: u32, length: usize) -> Sge {
+        self.region.sge(slot, length)
+    }
+}

@@ -1,0 +1,71 @@
+//! The sending half of a pair: how many messages may still leave for one remote SRQ.
+#![forbid(unsafe_code)]
+
+use super::{BASE, CreditViolation, START};
+
+/// A spender gives unused credit back after this many milliseconds without a message. With the
+/// scan interval of the poller it stays within the 100 ms in which idle grants decay.
+const IDLE_MS: u64 = 60;
+/// No grant moves further than this at once; more is nonsense from the peer.
+const MAX_STEP: u32 = 1 << 16;
+
+/// What one INI may still send into one remote SRQ.
+#[derive(Debug)]
+pub(crate) struct Spender {
+    granted: u32,
+    released: u32,
+    sent: u32,
+    used_ms: u64,
+}
+
+impl Spender {
+    /// A fresh pair: the base credit and nothing else.
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self { granted: START.wrapping_add(BASE), released: 0, sent: START, used_ms: now_ms }
+    }
+
+    /// How many messages may leave now.
+    pub(crate) fn available(&self) -> u32 {
+        self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
+    }
+
+    /// Takes one credit for a message, if there is one.
+    pub(crate) fn spend(&mut self, now_ms: u64) -> bool {
+        if self.available() == 0 {
+            return false;
+        }
+        self.sent = self.sent.wrapping_add(1);
+        self.used_ms = now_ms;
+        true
+    }
+
+    /// Takes over the grant position of a frame.
+    pub(crate) fn hear(&mut self, grant: u32) -> Result<(), CreditViolation> {
+        let step = grant.wrapping_sub(self.granted);
+        if step > MAX_STEP {
+            return Err(CreditViolation("grant position went backwards or leapt"));
+        }
+        self.granted = grant;
+        Ok(())
+    }
+
+    /// The position to put into every frame.
+    pub(crate) fn released(&self) -> u32 {
+        self.released
+    }
+
+    /// Gives back what an idle pair does not need; answers whether a frame must say so.
+    pub(crate) fn release_idle(&mut self, now_ms: u64) -> bool {
+        let spare = self.available().saturating_sub(BASE);
+        if spare == 0 || now_ms.saturating_sub(self.used_ms) < IDLE_MS {
+            return false;
+        }
+        self.released = self.released.wrapping_add(spare);
+        true
+    }
+
+    /// When [`Spender::release_idle`] will have something to do.
+    pub(crate) fn release_due_ms(&self) -> Option<u64> {
+        (self.available() > BASE).then_some(self.used_ms + IDLE_MS)
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a node does not start.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use trunkline_softrdma::device::OpenError;
+use trunkline_verbs::VerbsError;
+
+/// Why a node did not start: the cause and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An option is out of range.
+    #[error("{option} = {value} is out of range: {remedy}")]
+    BadOption {
+        /// Which.
+        option: &'static str,
+        /// What it was.
+        value: u64,
+        /// What it should be.
+        remedy: &'static str,
+    },
+    /// Peers are not authenticated, so other hosts are kept out unless told otherwise.
+    #[error(
+        "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
+         a loopback address, or pass --allow-unauthenticated (NodeOptions::allow_unauthenticated)"
+    )]
+    NotLoopback(SocketAddr),
+    /// Provider `require` was asked for, and there is no NIC.
+    #[error("no RDMA NIC can be used: {0}; choose the provider auto or soft to run on the software device")]
+    NoHardware(&'static str),
+    /// The device could not be opened.
+    #[error("cannot open the software RDMA device: {0}")]
+    Open(#[from] OpenError),
+    /// It lacks something.
+    #[error("the device cannot do {0}; choose the provider soft")]
+    Incapable(&'static str),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        cause: VerbsError,
+    },
+    /// A verb was refused.
+    #[error("cannot {doing}: {cause}")]
+    Verb {
+        /// What was tried.
+        doing: &'static str,
+        /// What the device answered.
+        cause: VerbsError,
+    },
+    /// The operating system refused something.
+    #[error("cannot {doing}: {cause}")]
+    Os {
+        /// What was tried.
+        doing: &'static str,
+        /// What it answered.
+        cause: io::Error,
+    },
+}

@@ -1,0 +1,359 @@
+//! A node: pollers, the CM thread and what they share, as one handle.
+//!
+//! Starting makes everything that can fail on the caller's thread, so that errors have somebody
+//! to go to. The order matters: receives are posted before anybody can connect.
+#![forbid(unsafe_code)]
+
+use crate::buffer::{BlockPool, ReceiveSlots, RegisteredBuffer, Registry, SendSlots};
+use crate::options::NodeOptions;
+use crate::poller::command::Command;
+use crate::poller::handle::PollerHandle;
+use crate::poller::{BATCH, Guard, Parts, Poller, SLOT_BYTES, WAKER};
+use crate::provider::{self, Chosen};
+use crate::report::{NodeReport, Traffic};
+use crate::session::cm_thread::{self, CmCommand, CmThread};
+use crate::session::private_data::MAX_POLLERS;
+use crate::shared::{Directory, Gauges, Limits, NodeShared};
+use crate::{PollerIndex, StartError, Upper, affinity};
+use mio::{Poll, Waker};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trunkline_verbs::{
+    Access, CmId, CqInit, Device, EndpointRequest, EndpointSide, PortSpace, ProtectionDomain, QpType,
+    SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+};
+
+/// Slots that a poller builds frames in.
+const SEND_SLOTS: u32 = 256;
+/// Room in a CQ beside the receives, for sends.
+const SEND_COMPLETIONS: u32 = 2048;
+/// A head of a message that must fit beside its body within `rendezvous_bytes`.
+const HEAD_ROOM: usize = 64 << 10;
+/// Connection requests that wait to be looked at.
+const BACKLOG: u32 = 256;
+/// How long dropping a node waits for what is under way.
+const DROP_GRACE: Duration = Duration::from_millis(200);
+
+/// A running node. Dropping it shuts it down.
+pub struct Node {
+    shared: Arc<NodeShared>,
+    threads: Vec<JoinHandle<()>>,
+    provider: &'static str,
+    why: String,
+    cpus: usize,
+}
+
+impl Node {
+    /// Starts a node. `factory` runs once on each poller's thread and makes its upper half, which
+    /// need not be `Send`.
+    ///
+    /// # Errors
+    /// The cause and what to do about it.
+    pub fn start<U, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
+    where
+        U: Upper,
+        F: Fn(PollerIndex) -> U + Send + Sync + 'static,
+    {
+        check(&options)?;
+        let listen = listen_addresses(&options);
+        let Chosen { device, provider, why } = provider::open(&options, &listen)?;
+        let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
+        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?;
+        let cpus = affinity::usable_cpus();
+        let mut parts = Vec::new();
+        for index in 0..options.pollers {
+            let cpu = affinity::cpu_for(&options.pinning, index, options.pollers, &cpus);
+            parts.push((make_parts(&options, PollerIndex(index), &device, &pd, &xrcd, cpu.is_some())?, cpu));
+        }
+        let (cm_poll, cm) = cm_thread::prepare().map_err(os("make an event queue"))?;
+        let srqs = parts.iter().map(|(part, _)| part.srq.number()).collect::<Result<Vec<_>, _>>();
+        let shared = Arc::new(NodeShared {
+            epoch: random().max(1),
+            limits: Limits {
+                max_message_bytes: options.max_message_bytes,
+                keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
+                ack_timeout: options.ack_timeout,
+            },
+            srqs: srqs.map_err(verb("read the number of an SRQ"))?,
+            pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
+            cm: cm.clone(),
+            sources: BlockPool::new(Arc::clone(&pd), Access::REMOTE_READ, options.rendezvous_bytes),
+            sinks: BlockPool::new(Arc::clone(&pd), Access::LOCAL_WRITE, options.rendezvous_bytes),
+            buffers: BlockPool::new(Arc::clone(&pd), Access::REMOTE_READ, usize::MAX),
+            registry: Arc::new(Registry::default()),
+            peers: Mutex::new(Directory::default()),
+            traffic: Traffic::default(),
+            gauges: Gauges::default(),
+            local_address: OnceLock::new(),
+            device,
+            pd,
+            xrcd,
+        });
+        let cqs = parts.iter().map(|(part, _)| Arc::clone(&part.cq)).collect();
+        let mut node = Self { shared, threads: Vec::new(), provider, why, cpus: cpus.len() };
+        node.start_pollers(parts, factory)?;
+        let manager = node.shared.device.connection_manager();
+        let channel = manager.create_channel().map_err(verb("make an event channel"))?;
+        let mut listeners: Vec<Arc<dyn CmId>> = Vec::new();
+        for address in listen {
+            let request = EndpointRequest {
+                side: EndpointSide::Passive { local: address },
+                port_space: PortSpace::Ib,
+                qp_type: QpType::XrcTgt,
+            };
+            let listener = manager
+                .create_endpoint(&request, &channel)
+                .and_then(|listener| listener.listen(BACKLOG).map(|()| listener))
+                .map_err(|cause| StartError::Listen { address, cause })?;
+            let _ = node.shared.local_address.set(listener.local_address());
+            listeners.push(listener);
+        }
+        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), channel, listeners, cqs)
+            .map_err(os("wait for connection events"))?;
+        node.spawn("trunkline-cm".to_owned(), move || thread.run())?;
+        Ok(node)
+    }
+
+    fn start_pollers<U, F>(
+        &mut self,
+        parts: Vec<(Parts, Option<usize>)>,
+        factory: F,
+    ) -> Result<(), StartError>
+    where
+        U: Upper,
+        F: Fn(PollerIndex) -> U + Send + Sync + 'static,
+    {
+        let factory = Arc::new(factory);
+        let (ready, started) = mpsc::channel();
+        let count = parts.len();
+        for (part, cpu) in parts {
+            let (shared, factory, ready) = (Arc::clone(&self.shared), Arc::clone(&factory), ready.clone());
+            self.spawn(format!("trunkline-poll-{}", part.index.0), move || {
+                let _guard = Guard(Arc::clone(&shared));
+                if let Some(cpu) = cpu {
+                    affinity::pin(cpu);
+                }
+                let upper = factory(part.index);
+                match Poller::new(part, shared, upper) {
+                    Ok(poller) => {
+                        let _ = ready.send(Ok(()));
+                        drop(ready);
+                        poller.run();
+                    }
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            })?;
+        }
+        drop(ready);
+        for _ in 0..count {
+            let died = || io::Error::other("its upper half panicked while it was made");
+            started.recv().unwrap_or_else(|_| Err(died())).map_err(os("start a poller"))?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(os("start a thread"))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where it listens: the first of the addresses, with the port that it got.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        self.shared.local_address.get().copied().unwrap_or(unknown)
+    }
+
+    /// Handles of its pollers, by index.
+    #[must_use]
+    pub fn poller_handles(&self) -> Vec<PollerHandle> {
+        self.shared.pollers.clone()
+    }
+
+    /// Registered memory of `bytes` zero or left-over bytes, to fill and send without a copy.
+    /// `None` when the machine has no memory left, or it cannot be registered.
+    #[must_use]
+    pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
+        let block = self.shared.buffers.take(bytes, None)?;
+        Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
+    }
+
+    /// How it is and what it has done.
+    #[must_use]
+    pub fn report(&self) -> NodeReport {
+        let counters = self.shared.device.counters();
+        let sum = |names: &[&str]| {
+            counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
+        };
+        let pollers = u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX);
+        NodeReport {
+            provider: self.provider,
+            link: self.shared.device.attributes().link.clone(),
+            why: self.why.clone(),
+            pollers,
+            cpus: self.cpus,
+            oversubscribed: affinity::is_oversubscribed(pollers, self.cpus),
+            ini: self.shared.gauges.ini.load(Ordering::Relaxed),
+            tgt: self.shared.gauges.tgt.load(Ordering::Relaxed),
+            srqs: u32::try_from(self.shared.srqs.len()).unwrap_or(u32::MAX),
+            rnr: sum(&["rnr_nak_sent", "rnr_nak_received"]),
+            retransmits: sum(&["retransmits"]),
+            traffic: self.shared.traffic.report(),
+            counters,
+        }
+    }
+
+    /// Ends it: upper halves are told, what is under way gets up to `grace` to finish, peers are
+    /// told, threads are joined.
+    pub fn shutdown(mut self, grace: Duration) {
+        self.stop(grace);
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        if self.threads.is_empty() {
+            return;
+        }
+        let deadline = Instant::now() + grace;
+        for poller in &self.shared.pollers {
+            poller.command(Command::Shutdown { deadline });
+        }
+        // Without a CM thread, because starting failed half way, nobody else says that it is over.
+        if self.threads.len() <= self.shared.pollers.len() {
+            for poller in &self.shared.pollers {
+                poller.command(Command::End);
+            }
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the node has panicked");
+                self.shared.cm.command(CmCommand::Shutdown);
+            }
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop(DROP_GRACE);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("local_address", &self.local_address()).finish_non_exhaustive()
+    }
+}
+
+fn verb(doing: &'static str) -> impl Fn(VerbsError) -> StartError {
+    move |cause| StartError::Verb { doing, cause }
+}
+
+fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |cause| StartError::Os { doing, cause }
+}
+
+/// A random number from the standard library's own source.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// Refuses options out of range.
+fn check(options: &NodeOptions) -> Result<(), StartError> {
+    let bad = |option, value: u64, remedy| Err(StartError::BadOption { option, value, remedy });
+    if options.pollers == 0 || options.pollers > MAX_POLLERS {
+        return bad("pollers", u64::from(options.pollers), "choose 1 to 32");
+    }
+    if !(16..=16_384).contains(&options.srq_depth) {
+        return bad("srq_depth", u64::from(options.srq_depth), "choose 16 to 16384");
+    }
+    if options.max_message_bytes < HEAD_ROOM {
+        let remedy = "the largest message must have at least 65536 bytes";
+        return bad("max_message_bytes", options.max_message_bytes as u64, remedy);
+    }
+    if options.rendezvous_bytes < options.max_message_bytes.saturating_add(HEAD_ROOM) {
+        let remedy = "it must hold the largest message (max_message_bytes) and 65536 bytes";
+        return bad("rendezvous_bytes", options.rendezvous_bytes as u64, remedy);
+    }
+    if !(1..=31).contains(&options.ack_timeout) {
+        return bad("ack_timeout", u64::from(options.ack_timeout), "choose 1 to 31; 15 is 134 ms");
+    }
+    if options.keepalive < Duration::from_millis(50) {
+        let millis = u64::try_from(options.keepalive.as_millis()).unwrap_or(0);
+        return bad("keepalive (ms)", millis, "choose 50 ms or more");
+    }
+    let open = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
+    match open {
+        Some(&address) if !options.allow_unauthenticated => Err(StartError::NotLoopback(address)),
+        _ => Ok(()),
+    }
+}
+
+/// Where to listen: as asked, or for a client on a loopback address of its own, because another
+/// process may hold the RoCE port of 127.0.0.1.
+fn listen_addresses(options: &NodeOptions) -> Vec<SocketAddr> {
+    if !options.listen.is_empty() {
+        return options.listen.clone();
+    }
+    if let Some(&first) = options.device.addresses.first()
+        && (first.is_loopback() || options.allow_unauthenticated)
+    {
+        return vec![SocketAddr::new(first, 0)];
+    }
+    let [a, b, c, ..] = random().to_le_bytes();
+    let own = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254));
+    vec![SocketAddr::new(IpAddr::V4(own), 0)]
+}
+
+/// What one poller needs, all but its thread.
+fn make_parts(
+    options: &NodeOptions,
+    index: PollerIndex,
+    device: &Arc<dyn Device>,
+    pd: &Arc<dyn ProtectionDomain>,
+    xrcd: &Arc<dyn XrcDomain>,
+    alone: bool,
+) -> Result<Parts, StartError> {
+    let depth = options.srq_depth.min(device.attributes().max_srq_wr);
+    let poll = Poll::new().map_err(os("make an event queue"))?;
+    let waker = Waker::new(poll.registry(), WAKER).map_err(os("make an event descriptor"))?;
+    let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
+    let cq = device
+        .create_cq(CqInit {
+            capacity_cqe: (depth + SEND_COMPLETIONS).min(device.attributes().max_cqe),
+            channel: Some(Arc::clone(&channel)),
+            context: u64::from(index.0),
+        })
+        .map_err(verb("make a CQ"))?;
+    let srq = device
+        .create_srq(SrqInit {
+            pd: Arc::clone(pd),
+            kind: SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) },
+            max_wr: depth,
+            max_sge: 1,
+            context: u64::from(index.0),
+        })
+        .map_err(verb("make an XRC SRQ"))?;
+    let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
+    let receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES);
+    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES);
+    Ok(Parts {
+        index,
+        handle: PollerHandle::new(index, waker),
+        poll,
+        channel,
+        cq,
+        srq,
+        sends: sends.map_err(verb("register send buffers"))?,
+        receives: receives.map_err(verb("register receive buffers"))?,
+        depth,
+        alone,
+    })
+}

@@ -1,0 +1,166 @@
+//! How a node is started.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline_softrdma::device::SoftOptions;
+
+/// Which family of RDMA devices to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProviderChoice {
+    /// A NIC when there is one that can do it, else the software device.
+    #[default]
+    Auto,
+    /// A NIC, or no node at all.
+    Require,
+    /// The software device.
+    Soft,
+}
+
+impl std::str::FromStr for ProviderChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "require" => Ok(Self::Require),
+            "soft" => Ok(Self::Soft),
+            other => Err(format!("{other:?} is none of auto, require, soft")),
+        }
+    }
+}
+
+/// On which CPUs the pollers run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Pinning {
+    /// Wherever the scheduler puts them. They yield early and sleep soon.
+    #[default]
+    Off,
+    /// One CPU each, from those that the process may use, if there are more CPUs than pollers;
+    /// else as `Off`.
+    Auto,
+    /// These CPUs, by poller.
+    List(Vec<usize>),
+}
+
+/// How a node is started. The defaults suit one service on one machine.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) pollers: u16,
+    pub(crate) provider: ProviderChoice,
+    pub(crate) device: SoftOptions,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) rendezvous_bytes: usize,
+    pub(crate) srq_depth: u32,
+    pub(crate) pinning: Pinning,
+    pub(crate) keepalive: Duration,
+    pub(crate) ack_timeout: u8,
+    pub(crate) allow_unauthenticated: bool,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            pollers: 1,
+            provider: ProviderChoice::Auto,
+            device: SoftOptions::default(),
+            max_message_bytes: (64 << 20) + (64 << 10),
+            rendezvous_bytes: 256 << 20,
+            srq_depth: 512,
+            pinning: Pinning::Off,
+            keepalive: Duration::from_millis(500),
+            ack_timeout: 15,
+            allow_unauthenticated: false,
+        }
+    }
+}
+
+impl NodeOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Also listens here; port 0 takes a free one. A node without any listening address is a
+    /// client: it listens on a free port of a loopback address of its own, for the dial-back.
+    #[must_use]
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen.push(address);
+        self
+    }
+
+    /// Number of pollers, 1 (the default) to 32. Each is a thread.
+    #[must_use]
+    pub fn pollers(mut self, pollers: u16) -> Self {
+        self.pollers = pollers;
+        self
+    }
+
+    /// Which provider; `Auto` by default.
+    #[must_use]
+    pub fn provider(mut self, provider: ProviderChoice) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    /// How the software device is opened: addresses, link, faults, capture.
+    #[must_use]
+    pub fn device(mut self, device: SoftOptions) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Largest message, head and body together: 64 MiB and 64 KiB by default.
+    #[must_use]
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.max_message_bytes = bytes;
+        self
+    }
+
+    /// Memory for large messages that are being received or still held, 256 MiB by default; at
+    /// least the largest message and 64 KiB. Taken only as used.
+    #[must_use]
+    pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
+        self.rendezvous_bytes = bytes;
+        self
+    }
+
+    /// Receives that each poller keeps posted, 512 by default, at least 16.
+    #[must_use]
+    pub fn srq_depth(mut self, depth: u32) -> Self {
+        self.srq_depth = depth;
+        self
+    }
+
+    /// On which CPUs the pollers run; `Off` by default.
+    #[must_use]
+    pub fn pinning(mut self, pinning: Pinning) -> Self {
+        self.pinning = pinning;
+        self
+    }
+
+    /// A trunk that was silent for this long is probed: 500 ms by default, at least 50 ms.
+    #[must_use]
+    pub fn keepalive(mut self, silence: Duration) -> Self {
+        self.keepalive = silence;
+        self
+    }
+
+    /// Local ACK timeout of the trunks, 4.096 us times 2 to this: 15 (134 ms) by default. A peer
+    /// counts as dead after about eight of them.
+    #[must_use]
+    pub fn ack_timeout(mut self, code: u8) -> Self {
+        self.ack_timeout = code;
+        self
+    }
+
+    /// Listens on other than loopback addresses although peers are not authenticated.
+    #[must_use]
+    pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
+        self.allow_unauthenticated = allow;
+        self
+    }
+}

@@ -1,0 +1,113 @@
+//! What a poller does for its upper half.
+#![forbid(unsafe_code)]
+
+use super::{Core, Event, Peer};
+use crate::shared::canonical;
+use crate::trunk::Outbound;
+use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Messages that may wait for one peer, or for one of its pollers.
+const QUEUE_LIMIT: usize = 16_384;
+
+impl Carrier for Core {
+    fn now(&self) -> Instant {
+        self.res.now
+    }
+
+    fn poller(&self) -> PollerIndex {
+        self.res.index
+    }
+
+    fn pollers(&self) -> u16 {
+        u16::try_from(self.res.shared.pollers.len()).unwrap_or(u16::MAX)
+    }
+
+    fn peer(&mut self, address: SocketAddr) -> PeerKey {
+        let address = canonical(address);
+        let key = self.res.shared.peer_key(address);
+        let peer = self.peers.entry(key).or_insert_with(|| Peer::new(address));
+        peer.named = true;
+        peer.forgotten = false;
+        if peer.trunk.is_none() && peer.pending.is_none() {
+            self.ask(key);
+        }
+        key
+    }
+
+    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError> {
+        let bytes = message.head.len().saturating_add(message.body.len());
+        let limit = self.res.shared.limits.max_message_bytes;
+        if bytes > limit {
+            return Err(SendError::TooLarge { bytes, limit });
+        }
+        let Some(peer) = self.peers.get_mut(&message.peer) else { return Err(SendError::NoPeer) };
+        let Some(trunk) = peer.trunk.and_then(|slot| self.trunks.get_mut(slot)) else {
+            if self.shutdown.is_some() {
+                return Err(SendError::NoPeer);
+            }
+            if peer.waiting.len() >= QUEUE_LIMIT {
+                return Err(SendError::QueueFull);
+            }
+            peer.waiting.push_back(outbound(&message));
+            self.ask(message.peer);
+            return Ok(());
+        };
+        if bytes > trunk.max_message {
+            return Err(SendError::TooLarge { bytes, limit: trunk.max_message });
+        }
+        let Some(lane) = trunk.choose_lane(message.poller) else {
+            // An answer to a poller that the peer's new incarnation does not have.
+            let cause = PeerDown::Restarted;
+            let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
+            self.res.events.push_back(Event::Sent(message.token, outcome));
+            return Ok(());
+        };
+        if trunk.lanes[lane].queue.len() >= QUEUE_LIMIT {
+            return Err(SendError::QueueFull);
+        }
+        let at_once = trunk.lanes[lane].queue.is_empty()
+            && trunk.lanes[lane].fins.is_empty()
+            && trunk.is_eager(bytes)
+            && trunk.try_eager(&mut self.res, lane, message.head, &message.body, message.token);
+        if !at_once {
+            trunk.lanes[lane].queue.push_back(outbound(&message));
+            self.res.mark(trunk);
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let waiting = self.peers.values_mut().map(|peer| &mut peer.waiting);
+        let queued =
+            self.trunks.iter_mut().flat_map(|(_, trunk)| trunk.lanes.iter_mut().map(|lane| &mut lane.queue));
+        let found = waiting.chain(queued).any(|queue| take(queue, token));
+        if found {
+            let cause = PeerDown::Cancelled;
+            let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
+            self.res.events.push_back(Event::Sent(token, outcome));
+        }
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.res.shared.limits.max_message_bytes
+    }
+}
+
+fn outbound(message: &Outgoing<'_>) -> Outbound {
+    Outbound {
+        token: message.token,
+        poller: message.poller,
+        head: message.head.to_vec(),
+        body: message.body.clone(),
+        deadline: message.deadline,
+    }
+}
+
+/// Removes a message from a queue; answers whether it was there.
+fn take(queue: &mut VecDeque<Outbound>, token: Token) -> bool {
+    let Some(at) = queue.iter().position(|message| message.token == token) else { return false };
+    queue.remove(at).is_some()
+}

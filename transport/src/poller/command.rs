@@ -1,0 +1,48 @@
+//! What the CM thread and the node tell a poller.
+#![forbid(unsafe_code)]
+
+use crate::{PeerDown, PeerKey};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_verbs::{QpNumber, QueuePair, SrqNumber};
+
+/// A session that came up, as one poller needs it.
+#[derive(Debug)]
+pub(crate) struct SessionUp {
+    pub(crate) peer: PeerKey,
+    pub(crate) address: SocketAddr,
+    /// Our number of the session.
+    pub(crate) number: u32,
+    /// The peer's incarnation.
+    pub(crate) epoch: u64,
+    /// This poller's INI, connected and detached from its endpoint.
+    pub(crate) qp: Arc<dyn QueuePair>,
+    /// SRQ numbers of the peer's pollers.
+    pub(crate) srqs: Vec<SrqNumber>,
+    /// Largest message that the peer takes.
+    pub(crate) max_message: u64,
+    /// Largest frame that the peer's receives hold.
+    pub(crate) max_frame: u32,
+    /// READs that may be outstanding on the INI.
+    pub(crate) read_depth: u8,
+}
+
+/// A command to a poller.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A TGT was made: messages through it come from there. Comes before the peer can send.
+    TargetAdded { peer: PeerKey, address: SocketAddr, number: u32, poller: u16, target: QpNumber },
+    /// A session is up.
+    SessionUp(Box<SessionUp>),
+    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more.
+    SessionClosed { peer: PeerKey, number: u32 },
+    /// The session is over, or could not be made. Comes after its `SessionClosed`.
+    PeerDown { peer: PeerKey, number: u32, cause: PeerDown },
+    /// The peer will not come back under this key.
+    Forget { peer: PeerKey },
+    /// The node shuts down: finish what is under way, until then.
+    Shutdown { deadline: Instant },
+    /// All sessions were closed; end as soon as the device is done.
+    End,
+}

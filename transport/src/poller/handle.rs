@@ -1,0 +1,83 @@
+//! How other threads reach a poller: a command queue, and a wake that costs a system call only
+//! when the poller sleeps.
+#![forbid(unsafe_code)]
+
+use super::command::Command;
+use crate::PollerIndex;
+use crossbeam_queue::SegQueue;
+use mio::Waker;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+struct Shared {
+    index: PollerIndex,
+    sleeping: AtomicBool,
+    waker: Waker,
+    commands: SegQueue<Command>,
+}
+
+/// Wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
+#[derive(Clone)]
+pub struct PollerHandle(Arc<Shared>);
+
+impl PollerHandle {
+    pub(crate) fn new(index: PollerIndex, waker: Waker) -> Self {
+        let shared = Shared { index, sleeping: AtomicBool::new(false), waker, commands: SegQueue::new() };
+        Self(Arc::new(shared))
+    }
+
+    /// Which poller it is.
+    #[must_use]
+    pub fn index(&self) -> PollerIndex {
+        self.0.index
+    }
+
+    /// Makes sure that the poller looks at its queues again: what was pushed before this call
+    /// will be seen. Writes its eventfd only if it sleeps.
+    pub fn wake(&self) {
+        // SYNC: poller-sleep. Pairs with the fence in `announce_sleep`: either this load sees
+        // that the poller sleeps, or the poller sees what was pushed before.
+        fence(Ordering::SeqCst);
+        if self.0.sleeping.load(Ordering::Relaxed) && self.0.sleeping.swap(false, Ordering::AcqRel) {
+            // It fails only when the eventfd is gone, and with it the poller.
+            let _ = self.0.waker.wake();
+        }
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.0.commands.push(command);
+        self.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.0.commands.pop()
+    }
+
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.0.commands.is_empty()
+    }
+
+    /// The poller is about to sleep; it must look at all its queues once more after this.
+    pub(crate) fn announce_sleep(&self) {
+        self.0.sleeping.store(true, Ordering::Relaxed);
+        // SYNC: poller-sleep.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The poller is awake.
+    pub(crate) fn awake(&self) {
+        self.0.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether both name the same poller.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for PollerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PollerHandle").field(&self.0.index.0).finish()
+    }
+}

@@ -1,0 +1,85 @@
+//! When a poller yields, and when it goes to sleep.
+//!
+//! A spinning poller that shares its core is ruinous, so one that is not known to be alone on
+//! its core yields after a few empty polls and sleeps soon. One that is alone spins longer.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+/// Empty polls before a poller that shares its core yields.
+const POLLS_BEFORE_YIELD: u32 = 20;
+/// A poller that shares its core sleeps after this long without work.
+const SHARED_PATIENCE: Duration = Duration::from_micros(50);
+/// One that has its core for itself.
+const ALONE_PATIENCE: Duration = Duration::from_millis(1);
+
+/// What to do after an empty round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Poll again.
+    Spin,
+    /// Let others run, then poll again.
+    Yield,
+    /// Sleep until something comes.
+    Sleep,
+}
+
+/// Counts how long nothing came.
+#[derive(Debug)]
+pub(super) struct Idle {
+    alone: bool,
+    empty: u32,
+    since: Option<Instant>,
+}
+
+impl Idle {
+    pub(super) fn new(alone: bool) -> Self {
+        Self { alone, empty: 0, since: None }
+    }
+
+    /// A round did something, or the poller has slept.
+    pub(super) fn reset(&mut self) {
+        self.empty = 0;
+        self.since = None;
+    }
+
+    /// A round at `now` did nothing.
+    pub(super) fn empty_round(&mut self, now: Instant) -> Rest {
+        self.empty = self.empty.saturating_add(1);
+        let since = *self.since.get_or_insert(now);
+        let patience = if self.alone { ALONE_PATIENCE } else { SHARED_PATIENCE };
+        if now.saturating_duration_since(since) >= patience {
+            Rest::Sleep
+        } else if !self.alone && self.empty > POLLS_BEFORE_YIELD {
+            Rest::Yield
+        } else {
+            Rest::Spin
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poller_that_shares_its_core_yields_then_sleeps() {
+        let start = Instant::now();
+        let mut idle = Idle::new(false);
+        let rests = (0..30).map(|_| idle.empty_round(start)).collect::<Vec<_>>();
+        assert_eq!(rests[..20], [Rest::Spin; 20]);
+        assert_eq!(rests[20..], [Rest::Yield; 10]);
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Sleep);
+        idle.reset();
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Spin);
+    }
+
+    #[test]
+    fn one_that_is_alone_spins_longer() {
+        let start = Instant::now();
+        let mut idle = Idle::new(true);
+        assert!((0..1000).all(|_| idle.empty_round(start) == Rest::Spin));
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Spin);
+        assert_eq!(idle.empty_round(start + ALONE_PATIENCE), Rest::Sleep);
+    }
+}

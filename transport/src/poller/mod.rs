@@ -1,0 +1,159 @@
+//! A poller: one thread that owns a CQ, an XRC SRQ, the INIs of its trunks, their buffers and
+//! timers, and an upper half. It runs everything to completion and never blocks but to sleep.
+//!
+//! | file | role |
+//! |---|---|
+//! | [`run`](self) `run.rs` | the loop |
+//! | `idle.rs` | when to yield, when to sleep |
+//! | `sends.rs` | from queues to posted work, and its completions |
+//! | `receives.rs` | from completions to messages, and reposting |
+//! | `large.rs` | rendezvous, both sides |
+//! | `peers.rs` | sessions coming up and going down |
+//! | `timers.rs` | deadlines, keepalive, credit that decays |
+//! | `carrier.rs` | what the upper half can ask for |
+//! | `command.rs`, `handle.rs` | how other threads reach a poller |
+//!
+//! Nothing here is shared but what [`crate::shared::NodeShared`] holds; the hot path takes no
+//! lock.
+
+pub(crate) mod command;
+pub(crate) mod handle;
+
+mod carrier;
+mod idle;
+mod large;
+mod peers;
+mod receives;
+mod run;
+mod sends;
+mod timers;
+
+pub(crate) use run::{Guard, Parts, Poller, WAKER};
+
+use crate::buffer::{ReceiveSlots, Received, SendSlots};
+use crate::credit::{Grantor, PairId};
+use crate::frame::HEADER;
+use crate::poller::command::SessionUp;
+use crate::poller::handle::PollerHandle;
+use crate::shared::NodeShared;
+use crate::trunk::{Outbound, Trunk};
+use crate::{Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_verbs::{CompletionQueue, QpNumber, SharedReceiveQueue};
+
+/// Payload of the largest frame: what goes by SEND.
+pub(crate) const EAGER_BYTES: usize = 16 * 1024;
+/// Bytes of a receive and of a send slot.
+pub(crate) const SLOT_BYTES: usize = (HEADER + EAGER_BYTES).next_multiple_of(64);
+/// Completions taken at once.
+pub(crate) const BATCH: usize = 64;
+/// Marks work request numbers of receives.
+const RECEIVE_BIT: u64 = 1 << 63;
+
+/// What the upper half is to be told, in order.
+#[derive(Debug)]
+enum Event {
+    Message(Origin, Message),
+    Sent(Token, SendOutcome),
+    Peer(PeerKey, PeerEvent),
+}
+
+/// What trunks need of their poller.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    index: PollerIndex,
+    shared: Arc<NodeShared>,
+    handle: PollerHandle,
+    cq: Arc<dyn CompletionQueue>,
+    srq: Arc<dyn SharedReceiveQueue>,
+    sends: SendSlots,
+    receives: ReceiveSlots,
+    /// Below this many free receive slots messages are copied instead of lent.
+    low_water: usize,
+    grantor: Grantor,
+    events: VecDeque<Event>,
+    started: Instant,
+    now: Instant,
+    now_ms: u64,
+    /// Targets whose spender may have to be told of credit.
+    untold: Vec<QpNumber>,
+    /// Trunks to pump and flush.
+    marked: Vec<usize>,
+    /// Completions that posted sends may still produce; bounded by the CQ.
+    outstanding: usize,
+    max_outstanding: usize,
+}
+
+impl Resources {
+    fn tick(&mut self) {
+        self.now = Instant::now();
+        self.now_ms =
+            u64::try_from(self.now.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
+    }
+
+    fn mark(&mut self, trunk: &mut Trunk) {
+        if !trunk.marked {
+            trunk.marked = true;
+            self.marked.push(trunk.slot);
+        }
+    }
+}
+
+/// A TGT that delivers into our SRQ.
+#[derive(Debug)]
+struct Target {
+    peer: PeerKey,
+    number: u32,
+    /// The peer's poller behind it.
+    poller: u16,
+    pair: PairId,
+    /// Frames that came before we heard that the session is up.
+    held: Vec<Received>,
+}
+
+/// A peer as this poller knows it.
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    /// The upper half knows the key, by its address.
+    named: bool,
+    /// Messages for the next session.
+    waiting: VecDeque<Outbound>,
+    /// The CM thread was asked for a session.
+    asked: bool,
+    trunk: Option<usize>,
+    /// Trunks of earlier sessions that are being taken down.
+    dying: usize,
+    /// A session that came up meanwhile.
+    pending: Option<Box<SessionUp>>,
+    forgotten: bool,
+}
+
+/// All of a poller but its upper half, which borrows it as a [`crate::Carrier`].
+#[derive(Debug)]
+pub(crate) struct Core {
+    res: Resources,
+    trunks: Slab<Trunk>,
+    peers: HashMap<PeerKey, Peer>,
+    targets: HashMap<QpNumber, Target>,
+    shutdown: Option<Shutdown>,
+    scanned_ms: u64,
+}
+
+/// How far shutting down has come.
+#[derive(Debug)]
+struct Shutdown {
+    deadline: Instant,
+    /// The upper half was told.
+    told: bool,
+    /// It has nothing open any more.
+    idle: bool,
+    /// The CM thread was told that nothing is under way any more.
+    drained: bool,
+    /// The CM thread has closed all sessions.
+    ended: bool,
+}

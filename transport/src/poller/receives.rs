@@ -1,0 +1,189 @@
+//! The way in: from completions to messages. Receives are reposted before anything is handled.
+//!
+//! Which peer and poller a frame comes from is known from the TGT it came through, never from
+//! what it claims. A peer that breaks the rules loses its session.
+#![forbid(unsafe_code)]
+
+use super::{BATCH, Core, RECEIVE_BIT, Resources, Target};
+use crate::buffer::Received;
+use crate::frame::{FrameError, HEADER, Header, Kind};
+use crate::session::cm_thread::CmCommand;
+use crate::trunk::Trunk;
+use crate::{Message, PeerDown};
+use bytes::Bytes;
+use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge};
+
+/// Receives posted by one call.
+const REPOST: usize = 16;
+
+impl Core {
+    /// Takes what the CQ has, up to a few batches; answers whether there was anything.
+    pub(super) fn poll_completions(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..4 {
+            let mut completions = [Completion::default(); BATCH];
+            let count = self.res.cq.poll(&mut completions);
+            if count == 0 {
+                break;
+            }
+            worked = true;
+            self.take(&completions[..count.min(BATCH)]);
+            if count < BATCH {
+                break;
+            }
+        }
+        worked
+    }
+
+    fn take(&mut self, completions: &[Completion]) {
+        let mut frames: [Option<(QpNumber, Received)>; BATCH] = std::array::from_fn(|_| None);
+        let mut received = 0;
+        for completion in completions {
+            if completion.wr_id & RECEIVE_BIT == 0 {
+                continue;
+            }
+            let slot = u32::try_from(completion.wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX);
+            let length = if completion.status.is_success() { completion.byte_length } else { 0 };
+            if let Some(frame) = self.res.receives.complete(slot, length) {
+                // A failed receive only gives its slot back; its sender sees the error.
+                frames[received] = completion.status.is_success().then_some((completion.qp_number, frame));
+                received += 1;
+            }
+        }
+        self.res.repost(received);
+        let mut frames = frames.into_iter();
+        for completion in completions {
+            if completion.wr_id & RECEIVE_BIT == 0 {
+                self.send_completed(completion);
+            } else if let Some(Some((target, frame))) = frames.next() {
+                self.frame_received(target, frame);
+            }
+        }
+        self.res.grantor.grant(self.res.now_ms);
+    }
+
+    fn frame_received(&mut self, qp: QpNumber, frame: Received) {
+        if !self.targets.contains_key(&qp) {
+            // The CM thread tells of a TGT before the peer can use it, but perhaps we have not
+            // listened yet.
+            self.commands();
+        }
+        let Some(target) = self.targets.get_mut(&qp) else { return };
+        let (peer, number) = (target.peer, target.number);
+        let result = target.hear(&mut self.res, &frame).and_then(|header| {
+            let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
+            match slot.and_then(|slot| self.trunks.get_mut(slot)).filter(|trunk| trunk.number == number) {
+                Some(trunk) => trunk.frame(&mut self.res, usize::from(target.poller), &header, frame),
+                None => {
+                    // The peer saw the session come up before we did.
+                    target.held.push(frame);
+                    Ok(())
+                }
+            }
+        });
+        self.res.untold.push(qp);
+        if let Err(FrameError(what)) = result {
+            self.misbehaved(peer, number, what);
+        }
+    }
+
+    /// A peer broke the protocol: its session ends.
+    pub(super) fn misbehaved(&mut self, peer: crate::PeerKey, number: u32, what: &'static str) {
+        tracing::warn!(peer = peer.0, what, "peer misbehaved");
+        let cause = PeerDown::Misbehaved(what);
+        let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
+        match slot.filter(|&slot| self.trunks.get(slot).is_some_and(|trunk| trunk.number == number)) {
+            Some(slot) => self.break_trunk(slot, cause),
+            None => self.res.shared.cm.command(CmCommand::Broken { peer, number, cause }),
+        }
+    }
+}
+
+impl Resources {
+    /// Posts `count` fresh receives, or fewer if slots are short.
+    pub(super) fn repost(&mut self, mut count: usize) {
+        while count > 0 {
+            let mut slots = [(0u32, Sge::default()); REPOST];
+            let mut filled = 0;
+            while filled < count.min(REPOST) {
+                let Some(slot) = self.receives.post() else { break };
+                slots[filled] = slot;
+                filled += 1;
+            }
+            if filled == 0 {
+                tracing::error!("receive slots ran out although a reserve is kept");
+                return;
+            }
+            let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
+                wr_id: RECEIVE_BIT | u64::from(slots[i].0),
+                scatter: std::slice::from_ref(&slots[i].1),
+            });
+            if let Err(error) = self.srq.post_receive(&requests[..filled]) {
+                tracing::error!(%error, "the SRQ refused a receive that fits it");
+                for (slot, _) in &slots[error.index.min(filled)..filled] {
+                    drop(self.receives.complete(*slot, 0));
+                }
+                return;
+            }
+            count -= filled;
+        }
+    }
+
+    /// The message in a frame: lent while receive slots are plentiful, else copied.
+    fn message(&mut self, frame: Received) -> Message {
+        if self.receives.free() < self.low_water {
+            Message::from(Bytes::copy_from_slice(frame.as_ref()))
+        } else {
+            Message::lent(frame)
+        }
+    }
+}
+
+impl Target {
+    /// Checks a frame and takes note of what it says about credit.
+    fn hear(&mut self, res: &mut Resources, frame: &Received) -> Result<Header, FrameError> {
+        let header = Header::parse(frame.as_ref())?;
+        if header.source != self.poller {
+            return Err(FrameError("frame names another poller than its trunk belongs to"));
+        }
+        let uses_credit = header.kind != Kind::Credit;
+        res.grantor
+            .hear(self.pair, res.now_ms, header.want, header.released, uses_credit)
+            .map_err(|violation| FrameError(violation.0))?;
+        Ok(header)
+    }
+}
+
+impl Trunk {
+    /// A checked frame from the peer's poller `lane`.
+    pub(super) fn frame(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        header: &Header,
+        mut frame: Received,
+    ) -> Result<(), FrameError> {
+        if !self.is_live() {
+            return Ok(());
+        }
+        self.heard_ms = res.now_ms;
+        let Some(known) = self.lanes.get_mut(lane) else {
+            return Err(FrameError("frame from a poller that the session does not have"));
+        };
+        known.spender.hear(header.grant).map_err(|violation| FrameError(violation.0))?;
+        if !known.queue.is_empty() || !known.fins.is_empty() {
+            res.mark(self);
+        }
+        frame.advance(HEADER);
+        match header.kind {
+            Kind::Eager => {
+                let message = res.message(frame);
+                self.hand_on(res, lane, message);
+                Ok(())
+            }
+            Kind::Request => self.take_request(res, lane, frame),
+            Kind::Fin => self.take_fins(res, lane, frame.as_ref()),
+            Kind::Credit => Ok(()),
+        }
+    }
+}

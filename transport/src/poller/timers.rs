@@ -1,0 +1,147 @@
+//! What a poller does because time passed: deadlines of queued messages, keepalive, credit that
+//! decays, dying trunks, shutting down.
+#![forbid(unsafe_code)]
+
+use super::{Core, Event, Resources, Shutdown};
+use crate::session::cm_thread::CmCommand;
+use crate::trunk::{Outbound, Staged, Trunk};
+use crate::{PeerDown, SendFailure, SendOutcome};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A busy poller looks at its timers this often.
+const SCAN_MS: u64 = 5;
+/// A poller with something that has no timer of its own, such as waiting for memory, looks again
+/// after this.
+const RETRY: Duration = Duration::from_millis(20);
+
+impl Core {
+    /// Looks at all timers, if it is time to.
+    pub(super) fn timers(&mut self) {
+        if self.res.now_ms < self.scanned_ms + SCAN_MS {
+            return;
+        }
+        self.scanned_ms = self.res.now_ms;
+        for peer in self.peers.values_mut() {
+            expire(&mut peer.waiting, &mut self.res);
+        }
+        for (_, trunk) in &mut self.trunks {
+            trunk.timers(&mut self.res);
+        }
+        self.bury_dead();
+        self.drain();
+    }
+
+    /// When [`Core::timers`] has something to do; `None` when nothing waits for time.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        let at = |ms: u64| self.res.started + Duration::from_millis(ms);
+        let mut next = self.shutdown.as_ref().map(|_| self.res.now + RETRY);
+        let mut sooner = |candidate: Option<Instant>| {
+            if let Some(candidate) = candidate {
+                next = Some(next.map_or(candidate, |next| next.min(candidate)));
+            }
+        };
+        for peer in self.peers.values() {
+            sooner(peer.waiting.iter().filter_map(|message| message.deadline).min());
+        }
+        for (_, trunk) in &self.trunks {
+            if !trunk.is_live() {
+                sooner(Some(self.res.now + RETRY));
+                continue;
+            }
+            if trunk.in_flight.is_empty() {
+                sooner(Some(at(trunk.heard_ms + self.res.shared.limits.keepalive_ms)));
+            }
+            for lane in &trunk.lanes {
+                sooner(lane.spender.release_due_ms().filter(|_| lane.may_tell()).map(at));
+                sooner(lane.queue.iter().filter_map(|message| message.deadline).min());
+                sooner((!lane.queue.is_empty()).then_some(self.res.now + RETRY));
+            }
+            sooner((!trunk.hungry.is_empty()).then_some(self.res.now + RETRY));
+        }
+        sooner((!self.res.untold.is_empty()).then_some(self.res.now + RETRY));
+        next
+    }
+
+    pub(super) fn begin_shutdown(&mut self, deadline: Instant) {
+        if self.shutdown.is_none() {
+            self.shutdown =
+                Some(Shutdown { deadline, told: false, idle: false, drained: false, ended: false });
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        if let Some(shutdown) = &mut self.shutdown {
+            shutdown.ended = true;
+        }
+    }
+
+    /// Whether nothing of the poller is left to be done.
+    pub(super) fn is_finished(&self) -> bool {
+        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.ended)
+            && self.trunks.is_empty()
+            && self.res.events.is_empty()
+    }
+
+    /// Whether everything that was sent has its outcome.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.trunks.iter().all(|(_, trunk)| trunk.is_quiet())
+            && self.peers.values().all(|peer| peer.waiting.is_empty())
+            && self.res.events.is_empty()
+    }
+
+    /// Tells the CM thread once that nothing is under way any more, or that time is up.
+    fn drain(&mut self) {
+        let quiet = self.is_quiet();
+        let now = self.res.now;
+        let Some(shutdown) = &mut self.shutdown else { return };
+        if shutdown.told && !shutdown.drained && (quiet && shutdown.idle || now >= shutdown.deadline) {
+            shutdown.drained = true;
+            self.res.shared.cm.command(CmCommand::Drained { poller: self.res.index });
+        }
+    }
+}
+
+impl Trunk {
+    fn timers(&mut self, res: &mut Resources) {
+        if !self.is_live() {
+            return;
+        }
+        for lane in &mut self.lanes {
+            expire(&mut lane.queue, res);
+        }
+        for lane in 0..self.lanes.len() {
+            let known = &mut self.lanes[lane];
+            if known.queue.is_empty() && known.may_tell() && known.spender.release_idle(res.now_ms) {
+                self.stage_credit(res, lane);
+            }
+        }
+        self.expire_sinks(res);
+        let silent = res.now_ms >= self.heard_ms + res.shared.limits.keepalive_ms;
+        let probe = silent && !self.keepalive_out && self.in_flight.is_empty() && self.staged.is_empty();
+        if probe && let Some(lane) = self.lanes.first() {
+            self.staged.push(Staged::Keepalive { srq: lane.srq });
+            self.keepalive_out = true;
+            res.outstanding += 1;
+            res.mark(self);
+        }
+        let waits = !self.hungry.is_empty() || self.lanes.iter().any(|lane| !lane.queue.is_empty());
+        if waits {
+            res.mark(self);
+        }
+    }
+}
+
+/// Fails queued messages whose deadline has passed.
+fn expire(queue: &mut VecDeque<Outbound>, res: &mut Resources) {
+    let now = res.now;
+    queue.retain(|message| {
+        let late = message.deadline.is_some_and(|deadline| deadline <= now);
+        if late {
+            let outcome =
+                SendOutcome::Failed(SendFailure { may_have_arrived: false, cause: PeerDown::Deadline });
+            res.events.push_back(Event::Sent(message.token, outcome));
+        }
+        !late
+    });
+}

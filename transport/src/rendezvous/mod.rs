@@ -1,0 +1,25 @@
+//! Large messages: the receiver READs them out of the sender's memory.
+//!
+//! ```text
+//! sender                               receiver
+//! request (head, address, rkey) -----> waits for memory, within the request's patience
+//!        <----- READ in pieces --------
+//!        <----- FIN -------------------  message handed on
+//! source freed, Delivered
+//! ```
+//!
+//! These are the plain records of both sides; the poller moves them.
+#![forbid(unsafe_code)]
+
+mod sink;
+mod source;
+
+pub(crate) use sink::Sink;
+pub(crate) use source::{Hold, Source};
+
+/// Bytes of one READ.
+pub(crate) const PIECE: usize = 1 << 20;
+/// Requests without a FIN per lane; further ones wait in its queue. A receiver refuses more.
+pub(crate) const REQUESTS_PER_LANE: u32 = 64;
+/// How long a receiver may wait for memory when the message has no deadline.
+pub(crate) const PATIENCE_MS: u32 = 30_000;

@@ -1,0 +1,132 @@
+//! What a node tells about itself: provider, objects, counters, traffic by lane.
+#![forbid(unsafe_code)]
+
+use crate::{PeerKey, PollerIndex};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_verbs::Counter;
+
+/// A node at one moment.
+#[derive(Debug, Clone)]
+pub struct NodeReport {
+    /// Family of the device: `softrdma` or `rdma-core`.
+    pub provider: &'static str,
+    /// What its packets travel on.
+    pub link: String,
+    /// Why this provider.
+    pub why: String,
+    /// Pollers of the node.
+    pub pollers: u16,
+    /// CPUs that the process may use.
+    pub cpus: usize,
+    /// Whether its pollers have to share CPUs, with each other or with other threads, and
+    /// therefore yield and sleep instead of spinning.
+    pub oversubscribed: bool,
+    /// INI QPs now: one per poller and peer.
+    pub ini: u32,
+    /// TGT QPs now: one per poller of each peer.
+    pub tgt: u32,
+    /// SRQs: one per poller.
+    pub srqs: u32,
+    /// RNR NAKs sent and received since the start.
+    pub rnr: u64,
+    /// Packets sent again since the start.
+    pub retransmits: u64,
+    /// All counters of the device.
+    pub counters: Vec<Counter>,
+    /// Messages by peer, local and remote poller.
+    pub traffic: Vec<LaneReport>,
+}
+
+/// Messages between one poller here and one poller of a peer, since the peer is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneReport {
+    /// The peer.
+    pub peer: PeerKey,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The poller here.
+    pub local: PollerIndex,
+    /// The poller there.
+    pub remote: PollerIndex,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+}
+
+impl NodeReport {
+    /// INI and TGT QPs together.
+    #[must_use]
+    pub fn qps(&self) -> u32 {
+        self.ini + self.tgt
+    }
+}
+
+/// The counters of one lane. Only its poller writes them, so a load and a store are enough.
+#[derive(Debug, Default)]
+pub(crate) struct LaneCounters {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl LaneCounters {
+    pub(crate) fn count_sent(&self) {
+        self.sent.store(self.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_received(&self) {
+        self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct PeerTraffic {
+    address: SocketAddr,
+    lanes: HashMap<(u16, u16), Arc<LaneCounters>>,
+}
+
+/// The counters of all lanes of a node. They outlive sessions, not peers.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic(Mutex<HashMap<PeerKey, PeerTraffic>>);
+
+impl Traffic {
+    /// The counters of a lane; the same ones for the same lane.
+    pub(crate) fn lane(
+        &self,
+        peer: PeerKey,
+        address: SocketAddr,
+        local: PollerIndex,
+        remote: PollerIndex,
+    ) -> Arc<LaneCounters> {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let traffic = peers.entry(peer).or_insert_with(|| PeerTraffic { address, lanes: HashMap::new() });
+        Arc::clone(traffic.lanes.entry((local.0, remote.0)).or_default())
+    }
+
+    pub(crate) fn forget(&self, peer: PeerKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+    }
+
+    /// All lanes, ordered.
+    pub(crate) fn report(&self) -> Vec<LaneReport> {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = peers
+            .iter()
+            .flat_map(|(&peer, traffic)| {
+                traffic.lanes.iter().map(move |(&(local, remote), counters)| LaneReport {
+                    peer,
+                    address: traffic.address,
+                    local: PollerIndex(local),
+                    remote: PollerIndex(remote),
+                    sent: counters.sent.load(Ordering::Relaxed),
+                    received: counters.received.load(Ordering::Relaxed),
+                })
+            })
+            .collect::<Vec<_>>();
+        lanes.sort_by_key(|lane| (lane.peer, lane.local, lane.remote));
+        lanes
+    }
+}

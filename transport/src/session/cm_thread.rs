@@ -1,0 +1,486 @@
+//! The CM thread: one per node. It owns the endpoints, makes INIs and TGTs, feeds the machines
+//! and performs what they ask for.
+//!
+//! Pollers reach it by commands and it reaches them the same way; neither waits for the other.
+//! It sleeps in mio whenever there is nothing to do, and nothing that it calls blocks.
+#![forbid(unsafe_code)]
+
+use super::endpoints::{Endpoints, Role};
+use super::machine::{Action, Machine};
+use super::private_data::{Hello, Refusal, SessionName, Welcome};
+use crate::frame::HEADER;
+use crate::poller::EAGER_BYTES;
+use crate::poller::command::{Command, SessionUp};
+use crate::shared::{NodeShared, canonical};
+use crate::{PeerDown, PeerKey, PollerIndex};
+use crossbeam_queue::SegQueue;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_verbs::{
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue, ConnectParameters, RejectReason,
+};
+
+const CHANNEL: Token = Token(0);
+const WAKER: Token = Token(1);
+const ASYNC_EVENTS: Token = Token(2);
+/// A peer that nobody here named is forgotten when it was down for this long.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
+/// Peers that are known at once, at most; further ones are refused.
+const MAX_PEERS: usize = 16_384;
+
+/// What others tell the CM thread.
+#[derive(Debug)]
+pub(crate) enum CmCommand {
+    /// A poller has something to send, or wants to.
+    Want { peer: PeerKey, address: SocketAddr },
+    /// A poller found a session unusable.
+    Broken { peer: PeerKey, number: u32, cause: PeerDown },
+    /// A poller has nothing under way any more, after it was told to shut down.
+    Drained { poller: PollerIndex },
+    /// Close everything now.
+    Shutdown,
+}
+
+struct HandleShared {
+    commands: SegQueue<CmCommand>,
+    waker: Waker,
+}
+
+/// How to reach the CM thread.
+#[derive(Clone)]
+pub(crate) struct CmHandle(Arc<HandleShared>);
+
+impl CmHandle {
+    pub(crate) fn command(&self, command: CmCommand) {
+        self.0.commands.push(command);
+        // It fails only when the eventfd is gone, and with it the thread.
+        let _ = self.0.waker.wake();
+    }
+}
+
+impl fmt::Debug for CmHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CmHandle")
+    }
+}
+
+/// A peer with its machine.
+#[derive(Debug)]
+struct PeerSession {
+    address: SocketAddr,
+    machine: Machine,
+    /// Some poller knows it by its address.
+    named: bool,
+    /// Our address on connections with it, once known.
+    source: Option<IpAddr>,
+    forget_at: Option<Instant>,
+}
+
+/// The thread's state.
+pub(crate) struct CmThread {
+    shared: Arc<NodeShared>,
+    poll: Poll,
+    handle: CmHandle,
+    channel: Arc<dyn CmChannel>,
+    endpoints: Endpoints,
+    /// Addresses that we listen on.
+    listening: Vec<SocketAddr>,
+    peers: HashMap<PeerKey, PeerSession>,
+    drained: HashSet<PollerIndex>,
+    /// All sessions were closed.
+    closed: bool,
+}
+
+/// The means to wait, made before anything else so that others can be given the handle.
+pub(crate) fn prepare() -> io::Result<(Poll, CmHandle)> {
+    let poll = Poll::new()?;
+    let waker = Waker::new(poll.registry(), WAKER)?;
+    Ok((poll, CmHandle(Arc::new(HandleShared { commands: SegQueue::new(), waker }))))
+}
+
+impl CmThread {
+    /// `listeners` listen already, on `channel`; `cqs` are those of the pollers.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be waited for.
+    pub(crate) fn new(
+        shared: Arc<NodeShared>,
+        (poll, handle): (Poll, CmHandle),
+        channel: Arc<dyn CmChannel>,
+        listeners: Vec<Arc<dyn CmId>>,
+        cqs: Vec<Arc<dyn CompletionQueue>>,
+    ) -> io::Result<Self> {
+        let fd = channel.as_fd().as_raw_fd();
+        poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
+        let fd = shared.device.async_event_fd().as_raw_fd();
+        poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE)?;
+        let listening = listeners.iter().map(|listener| listener.local_address()).collect();
+        Ok(Self {
+            endpoints: Endpoints::new(Arc::clone(&shared), Arc::clone(&channel), listeners, cqs),
+            shared,
+            poll,
+            handle,
+            channel,
+            listening,
+            peers: HashMap::new(),
+            drained: HashSet::new(),
+            closed: false,
+        })
+    }
+
+    /// Runs until all sessions are closed and their endpoints gone.
+    pub(crate) fn run(mut self) {
+        let mut wakeups = Events::with_capacity(8);
+        while !(self.closed && self.endpoints.is_quiet()) {
+            let timeout = self.next_timer().map(|at| at.saturating_duration_since(Instant::now()));
+            if let Err(error) = self.poll.poll(&mut wakeups, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "waiting for connection events");
+                return;
+            }
+            while let Some(event) = self.shared.device.next_async_event() {
+                tracing::debug!(?event, "asynchronous event");
+            }
+            while let Some(event) = self.channel.next_event() {
+                self.event(event);
+            }
+            while let Some(command) = self.handle.0.commands.pop() {
+                self.command(command);
+            }
+            self.tick();
+        }
+        for poller in &self.shared.pollers {
+            poller.command(Command::End);
+        }
+    }
+
+    fn command(&mut self, command: CmCommand) {
+        let now = Instant::now();
+        match command {
+            CmCommand::Want { peer, address } => {
+                self.shared.restore_key(address, peer);
+                let session = self.peer(peer, address);
+                session.named = true;
+                session.forget_at = None;
+                self.drive(peer, |machine, actions| machine.want(now, actions));
+            }
+            CmCommand::Broken { peer, number, cause } => {
+                self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
+            }
+            CmCommand::Drained { poller } => {
+                self.drained.insert(poller);
+                if self.drained.len() == self.shared.pollers.len() {
+                    self.close();
+                }
+            }
+            CmCommand::Shutdown => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        self.endpoints.stop_listening();
+        let now = Instant::now();
+        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.drive(peer, |machine, actions| machine.close(now, actions));
+        }
+    }
+
+    fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
+        let shared = &self.shared;
+        self.peers.entry(key).or_insert_with(|| PeerSession {
+            address,
+            machine: Machine::new(shared.epoch, u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX)),
+            named: false,
+            source: None,
+            forget_at: None,
+        })
+    }
+
+    /// Feeds a peer's machine and performs what it asks for.
+    fn drive<R: Default>(
+        &mut self,
+        key: PeerKey,
+        input: impl FnOnce(&mut Machine, &mut Vec<Action>) -> R,
+    ) -> R {
+        let Some(peer) = self.peers.get_mut(&key) else { return R::default() };
+        let mut actions = Vec::new();
+        let result = input(&mut peer.machine, &mut actions);
+        // Performing may fail and so lead to further actions; those come after these.
+        let mut next = 0;
+        while next < actions.len() {
+            let action = actions[next].clone();
+            next += 1;
+            self.perform(key, action, &mut actions);
+        }
+        result
+    }
+
+    fn perform(&mut self, key: PeerKey, action: Action, actions: &mut Vec<Action>) {
+        match action {
+            Action::Dial { number, poller, echo } => {
+                if let Err(cause) = self.dial(key, number, poller, echo)
+                    && let Some(peer) = self.peers.get_mut(&key)
+                {
+                    peer.machine.fail(Instant::now(), number, cause, false, actions);
+                }
+            }
+            Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
+            Action::Close { number } => {
+                self.endpoints.close(key, number);
+                self.tell(|| Command::SessionClosed { peer: key, number });
+            }
+            Action::Down { number, cause } => {
+                tracing::info!(peer = key.0, %cause, "session down");
+                self.tell(|| Command::PeerDown { peer: key, number, cause });
+            }
+        }
+    }
+
+    fn tell(&self, command: impl Fn() -> Command) {
+        for poller in &self.shared.pollers {
+            poller.command(command());
+        }
+    }
+
+    fn dial(
+        &mut self,
+        key: PeerKey,
+        number: u32,
+        poller: u16,
+        echo: Option<SessionName>,
+    ) -> Result<(), PeerDown> {
+        let Some(peer) = self.peers.get(&key) else { return Ok(()) };
+        if peer.machine.current() != Some(number) {
+            return Ok(());
+        }
+        let (source, port) = self.source_for(peer).ok_or(PeerDown::Unreachable)?;
+        let hello = Hello {
+            listener_port: port,
+            session: SessionName { epoch: self.shared.epoch, number },
+            echo,
+            poller,
+            pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
+        };
+        let address = peer.address;
+        self.endpoints.dial(key, number, poller, address, source, hello.emit()).map_err(|error| {
+            tracing::warn!(%address, %error, "cannot dial");
+            PeerDown::Unreachable
+        })
+    }
+
+    /// From which of our addresses to reach a peer, and the port that we listen on there. `None`
+    /// as the address lets the device choose.
+    fn source_for(&self, peer: &PeerSession) -> Option<(Option<IpAddr>, NonZeroU16)> {
+        let fits = |address: &&SocketAddr| match peer.source {
+            Some(source) => address.ip() == source || address.ip().is_unspecified(),
+            None => address.is_ipv4() == peer.address.is_ipv4() || address.ip().is_unspecified(),
+        };
+        let listening = self.listening.iter().find(fits)?;
+        let source = peer.source.or_else(|| Some(listening.ip()).filter(|ip| !ip.is_unspecified()));
+        Some((source, NonZeroU16::new(listening.port())?))
+    }
+
+    fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        peer.forget_at = None;
+        let address = peer.address;
+        let Some(inis) = self.endpoints.take_inis(key, number) else {
+            peer.machine.fail(Instant::now(), number, PeerDown::DeviceFailed, false, actions);
+            return;
+        };
+        tracing::info!(peer = key.0, %address, pollers = welcome.srqs.len(), "session up");
+        for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
+            poller.command(Command::SessionUp(Box::new(SessionUp {
+                peer: key,
+                address,
+                number,
+                epoch: welcome.session.epoch,
+                qp,
+                srqs: welcome.srqs.clone(),
+                max_message: welcome.max_message,
+                max_frame: welcome.max_frame,
+                read_depth,
+            })));
+        }
+    }
+
+    fn event(&mut self, event: CmEvent) {
+        let now = Instant::now();
+        if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
+            self.request(&id, &parameters, &event.private_data);
+            return;
+        }
+        let Some((role, peer, number)) = self.endpoints.role(event.id) else {
+            self.endpoints.forget_closing(event.id, &event.kind);
+            return;
+        };
+        match event.kind {
+            CmEventKind::Established => match role {
+                Role::Ini(poller) => match Welcome::parse(&event.private_data) {
+                    Ok(welcome) => {
+                        self.endpoints.connected(peer, number, role);
+                        self.drive(peer, |machine, actions| {
+                            machine.answered(now, number, poller, welcome, actions);
+                        });
+                    }
+                    Err(refusal) => {
+                        let cause = PeerDown::Refused(refusal.explain());
+                        self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
+                    }
+                },
+                Role::Tgt(poller) => {
+                    self.endpoints.connected(peer, number, role);
+                    self.drive(peer, |machine, actions| machine.arrived(now, number, poller, actions));
+                }
+            },
+            kind => {
+                let Some((cause, transient)) = failure_of(&kind, &event.private_data) else { return };
+                tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
+                self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
+            }
+        }
+    }
+
+    /// A peer dials.
+    fn request(&mut self, id: &Arc<dyn CmId>, parameters: &ConnectParameters, private_data: &[u8]) {
+        if let Err(refusal) = self.accept(id, parameters, private_data) {
+            tracing::debug!(?refusal, from = ?id.peer_address(), "request refused");
+            if let Err(error) = id.reject(&refusal.emit()) {
+                tracing::debug!(%error, "rejecting");
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        parameters: &ConnectParameters,
+        private_data: &[u8],
+    ) -> Result<(), Refusal> {
+        if self.closed {
+            return Err(Refusal::ShuttingDown);
+        }
+        let hello = Hello::parse(private_data)?;
+        let from = id.peer_address().ok_or(Refusal::Nonsense)?;
+        // The dial-back goes to where the request came from, never to an address that it names.
+        let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
+        let key = self.shared.peer_key(address);
+        if !self.peers.contains_key(&key) && self.peers.len() >= MAX_PEERS {
+            return Err(Refusal::Resources);
+        }
+        let local = id.local_address().ip();
+        let peer = self.peer(key, address);
+        peer.source = Some(local);
+        let now = Instant::now();
+        let mut actions = Vec::new();
+        let number = peer.machine.request(now, &hello, &mut actions);
+        // What ends an earlier session comes before, the dials of the new one after the accept.
+        let dials =
+            actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
+        let after = actions.split_off(dials);
+        self.drive(key, |_, into| into.extend(actions));
+        let number = match number {
+            Ok(number) => number,
+            Err(refusal) => {
+                self.drive(key, |_, into| into.extend(after));
+                return Err(refusal);
+            }
+        };
+        let welcome = Welcome {
+            session: SessionName { epoch: self.shared.epoch, number },
+            max_message: self.shared.limits.max_message_bytes as u64,
+            max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
+            srqs: self.shared.srqs.clone(),
+        };
+        match self.endpoints.make_target(id, key, number, hello.poller) {
+            Ok(target) => {
+                self.tell(|| Command::TargetAdded {
+                    peer: key,
+                    address,
+                    number,
+                    poller: hello.poller,
+                    target,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot make a TGT");
+                self.drive(key, |machine, into| {
+                    machine.fail(now, number, PeerDown::DeviceFailed, false, into);
+                });
+                return Err(Refusal::Resources);
+            }
+        }
+        if let Err(error) = self.endpoints.accept(id, parameters, welcome.emit()) {
+            tracing::warn!(%error, "cannot accept");
+            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::DeviceFailed, false, into));
+            return Ok(());
+        }
+        self.drive(key, |_, into| into.extend(after));
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        self.endpoints.tick(now);
+        let mut gone = Vec::new();
+        for key in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.drive(key, |machine, actions| machine.tick(now, actions));
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            if peer.named || !peer.machine.is_idle() {
+                peer.forget_at = None;
+            } else if now >= *peer.forget_at.get_or_insert(now + FORGET_AFTER) {
+                gone.push(key);
+            }
+        }
+        for key in gone {
+            if let Some(peer) = self.peers.remove(&key) {
+                self.shared.forget(peer.address, key);
+                self.tell(|| Command::Forget { peer: key });
+            }
+        }
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let peers = self.peers.values().flat_map(|peer| [peer.machine.next_timer(), peer.forget_at]);
+        peers.flatten().chain(self.endpoints.next_timer()).min()
+    }
+}
+
+/// What an event that ends a connection says, and whether trying again may help.
+fn failure_of(kind: &CmEventKind, private_data: &[u8]) -> Option<(PeerDown, bool)> {
+    Some(match kind {
+        CmEventKind::Rejected(RejectReason::CONSUMER) => match Refusal::parse(private_data) {
+            Some(Refusal::Stale) => (PeerDown::Refused(Refusal::Stale.explain()), true),
+            Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
+            Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
+            None => (PeerDown::Refused("something that is no Trunkline node listens on that port"), false),
+        },
+        CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
+        CmEventKind::Rejected(RejectReason::STALE_CONNECTION) => {
+            (PeerDown::Refused("left-overs of an earlier connection"), true)
+        }
+        CmEventKind::Rejected(RejectReason::NO_RESOURCES) => {
+            (PeerDown::Refused(Refusal::Resources.explain()), false)
+        }
+        CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable => {
+            (PeerDown::Unreachable, false)
+        }
+        CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
+        CmEventKind::Disconnected => (PeerDown::Closed, true),
+        CmEventKind::ConnectError | CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
+        _ => return None,
+    })
+}

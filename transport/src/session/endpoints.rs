@@ -1,0 +1,252 @@
+//! The endpoints and QPs of sessions: making, connecting, taking them down.
+//!
+//! Owned and called by the CM thread alone. An INI belongs here until its session is up and then
+//! to its poller; TGTs belong here throughout. An endpoint is kept until its session ends, for
+//! the disconnect, and a little longer so that the disconnect gets through.
+#![forbid(unsafe_code)]
+
+use crate::PeerKey;
+use crate::shared::NodeShared;
+use crate::trunk::SEND_QUEUE_DEPTH;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use trunkline_verbs::{
+    Access, CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, EndpointRequest,
+    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair,
+    VerbsError,
+};
+
+/// An endpoint that was disconnected is dropped after this at the latest.
+const CLOSING_LIMIT: Duration = Duration::from_millis(400);
+/// READs outstanding on an INI, at most.
+const READS: u8 = 16;
+/// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
+const MIN_RNR_TIMER: u8 = 12;
+/// Inline bytes asked for.
+const INLINE: u32 = 256;
+
+/// Which end of which connection an endpoint is, by poller: ours of an INI, the peer's of a TGT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    Ini(u16),
+    Tgt(u16),
+}
+
+#[derive(Debug)]
+struct End {
+    id: Arc<dyn CmId>,
+    /// Gone from here once a poller has it.
+    qp: Option<Arc<dyn QueuePair>>,
+}
+
+/// All endpoints of a node.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    shared: Arc<NodeShared>,
+    channel: Arc<dyn CmChannel>,
+    listeners: Vec<Arc<dyn CmId>>,
+    cqs: Vec<Arc<dyn CompletionQueue>>,
+    sessions: HashMap<(PeerKey, u32), HashMap<Role, End>>,
+    roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
+    closing: HashMap<CmIdNumber, (Instant, Arc<dyn CmId>)>,
+}
+
+impl Endpoints {
+    pub(crate) fn new(
+        shared: Arc<NodeShared>,
+        channel: Arc<dyn CmChannel>,
+        listeners: Vec<Arc<dyn CmId>>,
+        cqs: Vec<Arc<dyn CompletionQueue>>,
+    ) -> Self {
+        Self {
+            shared,
+            channel,
+            listeners,
+            cqs,
+            sessions: HashMap::new(),
+            roles: HashMap::new(),
+            closing: HashMap::new(),
+        }
+    }
+
+    /// Whose endpoint that is.
+    pub(crate) fn role(&self, id: CmIdNumber) -> Option<(Role, PeerKey, u32)> {
+        self.roles.get(&id).copied()
+    }
+
+    /// Makes an INI for a poller and starts to connect it.
+    pub(crate) fn dial(
+        &mut self,
+        peer: PeerKey,
+        number: u32,
+        poller: u16,
+        remote: SocketAddr,
+        source: Option<IpAddr>,
+        private_data: Vec<u8>,
+    ) -> Result<(), VerbsError> {
+        let cq = self.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
+        let cq = Arc::clone(cq);
+        let request = EndpointRequest {
+            side: EndpointSide::Active { remote, source },
+            port_space: PortSpace::Ib,
+            qp_type: QpType::XrcIni,
+        };
+        let id = self.shared.device.connection_manager().create_endpoint(&request, &self.channel)?;
+        let device = Arc::clone(&self.shared.device);
+        let attributes = device.attributes();
+        let depth = u32::try_from(SEND_QUEUE_DEPTH).unwrap_or(u32::MAX);
+        let qp = self.shared.device.create_qp(QpInit {
+            pd: Some(Arc::clone(&self.shared.pd)),
+            send_cq: Some(cq),
+            capacities: QueueCapacities {
+                max_send_wr: depth,
+                max_send_sge: 1,
+                max_inline_data: INLINE.min(attributes.max_inline_data),
+                ..QueueCapacities::default()
+            },
+            ..QpInit::new(QpType::XrcIni)
+        })?;
+        self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
+        let initiator_depth = READS.min(attributes.max_rd_atomic);
+        // From here on the session knows both, and closing it takes them down.
+        self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
+        id.attach(qp)?;
+        id.connect(&ConnectParameters {
+            private_data,
+            responder_resources: READS.min(attributes.max_dest_rd_atomic),
+            initiator_depth,
+            ack_timeout: self.shared.limits.ack_timeout,
+            ..ConnectParameters::default()
+        })
+    }
+
+    /// Makes the TGT for a request and attaches it.
+    pub(crate) fn make_target(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        peer: PeerKey,
+        number: u32,
+        poller: u16,
+    ) -> Result<QpNumber, VerbsError> {
+        let qp = self
+            .shared
+            .device
+            .create_qp(QpInit { xrcd: Some(Arc::clone(&self.shared.xrcd)), ..QpInit::new(QpType::XrcTgt) })?;
+        self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
+        let number24 = qp.number();
+        self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
+        id.attach(Arc::clone(&qp))?;
+        // The peer READs sources and probes by WRITE; attaching alone grants nothing.
+        let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        qp.modify(&QpModify { access: Some(rights), ..QpModify::default() })?;
+        Ok(number24)
+    }
+
+    /// Accepts a request whose TGT was made.
+    pub(crate) fn accept(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        parameters: &ConnectParameters,
+        private_data: Vec<u8>,
+    ) -> Result<(), VerbsError> {
+        let attributes = self.shared.device.attributes();
+        let answer = ConnectParameters {
+            private_data,
+            responder_resources: parameters.responder_resources.min(READS.min(attributes.max_dest_rd_atomic)),
+            initiator_depth: parameters.initiator_depth,
+            ..ConnectParameters::default()
+        };
+        id.accept(&answer)?;
+        let timer = QpModify { min_rnr_timer: Some(MIN_RNR_TIMER), ..QpModify::default() };
+        let qp = self
+            .roles
+            .get(&id.number())
+            .and_then(|(role, peer, number)| self.sessions.get(&(*peer, *number))?.get(role)?.qp.clone());
+        if let Some(qp) = qp
+            && let Err(error) = qp.modify(&timer)
+        {
+            tracing::warn!(%error, "the RNR timer of a TGT stays at what CM chose");
+        }
+        Ok(())
+    }
+
+    /// A connection is there: its QP is ours alone from now on.
+    pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
+        if let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) {
+            end.id.detach();
+        }
+    }
+
+    /// The INIs of a session by poller, with their READ depth; they are the pollers' from now on.
+    pub(crate) fn take_inis(&mut self, peer: PeerKey, number: u32) -> Option<Vec<(Arc<dyn QueuePair>, u8)>> {
+        let ends = self.sessions.get_mut(&(peer, number))?;
+        let pollers = u16::try_from(self.cqs.len()).ok()?;
+        if (0..pollers).any(|poller| ends.get(&Role::Ini(poller)).is_none_or(|end| end.qp.is_none())) {
+            return None;
+        }
+        let take = |poller| {
+            let qp = ends.get_mut(&Role::Ini(poller))?.qp.take()?;
+            let depth = qp.query().map_or(1, |attributes| attributes.max_rd_atomic);
+            Some((qp, depth))
+        };
+        (0..pollers).map(take).collect()
+    }
+
+    /// Takes a session down: TGTs first, so that the peer reads our memory no more when the
+    /// pollers hear of it.
+    pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
+        let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
+        let until = Instant::now() + CLOSING_LIMIT;
+        for (role, end) in ends {
+            self.roles.remove(&end.id.number());
+            end.id.detach();
+            if end.id.disconnect().is_ok() {
+                self.closing.insert(end.id.number(), (until, end.id));
+            }
+            let Some(qp) = end.qp else { continue };
+            let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
+            if let Err(error) = qp.modify(&error).and_then(|()| qp.destroy()) {
+                tracing::debug!(%error, ?role, "destroying a QP");
+            }
+            let gauges = &self.shared.gauges;
+            let gauge = if matches!(role, Role::Ini(_)) { &gauges.ini } else { &gauges.tgt };
+            gauge.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An endpoint that is being closed has said its last.
+    pub(crate) fn forget_closing(&mut self, id: CmIdNumber, kind: &CmEventKind) {
+        if matches!(kind, CmEventKind::Disconnected | CmEventKind::TimewaitExit) {
+            self.closing.remove(&id);
+        }
+    }
+
+    /// No request is taken any more.
+    pub(crate) fn stop_listening(&mut self) {
+        self.listeners.clear();
+    }
+
+    /// Whether nothing is left but listeners.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.sessions.is_empty() && self.closing.is_empty()
+    }
+
+    /// Drops endpoints whose disconnect was not answered.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.closing.retain(|_, (until, _)| *until > now);
+    }
+
+    /// When [`Endpoints::tick`] has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.closing.values().map(|(until, _)| *until).min()
+    }
+
+    fn add(&mut self, peer: PeerKey, number: u32, role: Role, id: &Arc<dyn CmId>, qp: Arc<dyn QueuePair>) {
+        self.roles.insert(id.number(), (role, peer, number));
+        let end = End { id: Arc::clone(id), qp: Some(qp) };
+        self.sessions.entry((peer, number)).or_default().insert(role, end);
+    }
+}

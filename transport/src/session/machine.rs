@@ -1,0 +1,377 @@
+//! The connection machine: when to dial, what to accept, when a session is up or over.
+//!
+//! One machine per peer, pure: the CM thread feeds it requests, answers, failures and the time,
+//! and performs the actions it asks for. It does no I/O and takes no clock of its own.
+//!
+//! A session is two halves: our INIs at the peer's TGTs, and the peer's INIs at ours.
+//!
+//! ```text
+//!            want / request                  all INIs answered, all TGTs arrived
+//!   Idle ---------------------> Open(half) ------------------------------> Open(up)
+//!    ^  \                         |   ^                                       |
+//!    |   \ want, too soon         |   | time                                  |
+//!    |    `--------> Backoff -----+---'                                       |
+//!    |                  ^         | transient failure, still wanted           |
+//!    |                  `---------'                                           |
+//!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
+//! ```
+//!
+//! Which request belongs to what is decided by names. A node numbers its sessions with a peer;
+//! (epoch, number) names one for ever. A dial-back echoes the name it answers. So:
+//!
+//! | request | our session | done |
+//! |---|---|---|
+//! | echo of another session than ours | any | refused as stale, ours lives on |
+//! | any | none | accepted, a new session dials back |
+//! | any | peer's session not known yet | accepted: simultaneous connects are one session |
+//! | same peer session, poller not there yet | that one | accepted |
+//! | same peer session, poller there already | that one | refused as nonsense |
+//! | same epoch, later number, no echo | older | ours is over, a new one accepts |
+//! | same epoch, earlier number | later | refused as stale (it was under way too long) |
+//! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
+#![forbid(unsafe_code)]
+
+use super::private_data::{Hello, Refusal, SessionName, Welcome};
+use crate::PeerDown;
+use std::time::{Duration, Instant};
+
+/// A handshake that is not complete after this has failed.
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// First and longest pause before the next attempt.
+const BACKOFF_FIRST: Duration = Duration::from_millis(10);
+const BACKOFF_DOUBLINGS: u32 = 7;
+/// A session that was up for less than this counts as a failed attempt.
+const STABLE: Duration = Duration::from_secs(1);
+/// Transient failures in a row that are not reported.
+const SILENT_FAILURES: u32 = 8;
+
+/// What the machine asks for, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Connect this poller's INI.
+    Dial { number: u32, poller: u16, echo: Option<SessionName> },
+    /// The session is up: tell the pollers.
+    Up { number: u32, welcome: Welcome },
+    /// Take down whatever was made for the session.
+    Close { number: u32 },
+    /// Tell the pollers that the peer is down. Comes after the `Close`.
+    Down { number: u32, cause: PeerDown },
+}
+
+/// What became of one of the peer's INIs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Absent,
+    Accepted,
+    Arrived,
+}
+
+#[derive(Debug)]
+struct Session {
+    number: u32,
+    remote: Option<SessionName>,
+    welcome: Option<Welcome>,
+    /// By local poller: whether its INI is connected.
+    answered: Vec<bool>,
+    /// By remote poller; empty until the peer's count is known.
+    targets: Vec<Target>,
+    deadline: Instant,
+    up_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Backoff { until: Instant },
+    Open(Box<Session>),
+}
+
+/// The machine of one peer.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    epoch: u64,
+    pollers: u16,
+    last_number: u32,
+    state: State,
+    /// Somebody waits for a session; a failure must be told.
+    wanted: bool,
+    failures: u32,
+    not_before: Option<Instant>,
+    closed: bool,
+}
+
+impl Machine {
+    /// For a peer that nothing is known of. `epoch` and `pollers` are this node's.
+    pub(crate) fn new(epoch: u64, pollers: u16) -> Self {
+        Self {
+            epoch,
+            pollers,
+            last_number: 0,
+            state: State::Idle,
+            wanted: false,
+            failures: 0,
+            not_before: None,
+            closed: false,
+        }
+    }
+
+    /// The number of the current session.
+    pub(crate) fn current(&self) -> Option<u32> {
+        match &self.state {
+            State::Open(session) => Some(session.number),
+            _ => None,
+        }
+    }
+
+    /// Whether the current session is up.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&self.state, State::Open(session) if session.up_since.is_some())
+    }
+
+    /// Whether nothing goes on and nobody waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// Somebody wants to send.
+    pub(crate) fn want(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if self.closed {
+            actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
+            return;
+        }
+        if self.is_up() {
+            return;
+        }
+        self.wanted = true;
+        if self.is_idle() {
+            match self.not_before {
+                Some(until) if until > now => self.state = State::Backoff { until },
+                _ => self.open(now, None, actions),
+            }
+        }
+    }
+
+    /// The peer dials. Answers the session that takes it, after which the caller accepts.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    pub(crate) fn request(
+        &mut self,
+        now: Instant,
+        hello: &Hello,
+        actions: &mut Vec<Action>,
+    ) -> Result<u32, Refusal> {
+        if self.closed {
+            return Err(Refusal::ShuttingDown);
+        }
+        let ours = self.current().map(|number| SessionName { epoch: self.epoch, number });
+        if hello.echo.is_some() && hello.echo != ours {
+            return Err(Refusal::Stale);
+        }
+        let known = match &self.state {
+            State::Open(session) => session.remote,
+            _ => None,
+        };
+        match known {
+            Some(name) if name == hello.session => {}
+            Some(_) if hello.echo.is_some() => return Err(Refusal::Stale),
+            Some(name) if name.epoch == hello.session.epoch => {
+                if !is_later(hello.session.number, name.number) {
+                    return Err(Refusal::Stale);
+                }
+                self.replace(now, PeerDown::Died, actions);
+            }
+            Some(_) => self.replace(now, PeerDown::Restarted, actions),
+            None => {}
+        }
+        if self.current().is_none() {
+            self.open(now, Some(hello.session), actions);
+        }
+        let State::Open(session) = &mut self.state else { return Err(Refusal::Nonsense) };
+        session.remote = Some(hello.session);
+        if !session.fits(hello.pollers) {
+            return Err(Refusal::Nonsense);
+        }
+        match session.targets.get_mut(usize::from(hello.poller)) {
+            Some(target @ Target::Absent) => *target = Target::Accepted,
+            _ => return Err(Refusal::Nonsense),
+        }
+        Ok(session.number)
+    }
+
+    /// The peer accepted a poller's INI.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        number: u32,
+        poller: u16,
+        welcome: Welcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let State::Open(session) = &mut self.state else { return };
+        if session.number != number {
+            return;
+        }
+        let consistent = session.remote.is_none_or(|remote| remote == welcome.session)
+            && session.welcome.as_ref().is_none_or(|earlier| *earlier == welcome);
+        if !consistent {
+            // It began another session between two of our requests.
+            self.fail(now, number, PeerDown::Restarted, true, actions);
+            return;
+        }
+        session.remote = Some(welcome.session);
+        if !session.fits(welcome.pollers()) {
+            let cause = PeerDown::Misbehaved("two numbers of pollers for one session");
+            self.fail(now, number, cause, false, actions);
+            return;
+        }
+        session.welcome = Some(welcome);
+        if let Some(answered) = session.answered.get_mut(usize::from(poller)) {
+            *answered = true;
+        }
+        self.complete(now, actions);
+    }
+
+    /// A connection of the peer, accepted before, is established.
+    pub(crate) fn arrived(&mut self, now: Instant, number: u32, poller: u16, actions: &mut Vec<Action>) {
+        let State::Open(session) = &mut self.state else { return };
+        if session.number != number {
+            return;
+        }
+        if let Some(target) = session.targets.get_mut(usize::from(poller)) {
+            *target = Target::Arrived;
+        }
+        self.complete(now, actions);
+    }
+
+    /// Something of the session failed or ended. A transient failure of a session that never was
+    /// up is tried again without a report.
+    pub(crate) fn fail(
+        &mut self,
+        now: Instant,
+        number: u32,
+        cause: PeerDown,
+        transient: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.current() != Some(number) {
+            return;
+        }
+        let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        actions.push(Action::Close { number });
+        let stable = session.up_since.is_some_and(|since| now.saturating_duration_since(since) >= STABLE);
+        self.failures = if stable { 0 } else { self.failures.saturating_add(1) };
+        let until = now + backoff(self.failures, self.epoch);
+        self.not_before = Some(until);
+        let silent = transient && self.failures < SILENT_FAILURES;
+        if session.up_since.is_some() {
+            self.wanted = false;
+            actions.push(Action::Down { number, cause });
+        } else if self.wanted && silent && !self.closed {
+            self.state = State::Backoff { until };
+        } else if self.wanted {
+            self.wanted = false;
+            actions.push(Action::Down { number, cause });
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        match &self.state {
+            State::Backoff { until } if *until <= now => self.open(now, None, actions),
+            State::Open(session) if session.up_since.is_none() && session.deadline <= now => {
+                let number = session.number;
+                self.fail(now, number, PeerDown::Unreachable, false, actions);
+            }
+            _ => {}
+        }
+    }
+
+    /// When [`Machine::tick`] has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        match &self.state {
+            State::Backoff { until } => Some(*until),
+            State::Open(session) if session.up_since.is_none() => Some(session.deadline),
+            _ => None,
+        }
+    }
+
+    /// The node shuts down: the session ends, and none begins any more.
+    pub(crate) fn close(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.closed = true;
+        if let Some(number) = self.current() {
+            self.fail(now, number, PeerDown::ShuttingDown, false, actions);
+        } else if self.wanted {
+            self.wanted = false;
+            actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
+        }
+        self.state = State::Idle;
+    }
+
+    fn open(&mut self, now: Instant, echo: Option<SessionName>, actions: &mut Vec<Action>) {
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        let number = self.last_number;
+        self.state = State::Open(Box::new(Session {
+            number,
+            remote: echo,
+            welcome: None,
+            answered: vec![false; usize::from(self.pollers)],
+            targets: Vec::new(),
+            deadline: now + HANDSHAKE_LIMIT,
+            up_since: None,
+        }));
+        actions.extend((0..self.pollers).map(|poller| Action::Dial { number, poller, echo }));
+    }
+
+    /// Ends the session because the peer has begun another. Who waits keeps waiting.
+    fn replace(&mut self, _now: Instant, cause: PeerDown, actions: &mut Vec<Action>) {
+        let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        actions.push(Action::Close { number: session.number });
+        if session.up_since.is_some() {
+            actions.push(Action::Down { number: session.number, cause });
+        }
+    }
+
+    fn complete(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let State::Open(session) = &mut self.state else { return };
+        let whole = session.up_since.is_none()
+            && session.answered.iter().all(|&answered| answered)
+            && !session.targets.is_empty()
+            && session.targets.iter().all(|&target| target == Target::Arrived);
+        if let (true, Some(welcome)) = (whole, &session.welcome) {
+            session.up_since = Some(now);
+            self.wanted = false;
+            actions.push(Action::Up { number: session.number, welcome: welcome.clone() });
+        }
+    }
+}
+
+impl Session {
+    /// Takes note of how many pollers the peer has; answers whether that agrees with before.
+    fn fits(&mut self, pollers: u16) -> bool {
+        if self.targets.is_empty() {
+            self.targets = vec![Target::Absent; usize::from(pollers)];
+        }
+        self.targets.len() == usize::from(pollers)
+    }
+}
+
+/// Whether session number `a` was given out after `b`; the counter may wrap.
+fn is_later(a: u32, b: u32) -> bool {
+    a != b && a.wrapping_sub(b) < u32::MAX / 2
+}
+
+/// Doubles from 10 ms to about a second, with up to a quarter more that differs between nodes,
+/// so that two that failed together do not meet again.
+fn backoff(failures: u32, epoch: u64) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    let base = BACKOFF_FIRST * (1 << (failures - 1).min(BACKOFF_DOUBLINGS));
+    let jitter = u32::try_from(epoch.rotate_left(failures) % 256).unwrap_or(0);
+    base + base * jitter / 1024
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

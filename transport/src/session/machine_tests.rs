@@ -1,0 +1,372 @@
+//! The machine's table row by row, and pairs of machines over a network that reorders, loses
+//! connections and restarts nodes.
+
+use super::*;
+use crate::session::private_data::MAX_POLLERS;
+use proptest::prelude::*;
+use std::num::NonZeroU16;
+use trunkline_verbs::SrqNumber;
+
+const ME: u64 = 11;
+const PEER: u64 = 22;
+
+fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) -> Hello {
+    Hello {
+        listener_port: NonZeroU16::new(1).unwrap(),
+        session: SessionName { epoch, number },
+        echo: echo.map(|number| SessionName { epoch: ME, number }),
+        poller,
+        pollers,
+    }
+}
+
+fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
+    assert!(pollers <= MAX_POLLERS);
+    Welcome {
+        session: SessionName { epoch, number },
+        max_message: 1,
+        max_frame: 1024,
+        srqs: (0..u32::from(pollers)).map(SrqNumber::new).collect(),
+    }
+}
+
+/// A machine with one poller, dialing.
+fn dialing(now: Instant) -> Machine {
+    let mut machine = Machine::new(ME, 1);
+    let mut actions = Vec::new();
+    machine.want(now, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
+    machine
+}
+
+/// A machine whose session 1 is up with session `remote` of the peer.
+fn up(now: Instant, remote: u32) -> Machine {
+    let mut machine = dialing(now);
+    let mut actions = Vec::new();
+    machine.answered(now, 1, 0, welcome(PEER, remote, 1), &mut actions);
+    assert_eq!(actions, []);
+    assert_eq!(machine.request(now, &hello(PEER, remote, Some(1), 0, 1), &mut actions), Ok(1));
+    machine.arrived(now, 1, 0, &mut actions);
+    assert!(matches!(&actions[..], [Action::Up { number: 1, .. }]), "{actions:?}");
+    assert!(machine.is_up());
+    machine
+}
+
+#[test]
+fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
+    let now = Instant::now();
+    let mut machine = Machine::new(ME, 2);
+    let mut actions = Vec::new();
+    assert_eq!(machine.request(now, &hello(PEER, 7, None, 0, 1), &mut actions), Ok(1));
+    let echo = Some(SessionName { epoch: PEER, number: 7 });
+    assert_eq!(
+        actions,
+        [Action::Dial { number: 1, poller: 0, echo }, Action::Dial { number: 1, poller: 1, echo }]
+    );
+}
+
+#[test]
+fn requests_are_judged_by_name() {
+    let now = Instant::now();
+    // (request, answer, whether session 1 lives on)
+    let rows = [
+        (hello(PEER, 5, Some(9), 0, 1), Err(Refusal::Stale), true),
+        (hello(PEER, 5, None, 0, 1), Err(Refusal::Nonsense), true),
+        (hello(PEER, 4, None, 0, 1), Err(Refusal::Stale), true),
+        (hello(PEER, 6, Some(1), 0, 1), Err(Refusal::Stale), true),
+        (hello(PEER, 6, None, 0, 1), Ok(2), false),
+        (hello(33, 1, None, 0, 1), Ok(2), false),
+        (hello(33, 1, Some(1), 0, 1), Err(Refusal::Stale), true),
+        (hello(PEER, 5, None, 0, 2), Err(Refusal::Nonsense), true),
+    ];
+    for (request, answer, lives) in rows {
+        let mut machine = up(now, 5);
+        let mut actions = Vec::new();
+        assert_eq!(machine.request(now, &request, &mut actions), answer, "{request:?}");
+        assert_eq!(machine.current() == Some(1), lives, "{request:?}");
+        if !lives {
+            let cause = if request.session.epoch == PEER { PeerDown::Died } else { PeerDown::Restarted };
+            assert_eq!(actions[..2], [Action::Close { number: 1 }, Action::Down { number: 1, cause }]);
+        }
+    }
+}
+
+#[test]
+fn simultaneous_connects_become_one_session() {
+    let now = Instant::now();
+    let mut machine = dialing(now);
+    let mut actions = Vec::new();
+    assert_eq!(machine.request(now, &hello(PEER, 3, None, 0, 1), &mut actions), Ok(1));
+    machine.arrived(now, 1, 0, &mut actions);
+    machine.answered(now, 1, 0, welcome(PEER, 3, 1), &mut actions);
+    assert_eq!(actions, [Action::Up { number: 1, welcome: welcome(PEER, 3, 1) }]);
+}
+
+#[test]
+fn late_and_repeated_answers_change_nothing() {
+    let now = Instant::now();
+    let mut machine = up(now, 5);
+    let mut actions = Vec::new();
+    machine.answered(now, 1, 0, welcome(PEER, 5, 1), &mut actions);
+    machine.arrived(now, 1, 0, &mut actions);
+    machine.arrived(now, 1, 9, &mut actions);
+    machine.answered(now, 0, 0, welcome(PEER, 5, 1), &mut actions);
+    machine.fail(now, 0, PeerDown::Died, false, &mut actions);
+    machine.want(now, &mut actions);
+    assert_eq!(actions, []);
+    assert!(machine.is_up());
+}
+
+#[test]
+fn a_half_made_session_times_out_and_is_told_to_who_waits() {
+    let now = Instant::now();
+    let mut machine = dialing(now);
+    let mut actions = Vec::new();
+    machine.answered(now, 1, 0, welcome(PEER, 1, 1), &mut actions);
+    machine.tick(machine.next_timer().unwrap(), &mut actions);
+    assert_eq!(
+        actions,
+        [Action::Close { number: 1 }, Action::Down { number: 1, cause: PeerDown::Unreachable }]
+    );
+    // One that nobody here asked for just goes.
+    let mut machine = Machine::new(ME, 1);
+    machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
+    actions.clear();
+    machine.tick(now + HANDSHAKE_LIMIT, &mut actions);
+    assert_eq!(actions, [Action::Close { number: 1 }]);
+}
+
+#[test]
+fn failures_back_off_and_transient_ones_are_retried() {
+    let mut now = Instant::now();
+    let mut machine = dialing(now);
+    let mut pauses = Vec::new();
+    let mut number = 1;
+    loop {
+        let mut actions = Vec::new();
+        machine.fail(now, number, PeerDown::Refused("stale"), true, &mut actions);
+        if actions.contains(&Action::Down { number, cause: PeerDown::Refused("stale") }) {
+            break;
+        }
+        let until = machine.next_timer().unwrap();
+        pauses.push(until - now);
+        now = until;
+        actions.clear();
+        machine.tick(now, &mut actions);
+        number += 1;
+        assert_eq!(actions, [Action::Dial { number, poller: 0, echo: None }]);
+    }
+    assert!(pauses.windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
+    let mut actions = Vec::new();
+    machine.want(now, &mut actions);
+    assert_eq!(actions, [], "the next attempt waits as well");
+    assert!(machine.next_timer().unwrap() > now);
+}
+
+#[test]
+fn a_closed_machine_refuses_everything() {
+    let now = Instant::now();
+    let mut machine = up(now, 5);
+    let mut actions = Vec::new();
+    machine.close(now, &mut actions);
+    assert_eq!(
+        actions,
+        [Action::Close { number: 1 }, Action::Down { number: 1, cause: PeerDown::ShuttingDown }]
+    );
+    assert_eq!(machine.request(now, &hello(PEER, 6, None, 0, 1), &mut actions), Err(Refusal::ShuttingDown));
+    machine.want(now, &mut actions);
+    assert_eq!(machine.current(), None);
+}
+
+/// What is under way between the two machines of a [`World`].
+#[derive(Debug, Clone)]
+enum Packet {
+    Request { from: usize, number: u32, hello: Hello },
+    Answer { to: usize, number: u32, poller: u16, welcome: Welcome },
+    Arrival { to: usize, number: u32, poller: u16 },
+    Refused { to: usize, number: u32, transient: bool },
+    Gone { to: usize, number: u32 },
+}
+
+struct World {
+    machines: [Machine; 2],
+    epochs: [u64; 2],
+    pollers: [u16; 2],
+    /// Session of the peer that each side's session is bound to, for the disconnects.
+    wires: Vec<Packet>,
+    now: Instant,
+}
+
+impl World {
+    fn perform(&mut self, who: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Dial { number, poller, echo } => {
+                    let hello = Hello {
+                        listener_port: NonZeroU16::new(1).unwrap(),
+                        session: SessionName { epoch: self.epochs[who], number },
+                        echo,
+                        poller,
+                        pollers: self.pollers[who],
+                    };
+                    self.wires.push(Packet::Request { from: who, number, hello });
+                }
+                Action::Close { .. } => {
+                    // Whatever session the other side has with this one hears a disconnect.
+                    let other = 1 - who;
+                    if let Some(number) = self.machines[other].current() {
+                        self.wires.push(Packet::Gone { to: other, number });
+                    }
+                }
+                Action::Up { .. } | Action::Down { .. } => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, index: usize) {
+        let packet = self.wires.swap_remove(index);
+        let mut actions = Vec::new();
+        let now = self.now;
+        let who = match packet {
+            Packet::Request { from, number, hello } => {
+                let to = 1 - from;
+                if hello.session.epoch != self.epochs[from] {
+                    return;
+                }
+                match self.machines[to].request(now, &hello, &mut actions) {
+                    Ok(session) => {
+                        let welcome = welcome(self.epochs[to], session, self.pollers[to]);
+                        self.wires.push(Packet::Answer { to: from, number, poller: hello.poller, welcome });
+                        self.wires.push(Packet::Arrival { to, number: session, poller: hello.poller });
+                    }
+                    Err(refusal) => {
+                        let transient = refusal == Refusal::Stale;
+                        self.wires.push(Packet::Refused { to: from, number, transient });
+                    }
+                }
+                to
+            }
+            Packet::Answer { to, number, poller, welcome } => {
+                self.machines[to].answered(now, number, poller, welcome, &mut actions);
+                to
+            }
+            Packet::Arrival { to, number, poller } => {
+                self.machines[to].arrived(now, number, poller, &mut actions);
+                to
+            }
+            Packet::Refused { to, number, transient } => {
+                let cause = PeerDown::Refused("test");
+                self.machines[to].fail(now, number, cause, transient, &mut actions);
+                to
+            }
+            Packet::Gone { to, number } => {
+                self.machines[to].fail(now, number, PeerDown::Closed, true, &mut actions);
+                to
+            }
+        };
+        self.perform(who, actions);
+    }
+
+    fn tick(&mut self) {
+        let next = self.machines.iter().filter_map(Machine::next_timer).min();
+        if let Some(next) = next {
+            self.now = self.now.max(next);
+        }
+        for who in 0..2 {
+            let mut actions = Vec::new();
+            self.machines[who].tick(self.now, &mut actions);
+            self.perform(who, actions);
+        }
+    }
+
+    fn want(&mut self, who: usize) {
+        let mut actions = Vec::new();
+        self.machines[who].want(self.now, &mut actions);
+        self.perform(who, actions);
+    }
+
+    fn agreed(&self) -> bool {
+        let names = [0, 1].map(|who| match &self.machines[who].state {
+            State::Open(session) if session.up_since.is_some() => {
+                Some((SessionName { epoch: self.epochs[who], number: session.number }, session.remote))
+            }
+            _ => None,
+        });
+        match names {
+            [Some((a, a_remote)), Some((b, b_remote))] => a_remote == Some(b) && b_remote == Some(a),
+            _ => false,
+        }
+    }
+}
+
+proptest! {
+    /// Whatever happened before, two nodes of which one wants a session come to agree on one.
+    #[test]
+    fn machines_come_to_agree(
+        pollers in (1u16..4, 1u16..4),
+        steps in proptest::collection::vec((0u8..12, any::<u16>()), 0..120),
+        last in 0usize..2,
+    ) {
+        let epochs = [ME, PEER];
+        let pollers = [pollers.0, pollers.1];
+        let mut world = World {
+            machines: [Machine::new(epochs[0], pollers[0]), Machine::new(epochs[1], pollers[1])],
+            epochs,
+            pollers,
+            wires: Vec::new(),
+            now: Instant::now(),
+        };
+        for (step, random) in steps {
+            let who = usize::from(random % 2);
+            match step {
+                0 => world.want(who),
+                1 => world.tick(),
+                2 => {
+                    // The trunk breaks as seen from one side.
+                    if let Some(number) = world.machines[who].current() {
+                        let mut actions = Vec::new();
+                        let now = world.now;
+                        world.machines[who].fail(now, number, PeerDown::Died, false, &mut actions);
+                        world.perform(who, actions);
+                    }
+                }
+                3 if random % 4 == 0 => {
+                    world.epochs[who] += 100;
+                    world.machines[who] = Machine::new(world.epochs[who], pollers[who]);
+                }
+                _ if !world.wires.is_empty() => {
+                    let index = usize::from(random) % world.wires.len();
+                    world.deliver(index);
+                }
+                _ => {}
+            }
+        }
+        let mut rounds = 0;
+        while !(world.wires.is_empty() && world.agreed()) {
+            if !world.machines[last].is_up() {
+                world.want(last);
+            }
+            while !world.wires.is_empty() {
+                world.deliver(0);
+                rounds += 1;
+                prop_assert!(rounds < 20_000, "no end of packets: {:?}", world.wires);
+            }
+            if !world.agreed() {
+                // A side that believes in a session the other does not know finds out by its
+                // keepalive.
+                for who in 0..2 {
+                    if world.machines[who].is_up() {
+                        let number = world.machines[who].current().unwrap();
+                        let mut actions = Vec::new();
+                        let now = world.now;
+                        world.machines[who].fail(now, number, PeerDown::Died, false, &mut actions);
+                        world.perform(who, actions);
+                    }
+                }
+                world.tick();
+            }
+            rounds += 1;
+            prop_assert!(rounds < 20_000, "never agreed");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The private data of session handshakes: what rides in REQ, REP and REJ.
+//!
+//! Owns the layouts; the CM thread calls it. All bytes are a stranger's: nothing here panics.
+//! Integers are big endian, as all else in CM messages.
+//!
+//! ```text
+//! all  0 magic "TRNK" (4)  4 version (1)
+//! REQ  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
+//!     20 echo epoch (8)  28 echo number (4)  32 poller (2)  34 pollers (2)
+//! REP  5 auth method (1)  6 pollers (2)  8 epoch (8)  16 number (4)  20 largest message (8)
+//!     28 largest eager frame (4)  32 SRQ numbers (4 each, by poller)
+//! REJ  5 reason (1)
+//! ```
+#![forbid(unsafe_code)]
+
+use std::num::NonZeroU16;
+use trunkline_verbs::SrqNumber;
+
+/// Version of the session protocol.
+pub(crate) const VERSION: u8 = 1;
+/// The only authentication method so far: none.
+pub(crate) const AUTH_NONE: u8 = 0;
+/// Most pollers of a node: their SRQ numbers must fit a REP.
+pub(crate) const MAX_POLLERS: u16 = 32;
+
+const MAGIC: [u8; 4] = *b"TRNK";
+
+/// One session of one incarnation of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SessionName {
+    /// Random number of the incarnation; never 0.
+    pub(crate) epoch: u64,
+    /// Counts the sessions of that incarnation with one peer, from 1.
+    pub(crate) number: u32,
+}
+
+/// What a connecting poller says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Port of the sender's listener, for the dial-back.
+    pub(crate) listener_port: NonZeroU16,
+    /// The sender's session.
+    pub(crate) session: SessionName,
+    /// The receiver's session that the sender answers, when it is a dial-back.
+    pub(crate) echo: Option<SessionName>,
+    /// The poller whose INI this is.
+    pub(crate) poller: u16,
+    /// How many pollers the sender has.
+    pub(crate) pollers: u16,
+}
+
+/// What the accepting node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    /// Its session.
+    pub(crate) session: SessionName,
+    /// Largest message it takes, head and body together.
+    pub(crate) max_message: u64,
+    /// Largest frame that its posted receives hold.
+    pub(crate) max_frame: u32,
+    /// SRQ numbers of its pollers.
+    pub(crate) srqs: Vec<SrqNumber>,
+}
+
+/// Why a node refuses a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The private data is not ours.
+    NotTrunkline,
+    /// Another protocol version.
+    Version,
+    /// Another authentication method.
+    Authentication,
+    /// The session it belongs to is over; the other side should begin anew.
+    Stale,
+    /// It breaks the protocol.
+    Nonsense,
+    /// The node shuts down.
+    ShuttingDown,
+    /// A resource is used up.
+    Resources,
+}
+
+impl Refusal {
+    const ALL: [Self; 7] = [
+        Self::NotTrunkline,
+        Self::Version,
+        Self::Authentication,
+        Self::Stale,
+        Self::Nonsense,
+        Self::ShuttingDown,
+        Self::Resources,
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::NotTrunkline => 1,
+            Self::Version => 2,
+            Self::Authentication => 3,
+            Self::Stale => 4,
+            Self::Nonsense => 5,
+            Self::ShuttingDown => 6,
+            Self::Resources => 7,
+        }
+    }
+
+    /// As private data.
+    pub(crate) fn emit(self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend([VERSION, self.code()]);
+        out
+    }
+
+    /// Out of private data, if it is ours and known.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.get(..4) != Some(&MAGIC[..]) {
+            return None;
+        }
+        let code = *bytes.get(5)?;
+        Self::ALL.into_iter().find(|refusal| refusal.code() == code)
+    }
+
+    /// For people; ends up in `PeerDown::Refused`.
+    pub(crate) fn explain(self) -> &'static str {
+        match self {
+            Self::NotTrunkline => "it took the request for that of another protocol",
+            Self::Version => "its protocol version is another",
+            Self::Authentication => "it wants another authentication method",
+            Self::Stale => "the session it belonged to was over",
+            Self::Nonsense => "it took the request for malformed",
+            Self::ShuttingDown => "it is shutting down",
+            Self::Resources => "it is out of resources",
+        }
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+fn begin(version_and_auth: [u8; 2]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend(version_and_auth);
+    out
+}
+
+/// Checks what all messages begin with.
+fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.get(..4) != Some(&MAGIC[..]) {
+        return Err(Refusal::NotTrunkline);
+    }
+    if bytes.get(4) != Some(&VERSION) {
+        return Err(Refusal::Version);
+    }
+    if bytes.get(5) != Some(&AUTH_NONE) {
+        return Err(Refusal::Authentication);
+    }
+    Ok(())
+}
+
+impl Hello {
+    /// As private data: 36 of the 56 bytes of a REQ.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let echo = self.echo.unwrap_or_default();
+        let mut out = begin([VERSION, AUTH_NONE]);
+        out.extend(self.listener_port.get().to_be_bytes());
+        out.extend(self.session.epoch.to_be_bytes());
+        out.extend(self.session.number.to_be_bytes());
+        out.extend(echo.epoch.to_be_bytes());
+        out.extend(echo.number.to_be_bytes());
+        out.extend(self.poller.to_be_bytes());
+        out.extend(self.pollers.to_be_bytes());
+        out
+    }
+
+    /// Out of private data.
+    ///
+    /// # Errors
+    /// What to answer instead of a welcome.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        check_prefix(bytes)?;
+        let read = || -> Option<Self> {
+            let echo = SessionName {
+                epoch: u64::from_be_bytes(array(bytes, 20)?),
+                number: u32::from_be_bytes(array(bytes, 28)?),
+            };
+            Some(Self {
+                listener_port: NonZeroU16::new(u16::from_be_bytes(array(bytes, 6)?))?,
+                session: SessionName {
+                    epoch: u64::from_be_bytes(array(bytes, 8)?),
+                    number: u32::from_be_bytes(array(bytes, 16)?),
+                },
+                echo: (echo != SessionName::default()).then_some(echo),
+                poller: u16::from_be_bytes(array(bytes, 32)?),
+                pollers: u16::from_be_bytes(array(bytes, 34)?),
+            })
+        };
+        let hello = read().ok_or(Refusal::Nonsense)?;
+        let counts = (1..=MAX_POLLERS).contains(&hello.pollers) && hello.poller < hello.pollers;
+        if !counts || hello.session.epoch == 0 || hello.session.number == 0 {
+            return Err(Refusal::Nonsense);
+        }
+        Ok(hello)
+    }
+}
+
+impl Welcome {
+    /// How many pollers the accepting node has.
+    pub(crate) fn pollers(&self) -> u16 {
+        u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
+    }
+
+    /// As private data: at most 160 of the 196 bytes of a REP.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut out = begin([VERSION, AUTH_NONE]);
+        out.extend(self.pollers().to_be_bytes());
+        out.extend(self.session.epoch.to_be_bytes());
+        out.extend(self.session.number.to_be_bytes());
+        out.extend(self.max_message.to_be_bytes());
+        out.extend(self.max_frame.to_be_bytes());
+        for srq in &self.srqs {
+            out.extend(srq.get().to_be_bytes());
+        }
+        out
+    }
+
+    /// Out of private data.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        check_prefix(bytes)?;
+        let read = || -> Option<Self> {
+            let pollers = u16::from_be_bytes(array(bytes, 6)?);
+            if !(1..=MAX_POLLERS).contains(&pollers) {
+                return None;
+            }
+            let srqs = (0..usize::from(pollers))
+                .map(|index| array(bytes, 32 + 4 * index).map(u32::from_be_bytes))
+                .map(|number| number.filter(|&n| n <= 0xff_ffff).map(SrqNumber::new))
+                .collect::<Option<Vec<_>>>()?;
+            Some(Self {
+                session: SessionName {
+                    epoch: u64::from_be_bytes(array(bytes, 8)?),
+                    number: u32::from_be_bytes(array(bytes, 16)?),
+                },
+                max_message: u64::from_be_bytes(array(bytes, 20)?),
+                max_frame: u32::from_be_bytes(array(bytes, 28)?),
+                srqs,
+            })
+        };
+        let welcome = read().ok_or(Refusal::Nonsense)?;
+        let roomy = welcome.max_frame >= 512;
+        if !roomy || welcome.session.epoch == 0 || welcome.session.number == 0 {
+            return Err(Refusal::Nonsense);
+        }
+        Ok(welcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            listener_port: NonZeroU16::new(7471).unwrap(),
+            session: SessionName { epoch: 5, number: 6 },
+            echo: Some(SessionName { epoch: 7, number: 8 }),
+            poller: 1,
+            pollers: 2,
+        }
+    }
+
+    fn welcome(pollers: u32) -> Welcome {
+        Welcome {
+            session: SessionName { epoch: 5, number: 6 },
+            max_message: 1 << 40,
+            max_frame: 16_384,
+            srqs: (0..pollers).map(|n| SrqNumber::new(0xff_0000 + n)).collect(),
+        }
+    }
+
+    #[test]
+    fn messages_survive_the_round_trip_within_the_fields() {
+        for echo in [None, hello().echo] {
+            let hello = Hello { echo, ..hello() };
+            let mut bytes = hello.emit();
+            assert!(bytes.len() <= 56);
+            bytes.resize(56, 0);
+            assert_eq!(Hello::parse(&bytes), Ok(hello));
+        }
+        for pollers in [1, u32::from(MAX_POLLERS)] {
+            let mut bytes = welcome(pollers).emit();
+            assert!(bytes.len() <= 196);
+            bytes.resize(196, 0);
+            assert_eq!(Welcome::parse(&bytes), Ok(welcome(pollers)));
+        }
+        for refusal in Refusal::ALL {
+            assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal));
+        }
+    }
+
+    #[test]
+    fn strangers_are_refused_by_cause() {
+        let good = hello().emit();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            Hello::parse(&bytes)
+        };
+        assert_eq!(with(0, b'X'), Err(Refusal::NotTrunkline));
+        assert_eq!(with(4, 9), Err(Refusal::Version));
+        assert_eq!(with(5, 9), Err(Refusal::Authentication));
+        assert_eq!(with(33, 2), Err(Refusal::Nonsense));
+        assert_eq!(with(34, 1), Err(Refusal::Nonsense));
+        assert_eq!(with(15, 0), Err(Refusal::Nonsense));
+        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Nonsense));
+        assert_eq!(Refusal::parse(b"TRNK\x01\xff"), None);
+        assert_eq!(Refusal::parse(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Refusal::parse(&bytes));
+            if bytes.len() > 6 {
+                bytes[..6].copy_from_slice(b"TRNK\x01\x00");
+                let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
+            }
+        }
+    }
+}
