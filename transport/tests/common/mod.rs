@@ -1,0 +1,320 @@
+//! What the tests of nodes share: an upper half that a test drives from outside, and addresses
+//! that do not collide with those of tests in parallel.
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use trunkline_transport::{
+    Carrier, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey, PollerHandle,
+    PollerIndex, SendOutcome, Token, Upper,
+};
+
+/// Long enough for a loaded machine; only a failing test waits for it.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A message that begins with this is sent back.
+pub const ECHO: u8 = b'?';
+/// What an echo begins with.
+pub const ANSWER: u8 = b'!';
+/// A message that begins with this is kept by the receiver until `Job::LetGo`.
+pub const KEEP: u8 = b'k';
+
+#[derive(Debug)]
+pub enum Job {
+    Connect(SocketAddr),
+    Send {
+        peer: PeerKey,
+        poller: Option<u16>,
+        head: Vec<u8>,
+        body: Bytes,
+        token: u64,
+        deadline: Option<Duration>,
+    },
+    Cancel(u64),
+    LetGo,
+}
+
+#[derive(Debug)]
+pub enum Happened {
+    Connecting(SocketAddr, PeerKey),
+    Message(Origin, Bytes),
+    Kept(usize),
+    Sent(u64, SendOutcome),
+    Peer(PeerKey, PeerEvent),
+    Refused(u64, trunkline_transport::SendError),
+}
+
+type Jobs = Arc<Mutex<VecDeque<Job>>>;
+
+struct Probe {
+    index: PollerIndex,
+    jobs: Jobs,
+    events: mpsc::Sender<(PollerIndex, Happened)>,
+    kept: Vec<Bytes>,
+    /// Echoes that the carrier had no room for.
+    backlog: VecDeque<(Origin, Bytes)>,
+}
+
+impl Probe {
+    fn tell(&self, what: Happened) {
+        let _ = self.events.send((self.index, what));
+    }
+
+    fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
+        let outgoing = Outgoing {
+            peer: to.peer,
+            poller: Some(to.poller),
+            head: &[ANSWER],
+            body: body.clone(),
+            token: Token(u64::MAX),
+            deadline: None,
+        };
+        if carrier.send(outgoing) == Err(trunkline_transport::SendError::QueueFull) {
+            self.backlog.push_back((to, body));
+        }
+    }
+
+    fn perform(&mut self, carrier: &mut dyn Carrier, job: Job) {
+        match job {
+            Job::Connect(address) => {
+                let key = carrier.peer(address);
+                self.tell(Happened::Connecting(address, key));
+            }
+            Job::Send { peer, poller, head, body, token, deadline } => {
+                let outgoing = Outgoing {
+                    peer,
+                    poller: poller.map(PollerIndex),
+                    head: &head,
+                    body,
+                    token: Token(token),
+                    deadline: deadline.map(|after| carrier.now() + after),
+                };
+                if let Err(error) = carrier.send(outgoing) {
+                    self.tell(Happened::Refused(token, error));
+                }
+            }
+            Job::Cancel(token) => carrier.cancel(Token(token)),
+            Job::LetGo => self.kept.clear(),
+        }
+    }
+}
+
+impl Upper for Probe {
+    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+        let bytes = message.into_bytes();
+        match bytes.first() {
+            Some(&ECHO) => self.echo(carrier, from, bytes.slice(1..)),
+            Some(&KEEP) => {
+                self.kept.push(bytes);
+                self.tell(Happened::Kept(self.kept.len()));
+            }
+            _ => self.tell(Happened::Message(from, bytes)),
+        }
+    }
+
+    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
+        if let Some((to, body)) = self.backlog.pop_front() {
+            self.echo(carrier, to, body);
+        }
+        if token != Token(u64::MAX) {
+            self.tell(Happened::Sent(token.0, outcome));
+        }
+    }
+
+    fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        self.tell(Happened::Peer(peer, event));
+    }
+
+    fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let jobs = std::mem::take(&mut *self.jobs.lock().unwrap());
+        let worked = !jobs.is_empty();
+        for job in jobs {
+            self.perform(carrier, job);
+        }
+        worked
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        None
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.jobs.lock().unwrap().is_empty()
+    }
+
+    fn shutdown(&mut self, _: &mut dyn Carrier) {}
+}
+
+/// A node whose pollers a test drives.
+pub struct TestNode {
+    pub node: Option<Node>,
+    pub address: SocketAddr,
+    jobs: Vec<Jobs>,
+    handles: Vec<PollerHandle>,
+    events: mpsc::Receiver<(PollerIndex, Happened)>,
+    /// Events that a wait for something else passed over.
+    passed: VecDeque<(PollerIndex, Happened)>,
+}
+
+impl TestNode {
+    pub fn start(options: NodeOptions, pollers: u16) -> Self {
+        let (sender, events) = mpsc::channel();
+        let jobs = (0..pollers).map(|_| Jobs::default()).collect::<Vec<_>>();
+        let shared = Mutex::new(sender);
+        let of_pollers = jobs.clone();
+        let node = Node::start(options.pollers(pollers), move |index| Probe {
+            index,
+            jobs: Arc::clone(&of_pollers[usize::from(index.0)]),
+            events: shared.lock().unwrap().clone(),
+            kept: Vec::new(),
+            backlog: VecDeque::new(),
+        })
+        .unwrap();
+        let (address, handles) = (node.local_address(), node.poller_handles());
+        Self { node: Some(node), address, jobs, handles, events, passed: VecDeque::new() }
+    }
+
+    pub fn job(&self, poller: usize, job: Job) {
+        self.jobs[poller].lock().unwrap().push_back(job);
+        self.handles[poller].wake();
+    }
+
+    /// Waits for an event that `pick` takes; others stay for later.
+    pub fn wait<T>(&mut self, what: &str, mut pick: impl FnMut(PollerIndex, &Happened) -> Option<T>) -> T {
+        for at in 0..self.passed.len() {
+            let (poller, event) = &self.passed[at];
+            if let Some(found) = pick(*poller, event) {
+                self.passed.remove(at);
+                return found;
+            }
+        }
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((poller, event)) = self.events.recv_timeout(left) else {
+                panic!("{what} did not happen; what did: {:?}", brief(&self.passed));
+            };
+            if let Some(found) = pick(poller, &event) {
+                return found;
+            }
+            self.passed.push_back((poller, event));
+        }
+    }
+
+    /// Makes a poller know a peer and waits until the session is up there.
+    pub fn connect(&mut self, poller: usize, address: SocketAddr) -> PeerKey {
+        let key = self.name(poller, address);
+        self.wait("session up", |at, event| match event {
+            Happened::Peer(peer, PeerEvent::Up { .. }) if *peer == key && usize::from(at.0) == poller => {
+                Some(())
+            }
+            _ => None,
+        });
+        key
+    }
+
+    /// Makes a poller know a peer.
+    pub fn name(&mut self, poller: usize, address: SocketAddr) -> PeerKey {
+        self.job(poller, Job::Connect(address));
+        self.wait("key", |at, event| match event {
+            Happened::Connecting(to, key) if *to == address && usize::from(at.0) == poller => Some(*key),
+            _ => None,
+        })
+    }
+
+    pub fn send(&self, poller: usize, peer: PeerKey, head: &[u8], body: Bytes, token: u64) {
+        self.send_to(poller, peer, None, head, body, token, None);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a test's shorthand")]
+    pub fn send_to(
+        &self,
+        poller: usize,
+        peer: PeerKey,
+        to: Option<u16>,
+        head: &[u8],
+        body: Bytes,
+        token: u64,
+        deadline: Option<Duration>,
+    ) {
+        self.job(poller, Job::Send { peer, poller: to, head: head.to_vec(), body, token, deadline });
+    }
+
+    /// The outcome of a message.
+    pub fn outcome(&mut self, token: u64) -> SendOutcome {
+        self.wait("outcome", |_, event| match event {
+            Happened::Sent(of, outcome) if *of == token => Some(*outcome),
+            Happened::Refused(of, error) if *of == token => panic!("not taken: {error}"),
+            _ => None,
+        })
+    }
+
+    /// The next message.
+    pub fn message(&mut self) -> (Origin, Bytes) {
+        self.wait("message", |_, event| match event {
+            Happened::Message(from, bytes) => Some((*from, bytes.clone())),
+            _ => None,
+        })
+    }
+
+    /// The next time that a peer is down at a poller.
+    pub fn down(&mut self, peer: PeerKey) -> trunkline_transport::PeerDown {
+        self.wait("peer down", |_, event| match event {
+            Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
+            _ => None,
+        })
+    }
+
+    /// The next time that any session is up.
+    pub fn up(&mut self) -> PeerKey {
+        self.wait("session up", |_, event| match event {
+            Happened::Peer(of, PeerEvent::Up { .. }) => Some(*of),
+            _ => None,
+        })
+    }
+
+    pub fn report(&self) -> NodeReport {
+        self.node.as_ref().unwrap().report()
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.shutdown(Duration::from_secs(2));
+        }
+    }
+}
+
+fn brief(events: &VecDeque<(PollerIndex, Happened)>) -> Vec<String> {
+    events
+        .iter()
+        .rev()
+        .take(20)
+        .map(|(poller, event)| {
+            let text = format!("{event:?}");
+            format!("{}: {}", poller.0, text.chars().take(120).collect::<String>())
+        })
+        .collect()
+}
+
+/// A loopback address that no other test uses: by process and by count.
+pub fn fresh_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = NEXT.fetch_add(1, Ordering::Relaxed);
+    let [_, b, c, d] = (std::process::id().wrapping_mul(0x9e37_79b1) ^ (count << 3)).to_be_bytes();
+    let count = u8::try_from(count % 250).unwrap() + 2;
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, b.clamp(1, 254), c ^ d, count)), 7471)
+}
+
+/// `length` bytes that differ from place to place.
+pub fn pattern(length: usize, seed: u8) -> Bytes {
+    (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect::<Vec<_>>().into()
+}
+
+/// Options for a node that listens at a fresh address over UDP.
+pub fn over_udp() -> NodeOptions {
+    NodeOptions::new().listen(fresh_address())
+}

@@ -1,0 +1,106 @@
+//! Messages of all sizes between two nodes, over UDP and in process, with and without faults.
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ECHO, TestNode, fresh_address, over_udp, pattern};
+use std::sync::Arc;
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_transport::{NodeOptions, SendOutcome};
+
+const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
+
+fn echo(client: &mut TestNode, server: &TestNode, sizes: &[usize]) {
+    let peer = client.connect(0, server.address);
+    for (token, &size) in sizes.iter().enumerate() {
+        let token = token as u64;
+        let body = pattern(size, 7);
+        client.send(0, peer, &[ECHO], body.clone(), token);
+        let (from, answer) = client.message();
+        assert_eq!(from.peer, peer);
+        assert!(answer.slice(1..) == body, "{size} bytes came back as others");
+        assert_eq!(client.outcome(token), SendOutcome::Delivered);
+    }
+}
+
+#[test]
+fn every_size_comes_back_over_udp() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    echo(&mut client, &server, &SIZES);
+    let report = client.report();
+    assert_eq!((report.provider, report.ini, report.tgt, report.srqs), ("softrdma", 1, 1, 1));
+    assert_eq!(report.rnr + server.report().rnr, 0);
+    assert_eq!(report.link, "udp");
+}
+
+#[test]
+fn every_size_comes_back_in_process() {
+    let hub = Arc::new(Hub::default());
+    let options = || {
+        let device = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..SoftOptions::default() };
+        NodeOptions::new().listen(fresh_address()).device(device)
+    };
+    let server = TestNode::start(options(), 1);
+    let mut client = TestNode::start(options(), 1);
+    echo(&mut client, &server, &SIZES);
+}
+
+#[test]
+fn the_largest_message_fits() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    echo(&mut client, &server, &[64 << 20]);
+}
+
+#[test]
+fn a_registered_buffer_is_sent_without_a_copy() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    let mut buffer = client.node.as_ref().unwrap().buffer(300_000).unwrap();
+    let expected = pattern(300_000, 1);
+    buffer.copy_from_slice(&expected);
+    let body = buffer.freeze();
+    for slice in [0..300_000, 5..200_005] {
+        client.send(0, peer, &[ECHO], body.slice(slice.clone()), 1);
+        let (_, answer) = client.message();
+        assert!(answer.slice(1..) == expected.slice(slice));
+        assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_a_bad_network() {
+    let faults = "drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,seed=7".parse().unwrap();
+    let device = SoftOptions { faults: Some(faults), ..SoftOptions::default() };
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp().device(device), 1);
+    let peer = client.connect(0, server.address);
+    for token in 0..500u64 {
+        let size = if token % 50 == 0 { 200_000 } else { 300 };
+        client.send(0, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
+    }
+    for token in 0..500u64 {
+        client.message();
+        assert_eq!(client.outcome(token), SendOutcome::Delivered);
+    }
+    assert!(client.report().retransmits + server.report().retransmits > 0);
+}
+
+#[test]
+fn a_flood_one_way_meets_no_rnr() {
+    let mut server = TestNode::start(over_udp().srq_depth(32), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    for token in 0..5000 {
+        client.send(0, peer, b"x", Bytes::from_static(&[9; 64]), token);
+    }
+    for token in 0..5000 {
+        assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        server.message();
+    }
+    assert_eq!(client.report().rnr + server.report().rnr, 0);
+}

@@ -1,0 +1,186 @@
+//! Sessions that come and go: simultaneous connects, goodbyes, restarts, refusals.
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
+use std::time::{Duration, Instant};
+use trunkline_transport::{Node, NodeOptions, PeerDown, SendError, SendFailure, SendOutcome, StartError};
+
+fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
+    SendOutcome::Failed(SendFailure { may_have_arrived, cause })
+}
+
+#[test]
+fn simultaneous_connects_become_one_session() {
+    for _ in 0..5 {
+        let mut a = TestNode::start(over_udp(), 2);
+        let mut b = TestNode::start(over_udp(), 1);
+        a.job(0, Job::Connect(b.address));
+        a.job(1, Job::Connect(b.address));
+        b.job(0, Job::Connect(a.address));
+        let of_a = a.connect(0, b.address);
+        let of_b = b.up();
+        a.send(0, of_a, &[ECHO], Bytes::new(), 1);
+        b.send(0, of_b, &[ECHO], Bytes::new(), 2);
+        a.message();
+        b.message();
+        assert_eq!((a.report().ini, a.report().tgt), (2, 1));
+        assert_eq!((b.report().ini, b.report().tgt), (1, 2));
+    }
+}
+
+#[test]
+fn a_node_that_ends_says_goodbye_and_its_successor_is_found() {
+    let address = fresh_address();
+    let mut server = TestNode::start(NodeOptions::new().listen(address), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, address);
+    let before = Instant::now();
+    server.stop();
+    assert_eq!(client.down(peer), PeerDown::Closed);
+    assert!(before.elapsed() < Duration::from_secs(5), "a goodbye is quick");
+    drop(server);
+    let _server = TestNode::start(NodeOptions::new().listen(address), 1);
+    client.send(0, peer, &[ECHO], Bytes::from_static(b"again"), 9);
+    assert_eq!(&client.message().1[..], b"!again");
+    assert_eq!(client.outcome(9), SendOutcome::Delivered);
+    assert_eq!((client.report().ini, client.report().tgt), (1, 1), "nothing of the first session is left");
+}
+
+#[test]
+fn a_server_hears_of_a_client_that_went() {
+    let mut server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(NodeOptions::new(), 1);
+    client.connect(0, server.address);
+    let peer = server.up();
+    client.stop();
+    assert_eq!(server.down(peer), PeerDown::Closed);
+    let deadline = Instant::now() + LIMIT;
+    while server.report().qps() > 0 {
+        assert!(Instant::now() < deadline, "QPs are left: {:?}", server.report());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let mut elsewhere = server.address;
+    elsewhere.set_port(1);
+    let peer = client.name(0, elsewhere);
+    client.send(0, peer, b"x", Bytes::new(), 1);
+    assert_eq!(client.outcome(1), failed(false, PeerDown::NotListening));
+    assert_eq!(client.down(peer), PeerDown::NotListening);
+    let peer = client.name(0, fresh_address());
+    client.send(0, peer, b"x", Bytes::new(), 2);
+    assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));
+}
+
+#[test]
+fn messages_that_wait_can_be_cancelled_and_run_out_of_time() {
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.name(0, fresh_address());
+    client.send_to(0, peer, None, b"x", Bytes::new(), 1, Some(Duration::from_millis(30)));
+    client.send(0, peer, b"x", Bytes::new(), 2);
+    client.job(0, Job::Cancel(2));
+    assert_eq!(client.outcome(2), failed(false, PeerDown::Cancelled));
+    assert_eq!(client.outcome(1), failed(false, PeerDown::Deadline));
+}
+
+#[test]
+fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
+    let small = over_udp().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
+    let server = TestNode::start(small, 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    client.send(0, peer, &[KEEP], pattern(900_000, 1), 1);
+    assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    client.send_to(0, peer, None, &[KEEP], pattern(900_000, 2), 2, Some(Duration::from_millis(100)));
+    assert_eq!(client.outcome(2), failed(false, PeerDown::ResourceExhausted));
+    client.send(0, peer, &[ECHO], Bytes::new(), 3);
+    client.message();
+    // One that waits gets the memory when it comes free.
+    client.send(0, peer, &[KEEP], pattern(900_000, 3), 4);
+    server.job(0, Job::LetGo);
+    assert_eq!(client.outcome(4), SendOutcome::Delivered);
+    client.send(0, peer, &[ECHO], pattern(2 << 20, 0), 5);
+    client.wait("refusal", |_, event| match event {
+        Happened::Refused(5, SendError::TooLarge { limit, .. }) => Some(assert_eq!(*limit, 1 << 20)),
+        _ => None,
+    });
+}
+
+#[test]
+fn an_idle_session_stays_up() {
+    let server = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
+    let mut client = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
+    let peer = client.connect(0, server.address);
+    let sent = |node: &TestNode| {
+        node.report().counters.iter().find(|counter| counter.name == "packets_sent").map_or(0, |c| c.value)
+    };
+    // Several rounds of keepalive go by, and it is the same session that answers.
+    let (before, deadline) = (sent(&client), Instant::now() + LIMIT);
+    while sent(&client) < before + 10 {
+        assert!(Instant::now() < deadline, "no keepalive was sent");
+        std::thread::yield_now();
+    }
+    client.send(0, peer, &[ECHO], Bytes::new(), 1);
+    client.message();
+    assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    assert_eq!((client.report().ini, client.report().tgt), (1, 1));
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_start() {
+    struct Never;
+    let start = |options| Node::start(options, |_| -> TestUpper { unreachable!() }).map(|_| Never);
+    let open = NodeOptions::new().listen("0.0.0.0:0".parse().unwrap());
+    let error = start(open).err().unwrap();
+    assert!(error.to_string().contains("--allow-unauthenticated"), "{error}");
+    let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
+    assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
+    let many = NodeOptions::new().pollers(33);
+    assert!(matches!(start(many), Err(StartError::BadOption { option: "pollers", .. })));
+    let hardware = NodeOptions::new().provider("require".parse().unwrap());
+    assert!(matches!(start(hardware), Err(StartError::NoHardware(_))));
+}
+
+/// An upper half that no test starts.
+struct TestUpper;
+
+impl trunkline_transport::Upper for TestUpper {
+    fn message(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::Origin,
+        _: trunkline_transport::Message,
+    ) {
+    }
+    fn sent(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::Token,
+        _: SendOutcome,
+    ) {
+    }
+    fn peer(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::PeerKey,
+        _: trunkline_transport::PeerEvent,
+    ) {
+    }
+    fn run(&mut self, _: &mut dyn trunkline_transport::Carrier) -> bool {
+        false
+    }
+    fn next_timer(&self) -> Option<Instant> {
+        None
+    }
+    fn is_ready(&self) -> bool {
+        false
+    }
+    fn shutdown(&mut self, _: &mut dyn trunkline_transport::Carrier) {}
+}
