@@ -12,6 +12,11 @@ use std::os::unix::fs::MetadataExt;
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 
+/// Whether a CA GUID was made here.
+pub(super) fn is_soft(guid: u64) -> bool {
+    guid & !HASH_BITS == PREFIX
+}
+
 /// The GUID of the device whose first address is `address`.
 pub(super) fn node_guid(address: Option<IpAddr>) -> u64 {
     let mut hash = Fnv::new();
@@ -58,6 +63,7 @@ mod tests {
         let one = node_guid(Some(IpAddr::from([127, 0, 0, 1])));
         assert_eq!(one, node_guid(Some(IpAddr::from([127, 0, 0, 1]))));
         assert_ne!(one, node_guid(Some(IpAddr::from([127, 0, 0, 2]))));
-        assert_eq!(one & !HASH_BITS, PREFIX);
+        assert!(is_soft(one));
+        assert!(!is_soft(0x5054_00ff_fe00_0001));
     }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
     Access, AddressVector, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Gid, Memory,
-    MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpState, QpType, QueueCapacities, QueuePair,
-    ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
-    SrqInit, SrqKind, XrcDomain, XrcdFlags,
+    MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
+    QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    SharedReceiveQueue, SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
 /// How long anything may take on a loaded machine.
@@ -90,6 +90,10 @@ impl Node {
         one[0]
     }
 
+    pub(crate) fn device_counters(&self) -> Vec<trunkline_verbs::Counter> {
+        self.device.counters()
+    }
+
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let all = self.device.counters();
         all.iter()
@@ -110,6 +114,7 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
 }
 
 /// Connects an INI at `near` to a TGT at `far` without the connection manager.
+#[allow(dead_code, reason = "each test binary uses its own part")]
 pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
     bring_up(&*ini, far, &*tgt);
@@ -118,9 +123,14 @@ pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn Q
 }
 
 pub(crate) fn bring_up(qp: &dyn QueuePair, peer: &Node, peer_qp: &dyn QueuePair) {
+    bring_up_with(qp, peer.address, peer_qp.number());
+}
+
+/// Moves a QP from RESET to RTS.
+pub(crate) fn bring_up_with(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber) {
     let vector = AddressVector {
         source_gid_index: 0,
-        destination: Gid::from(peer.address),
+        destination: Gid::from(peer),
         port: 1,
         flow_label: 0,
         hop_limit: 64,
@@ -137,7 +147,7 @@ pub(crate) fn bring_up(qp: &dyn QueuePair, peer: &Node, peer_qp: &dyn QueuePair)
         state: Some(QpState::ReadyToReceive),
         address_vector: Some(vector),
         path_mtu: Some(Mtu::Mtu1024),
-        destination_qp: Some(peer_qp.number()),
+        destination_qp: Some(peer_qp),
         rq_psn: Some(Psn::new(0xff_fff0)),
         max_dest_rd_atomic: Some(16),
         min_rnr_timer: Some(12),

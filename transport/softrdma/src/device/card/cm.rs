@@ -9,6 +9,7 @@ use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectRequest, ConnectionId, Event
 use crate::device::random::Random;
 use crate::engine::Time;
 use crate::link::ROCE_PORT;
+use crate::wire::cm::CmMessage;
 use crate::wire::{IpUdp, Mad, Packet, icrc, mad_packet};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -83,7 +84,14 @@ impl Card {
     pub(super) fn handle_mad(&mut self, packet: &Packet<'_>, from: SocketAddr, to: SocketAddr, now: Instant) {
         let time = self.time(now);
         match Mad::from_packet(packet) {
-            Some(mad) => self.cm.machine.handle_mad(time.0, from.ip(), to.ip(), &mad),
+            Some(mad) => {
+                match CmMessage::parse(&mad) {
+                    CmMessage::Req(req) => self.peers.saw_guid(from.ip(), req.ca_guid),
+                    CmMessage::Rep(rep) => self.peers.saw_guid(from.ip(), rep.ca_guid),
+                    _ => {}
+                }
+                self.cm.machine.handle_mad(time.0, from.ip(), to.ip(), &mad);
+            }
             None => self.cm.bad_mads += 1,
         }
     }

@@ -16,6 +16,7 @@ mod cm;
 mod completions;
 mod connect;
 mod memory;
+mod peers;
 mod qp;
 mod receive;
 mod srq;
@@ -79,6 +80,7 @@ pub(super) struct Card {
     ready: VecDeque<u32>,
     timers: timers::Timers,
     cm: cm::CmSide,
+    peers: peers::Peers,
     counters: CardCounters,
     events: Arc<AsyncEvents>,
     unknown_srq: UnknownSrq,
@@ -107,6 +109,7 @@ impl Card {
             ready: VecDeque::new(),
             timers: timers::Timers::default(),
             cm: cm::CmSide::new(init.guid, random),
+            peers: peers::Peers::default(),
             counters: CardCounters::default(),
             events: init.events,
             unknown_srq: init.unknown_srq,

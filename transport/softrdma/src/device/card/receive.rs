@@ -6,6 +6,7 @@
 use super::Card;
 use super::completions::Completer;
 use super::memory::QpMemory;
+use super::peers::Judgement;
 use super::target::QpTarget;
 use crate::engine::is_request;
 use crate::link::{Datagram, ReceiveBatch};
@@ -32,11 +33,10 @@ impl Card {
     }
 
     fn handle(&mut self, datagram: Datagram<'_>, now: Instant) {
-        let headers = IpUdp::new(datagram.source, datagram.destination);
-        if !icrc::check(&headers, datagram.bytes) {
+        let Some(judgement) = self.judge(datagram, now) else {
             self.counters.bad_icrc += 1;
             return;
-        }
+        };
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
         let Ok(packet) = Packet::parse(body) else {
             self.counters.malformed += 1;
@@ -45,11 +45,26 @@ impl Card {
         // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             self.counters.wrong_pkey += 1;
+        } else if judgement == Judgement::Refuse {
+            self.counters.unproven += 1;
         } else if packet.bth.destination == QP1 {
             self.handle_mad(&packet, datagram.source, datagram.destination, now);
+        } else if judgement == Judgement::Unsure {
+            self.counters.unproven += 1;
         } else {
             self.handle_for_qp(&packet, datagram, now);
         }
+    }
+
+    /// Checks the ICRC; `None` when it is wrong.
+    fn judge(&mut self, datagram: Datagram<'_>, now: Instant) -> Option<Judgement> {
+        let headers = IpUdp::new(datagram.source, datagram.destination);
+        let source = datagram.source.ip();
+        if source.is_ipv6() || self.peers.is_soft(source) {
+            return icrc::check(&headers, datagram.bytes).then_some(Judgement::Take);
+        }
+        let identification = icrc::solve_identification(&headers, datagram.bytes)?;
+        Some(self.peers.judge(source, identification, now))
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Instant) {
