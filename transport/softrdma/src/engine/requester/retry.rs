@@ -23,7 +23,7 @@ pub(super) struct Retry {
     deadline: Option<Time>,
     /// Nothing is sent before this: the peer had no receive.
     rnr_until: Option<Time>,
-    /// Last time something was sent or acknowledged.
+    /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
     /// A probe is to be sent by the next `poll_transmit`.
@@ -49,9 +49,13 @@ impl Retry {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
-    pub(super) fn sent(&mut self, now: Time) {
+    /// A packet has left; `oldest` if nothing before it is outstanding. Later ones put no probe off:
+    /// behind a lost packet a trickle of new ones would else keep the loss from being noticed.
+    pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
-        self.activity = now;
+        if oldest {
+            self.activity = now;
+        }
         if self.deadline.is_none() {
             self.deadline = self.timeout_ns.map(|ns| now.plus_ns(ns));
         }

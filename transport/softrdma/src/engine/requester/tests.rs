@@ -288,6 +288,18 @@ fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
 }
 
 #[test]
+fn a_trickle_of_new_packets_puts_no_probe_off() {
+    let mut rig = Rig::new();
+    for wr_id in 0..4 {
+        rig.send(wr_id);
+        rig.flush();
+        rig.now = rig.now.plus_ns(MS / 4);
+    }
+    rig.requester.handle_timeout(rig.now);
+    assert_eq!(rig.psns(), [100]);
+}
+
+#[test]
 fn timeout_zero_is_never() {
     let mut rig = Rig::with(
         &QpAttributes { timeout: 0, ..attributes(QpType::XrcIni) },

@@ -84,7 +84,7 @@ impl Requester {
         } else if ack_request {
             self.round_trip.sent(psn, now);
         }
-        self.retry.sent(now);
+        self.retry.sent(now, psn == self.una);
         Some(Transmit { psn, retransmission })
     }
 
@@ -104,7 +104,7 @@ impl Requester {
         }
         self.round_trip.cancel();
         self.retry.probed = Some(self.una);
-        self.retry.sent(now);
+        self.retry.sent(now, true);
         self.counters.packets += 1;
         self.counters.retransmits += 1;
         Some(Transmit { psn: self.una, retransmission: true })
