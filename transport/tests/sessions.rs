@@ -108,7 +108,7 @@ fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
     assert_eq!(client.outcome(4), SendOutcome::Delivered);
     client.send(0, peer, &[ECHO], pattern(2 << 20, 0), 5);
     client.wait("refusal", |_, event| match event {
-        Happened::Refused(5, SendError::TooLarge { limit, .. }) => Some(assert_eq!(*limit, 1 << 20)),
+        Happened::Refused(5, SendError::TooLarge { limit: 1_048_576, .. }) => Some(()),
         _ => None,
     });
 }
