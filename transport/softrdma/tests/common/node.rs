@@ -34,6 +34,10 @@ impl Node {
     pub(crate) fn open(options: SoftOptions, memory_bytes: usize) -> Self {
         let address = options.addresses[0];
         let device = SoftDevice::open(options).expect("the device opens");
+        Self::with_device(device, address, memory_bytes)
+    }
+
+    pub(crate) fn with_device(device: Arc<SoftDevice>, address: IpAddr, memory_bytes: usize) -> Self {
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_completion_channel().unwrap();
         let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
