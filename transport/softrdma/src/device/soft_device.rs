@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
-use super::card::{Card, CardInit, MAX_RD_ATOMIC, QpParts, ReceiveSide};
+use super::card::{Card, CardInit, MAX_QPS, MAX_RD_ATOMIC, MAX_SRQS, QpParts, ReceiveSide};
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
@@ -212,14 +212,14 @@ fn limits(link: String, guid: u64) -> DeviceAttributes {
         link,
         guid,
         capabilities: DeviceCapabilities::XRC | DeviceCapabilities::ATOMICS,
-        max_qp: 1 << 16,
+        max_qp: u32::try_from(MAX_QPS).unwrap_or(u32::MAX),
         max_qp_wr: MAX_WR,
         max_sge: MAX_SGE,
         max_cq: 1 << 16,
         max_cqe: MAX_CQE,
         max_mr: MAX_REGIONS,
         max_mr_size: 1 << 40,
-        max_srq: 1 << 16,
+        max_srq: u32::try_from(MAX_SRQS).unwrap_or(u32::MAX),
         max_srq_wr: MAX_WR,
         max_srq_sge: MAX_SGE,
         max_dest_rd_atomic: MAX_RD_ATOMIC,

@@ -25,8 +25,8 @@ mod timers;
 mod transmit;
 
 pub(super) use connect::{Happening, HappeningKind};
-pub(super) use qp::{MAX_RD_ATOMIC, QpParts, ReceiveSide};
-pub(super) use srq::XrcSide;
+pub(super) use qp::{MAX_QPS, MAX_RD_ATOMIC, QpParts, ReceiveSide};
+pub(super) use srq::{MAX_SRQS, XrcSide};
 
 use super::async_events::AsyncEvents;
 use super::counters::{self, CardCounters};

@@ -22,6 +22,8 @@ use trunkline_verbs::{
     QueueCapacities, ReceiveRequest, SendRequest, VerbsError, check_transition,
 };
 
+/// QPs that exist at once.
+pub(in crate::device) const MAX_QPS: usize = 1 << 16;
 /// READs and atomics that one QP serves, or has outstanding, at most.
 pub(in crate::device) const MAX_RD_ATOMIC: u8 = 16;
 
@@ -82,6 +84,9 @@ pub(super) struct Qp {
 impl Card {
     /// Makes a QP in RESET; answers its number.
     pub(in crate::device) fn create_qp(&mut self, parts: QpParts) -> Result<QpNumber, VerbsError> {
+        if self.qps.len() >= MAX_QPS {
+            return Err(VerbsError::OutOfResources("the device holds no more QPs"));
+        }
         let number = self
             .qp_numbers
             .take(|number| self.qps.contains_key(&number))

@@ -10,6 +10,9 @@ use crate::device::receive_queue::ReceiveQueue;
 use std::sync::Arc;
 use trunkline_verbs::{PostError, ReceiveRequest, SrqAttributes, VerbsError};
 
+/// SRQs that exist at once.
+pub(in crate::device) const MAX_SRQS: usize = 1 << 16;
+
 /// Where the receives of an XRC SRQ belong.
 #[derive(Debug)]
 pub(in crate::device) struct XrcSide {
@@ -43,6 +46,9 @@ impl Card {
         xrc: Option<XrcSide>,
         context: u64,
     ) -> Result<u32, VerbsError> {
+        if self.srqs.len() >= MAX_SRQS {
+            return Err(VerbsError::OutOfResources("the device holds no more SRQs"));
+        }
         let number = self
             .srq_numbers
             .take(|number| self.srqs.contains_key(&number))
