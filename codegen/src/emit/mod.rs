@@ -1,0 +1,75 @@
+//! From the model to Rust.
+//!
+//! What is emitted for a trait `Kv`: the trait, `KvServer`, `KvClient`, `KvLocal`, and a private
+//! module of constants that name the service and its methods on the wire.
+
+mod client;
+mod server;
+
+use crate::model::{Method, Service};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::Ident;
+
+/// Everything.
+pub(crate) fn service(service: &Service) -> TokenStream {
+    let declaration = declaration(service);
+    let names = names(service);
+    let server = server::emit(service);
+    let client = client::emit(service, client::Kind::Shared);
+    let local = client::emit(service, client::Kind::Local);
+    quote! { #declaration #names #server #client #local }
+}
+
+/// The trait, with its methods as functions that answer futures: `impl` blocks may write them as
+/// `async fn`, and the futures need not be `Send`.
+fn declaration(service: &Service) -> TokenStream {
+    let Service { visibility, ident, attributes, methods, .. } = service;
+    let functions = methods.iter().map(|method| {
+        let Method { ident, attributes, arguments, output, .. } = method;
+        let names = arguments.iter().map(|argument| &argument.ident);
+        let types = arguments.iter().map(|argument| &argument.ty);
+        let answer = &output.whole;
+        quote! {
+            #(#attributes)*
+            fn #ident(&self, #(#names: #types),*) -> impl ::core::future::Future<Output = #answer>;
+        }
+    });
+    quote! {
+        #(#attributes)*
+        #visibility trait #ident: 'static {
+            #(#functions)*
+        }
+    }
+}
+
+/// The constants that name the service and its methods on the wire.
+fn names(service: &Service) -> TokenStream {
+    let module = names_module(service);
+    let (name, version, hash) = (&service.name, service.version, service.hash());
+    let methods = service.methods.iter().map(|method| {
+        let constant = constant(method);
+        let (text, hash) = (method.name(), service.method_hash(method));
+        quote! {
+            pub(super) static #constant: MethodName =
+                MethodName { service: &SERVICE, name: #text, hash: #hash };
+        }
+    });
+    quote! {
+        mod #module {
+            use ::trunkline::stub::{MethodName, ServiceName};
+
+            pub(super) static SERVICE: ServiceName =
+                ServiceName { name: #name, version: #version, hash: #hash };
+            #(#methods)*
+        }
+    }
+}
+
+fn names_module(service: &Service) -> Ident {
+    format_ident!("__{}_names", service.ident.to_string().to_lowercase())
+}
+
+fn constant(method: &Method) -> Ident {
+    format_ident!("{}", method.name().to_uppercase())
+}

@@ -1,0 +1,88 @@
+//! The server stub.
+
+use super::{constant, names_module};
+use crate::model::{Method, Payload, Service};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+/// `KvServer`: a factory of handlers, one for each poller.
+pub(super) fn emit(service: &Service) -> TokenStream {
+    let Service { visibility, ident, methods, .. } = service;
+    let server = format_ident!("{ident}Server");
+    let names = names_module(service);
+    let entries = methods.iter().map(|method| entry(service, method));
+    let summary = format!("Serves [`{ident}`]: give it to `NodeBuilder::serve`.");
+    quote! {
+        #[doc = #summary]
+        #[derive(Debug)]
+        #visibility struct #server(::trunkline::stub::Service);
+
+        impl #server {
+            /// Each poller makes a handler of its own with `make`, so a handler need not be `Send`.
+            #[must_use]
+            #visibility fn new<T: #ident>(
+                make: impl Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+            ) -> Self {
+                Self::with_context(move |_| make())
+            }
+
+            /// As `new`; `make` gets the poller's context, from which handlers make local clients.
+            #[must_use]
+            #visibility fn with_context<T: #ident>(
+                make: impl Fn(&::trunkline::PollerContext) -> T
+                    + ::core::marker::Send
+                    + ::core::marker::Sync
+                    + 'static,
+            ) -> Self {
+                Self(::trunkline::stub::Service::new(&#names::SERVICE, move |context, methods| {
+                    let handler = ::std::rc::Rc::new(make(context));
+                    #(#entries)*
+                    // A service may have no methods.
+                    let _ = (handler, methods);
+                }))
+            }
+        }
+
+        impl ::core::convert::From<#server> for ::trunkline::stub::Service {
+            fn from(server: #server) -> Self {
+                server.0
+            }
+        }
+    }
+}
+
+/// Registers one method: decode, call, encode.
+fn entry(service: &Service, method: &Method) -> TokenStream {
+    let (trait_ident, ident) = (&service.ident, &method.ident);
+    let (names, constant) = (names_module(service), constant(method));
+    let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
+    let coded_names = coded.iter().map(|argument| &argument.ident);
+    let coded_types = coded.iter().map(|argument| &argument.ty);
+    let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
+        let name = &argument.ident;
+        quote! { let #name = __request.into_body(); }
+    });
+    let all = method.arguments.iter().map(|argument| &argument.ident);
+    let question = method.output.fallible.then(|| quote!(?));
+    let reply = match method.output.payload {
+        Payload::Coded => quote!(::trunkline::stub::Reply::value(&answer)),
+        Payload::Bytes => quote!(::core::result::Result::Ok(::trunkline::stub::Reply::bytes(answer))),
+        Payload::OptionalBytes => {
+            quote!(::core::result::Result::Ok(::trunkline::stub::Reply::optional_bytes(answer)))
+        }
+    };
+    quote! {
+        methods.add(&#names::#constant, {
+            let handler = ::std::rc::Rc::clone(&handler);
+            move |__request: ::trunkline::stub::Request| {
+                let __handler = ::std::rc::Rc::clone(&handler);
+                async move {
+                    let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments()?;
+                    #raw
+                    let answer = #trait_ident::#ident(&*__handler, #(#all),*).await #question;
+                    #reply
+                }
+            }
+        });
+    }
+}

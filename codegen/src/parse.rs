@@ -1,0 +1,213 @@
+//! From a trait to the model, with an error at each place that is not a service's.
+
+use crate::model::{Argument, Method, Output, Payload, Service};
+use crate::options::Options;
+use std::collections::HashSet;
+use syn::spanned::Spanned as _;
+use syn::{
+    Attribute, FnArg, GenericArgument, ItemTrait, Pat, PathArguments, ReceiverKind, ReturnType, Signature,
+    TraitItem, TraitItemFn, Type, parse_quote,
+};
+
+/// Most methods of a service.
+const MOST_METHODS: usize = 1024;
+
+/// Checks a trait; all errors at once.
+pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service> {
+    let mut errors = Errors::default();
+    errors.refuse(&item.generics.params, "a service cannot be generic");
+    errors.refuse(&item.generics.where_clause, "a service cannot have a where clause");
+    errors.refuse(&item.supertraits, "a service cannot have supertraits");
+    errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
+    let name = match &options.name {
+        Some(name) if name.value().is_empty() => {
+            errors.add(name, "the name of a service cannot be empty");
+            String::new()
+        }
+        Some(name) => name.value(),
+        None => item.ident.to_string(),
+    };
+    let version = options.version.as_ref().map_or(Ok(1), |version| version.base10_parse::<u32>());
+    let version = errors.take(version).unwrap_or_default();
+    let mut names = HashSet::new();
+    let mut methods = Vec::new();
+    for member in item.items {
+        let TraitItem::Fn(function) = member else {
+            errors.add(&member, "a service has methods only");
+            continue;
+        };
+        // The stubs have constants in upper case.
+        if !names.insert(function.sig.ident.to_string().to_uppercase()) {
+            errors
+                .add(&function.sig.ident, "a method of this name is there already, perhaps in another case");
+        }
+        methods.extend(method(function, &mut errors));
+    }
+    if methods.len() > MOST_METHODS {
+        errors.add(&item.ident, &format!("a service has at most {MOST_METHODS} methods"));
+    }
+    errors.finish()?;
+    Ok(Service { visibility: item.vis, ident: item.ident, name, version, attributes: item.attrs, methods })
+}
+
+/// Takes the attribute that marks a service out of a list.
+pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribute> {
+    let at = attributes.iter().position(|attribute| {
+        attribute.path().segments.last().is_some_and(|segment| segment.ident == "service")
+            && attribute.path().segments.iter().any(|segment| segment.ident == "trunkline")
+    })?;
+    Some(attributes.remove(at))
+}
+
+/// Names that the stubs have themselves.
+const TAKEN: [&str; 4] = ["connect", "with_timeout", "clone", "service"];
+
+fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
+    let TraitItemFn { mut attrs, sig, default, .. } = function;
+    check_signature(&sig, errors);
+    errors.refuse(&default, "a method of a service has no body here; the handler has it");
+    if TAKEN.iter().any(|taken| sig.ident == taken) {
+        errors.add(&sig.ident, "the generated stubs have a function of this name themselves");
+    }
+    let one_way = attrs.iter().position(|attribute| attribute.path().is_ident("oneway"));
+    if let Some(at) = one_way {
+        attrs.remove(at);
+    }
+    if let Some(conditional) = attrs.iter().find(|attribute| attribute.path().is_ident("cfg")) {
+        errors.add(conditional, "a method of a service is always there: both sides must agree on it");
+    }
+    let arguments = arguments(&sig, errors);
+    let output = output(&sig.output);
+    if one_way.is_some() && !matches!(&output, Some(output) if is_unit(&output.ty) && !output.fallible) {
+        errors.add(&sig.output, "a one-way method answers nothing; remove the return type");
+    }
+    let Some(output) = output else {
+        errors.add(&sig.output, "this return type cannot travel: it must own its data");
+        return None;
+    };
+    Some(Method { ident: sig.ident, attributes: attrs, one_way: one_way.is_some(), arguments, output })
+}
+
+fn check_signature(sig: &Signature, errors: &mut Errors) {
+    if sig.asyncness.is_none() {
+        errors.add(&sig.fn_token, "a method of a service is an `async fn`");
+    }
+    errors.refuse(&sig.constness, "a method of a service cannot be const");
+    errors.refuse(&sig.safety, "a method of a service cannot be unsafe");
+    errors.refuse(&sig.abi, "a method of a service cannot have an ABI");
+    errors.refuse(&sig.generics.params, "a method of a service cannot be generic: its types travel");
+    errors.refuse(&sig.generics.where_clause, "a method of a service cannot have a where clause");
+    errors.refuse(&sig.variadic, "a method of a service cannot be variadic");
+    let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
+        if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
+    if !by_reference {
+        errors.add(&sig.ident, "a method of a service takes `&self` first");
+    }
+}
+
+fn arguments(sig: &Signature, errors: &mut Errors) -> Vec<Argument> {
+    let mut arguments = Vec::new();
+    for input in &sig.inputs {
+        let FnArg::Typed(typed) = input else { continue };
+        let Pat::Ident(pattern) = &*typed.pat else {
+            errors.add(&typed.pat, "an argument of a service is a plain name");
+            continue;
+        };
+        if pattern.by_ref.is_some() || pattern.mutability.is_some() || pattern.subpat.is_some() {
+            errors.add(&typed.pat, "an argument of a service is a plain name");
+        }
+        if !owns_its_data(&typed.ty) {
+            errors.add(&typed.ty, "this type cannot travel: it must own its data");
+        }
+        arguments.push(Argument { ident: pattern.ident.clone(), ty: (*typed.ty).clone(), raw: false });
+    }
+    if arguments.len() > 12 {
+        errors.add(&sig.inputs, "a method has at most 12 arguments; put them into a struct");
+    }
+    if let Some(last) = arguments.iter_mut().rev().find(|argument| is_bytes(&argument.ty)) {
+        last.raw = true;
+    }
+    arguments
+}
+
+fn output(output: &ReturnType) -> Option<Output> {
+    let whole: Type = match output {
+        ReturnType::Default => parse_quote!(()),
+        ReturnType::Type(_, ty) => (**ty).clone(),
+    };
+    if !owns_its_data(&whole) {
+        return None;
+    }
+    let (ty, fallible) = match generic_argument(&whole, "Result") {
+        Some(success) => (success.clone(), true),
+        None => (whole.clone(), false),
+    };
+    let payload = if is_bytes(&ty) {
+        Payload::Bytes
+    } else if generic_argument(&ty, "Option").is_some_and(is_bytes) {
+        Payload::OptionalBytes
+    } else {
+        Payload::Coded
+    };
+    Some(Output { whole, ty, payload, fallible })
+}
+
+/// References and `impl` types cannot be made from received bytes. Deeper ones are left to the
+/// compiler, which misses `DeserializeOwned` then.
+fn owns_its_data(ty: &Type) -> bool {
+    !matches!(ty, Type::Reference(_) | Type::ImplTrait(_) | Type::Ptr(_) | Type::Slice(_) | Type::Never(_))
+}
+
+fn is_unit(ty: &Type) -> bool {
+    matches!(ty, Type::Tuple(tuple) if tuple.elems.is_empty())
+}
+
+fn is_bytes(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.qself.is_none()
+        && path.path.segments.last().is_some_and(|last| last.ident == "Bytes" && last.arguments.is_empty())
+}
+
+/// The first type argument of `name<...>`, if `ty` is that.
+fn generic_argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == name)?;
+    let PathArguments::AngleBracketed(list) = &last.arguments else { return None };
+    list.args.iter().find_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    })
+}
+
+/// Collects errors, so that the user sees all of them.
+#[derive(Default)]
+struct Errors(Option<syn::Error>);
+
+impl Errors {
+    fn add(&mut self, place: &impl quote::ToTokens, text: &str) {
+        let error = syn::Error::new(place.span(), text);
+        self.push(error);
+    }
+
+    /// Something that must not be there.
+    fn refuse(&mut self, place: &impl quote::ToTokens, text: &str) {
+        if !place.to_token_stream().is_empty() {
+            self.add(place, text);
+        }
+    }
+
+    fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
+        result.map_err(|error| self.push(error)).ok()
+    }
+
+    fn push(&mut self, error: syn::Error) {
+        match &mut self.0 {
+            Some(all) => all.combine(error),
+            none => *none = Some(error),
+        }
+    }
+
+    fn finish(self) -> syn::Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
