@@ -1,0 +1,323 @@
+//! The calls of one poller that are in flight.
+//!
+//! Owned by the poller's upper half. Each call has a slot; the number of a call on the wire holds
+//! the slot and a generation, so that a late answer finds nothing.
+
+use super::{Answer, Outcome, Response, Submission};
+use crate::frame::{Header, Reason, RequestHeader};
+use crate::inbox::Inbox;
+use crate::name::MethodName;
+use crate::{Code, Status};
+use bytes::Bytes;
+use slab::Slab;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Instant;
+use trunkline_transport::{
+    Carrier, Message, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token,
+};
+
+/// Most calls in flight.
+const MOST: usize = 65_536;
+/// An encoded part up to this is copied behind the header; a larger one is handed over.
+const COPIED: usize = 4096;
+
+/// The token of messages whose outcome nobody waits for.
+pub(crate) const NOBODY: Token = Token(u64::MAX);
+
+struct Flight {
+    generation: u32,
+    peer: PeerKey,
+    server: SocketAddr,
+    method: &'static MethodName,
+    one_way: bool,
+    deadline: Instant,
+    /// It lies at the peer.
+    delivered: bool,
+    answer: Answer,
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Table {
+    flights: Slab<Flight>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    generation: u32,
+    /// Pollers of each peer that is up.
+    pollers: HashMap<PeerKey, u16>,
+    scratch: Vec<u8>,
+    /// Answers that fitted no call; late ones are normal.
+    pub(crate) unmatched_replies: u64,
+    closed: bool,
+}
+
+impl Table {
+    /// Sends a call's request.
+    pub(crate) fn start(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        submission: Submission<impl Into<Answer>>,
+        inbox: &Inbox,
+    ) {
+        let now = carrier.now();
+        let refusal = if self.closed {
+            Some(Status::not_run(Code::Unavailable, "this node is shutting down"))
+        } else if self.flights.len() >= MOST {
+            Some(super::channel::too_many())
+        } else if submission.deadline <= now {
+            Some(Status::not_run(Code::DeadlineExceeded, "the deadline passed before the call could leave"))
+        } else {
+            None
+        };
+        if let Some(status) = refusal {
+            return submission.answer.into().complete(Err(status));
+        }
+        let Submission { server, method, one_way, encoded, body, deadline, answer } = submission;
+        self.generation = self.generation.wrapping_add(1);
+        let peer = carrier.peer(server);
+        let flight = Flight {
+            generation: self.generation,
+            peer,
+            server,
+            method,
+            one_way,
+            deadline,
+            delivered: false,
+            answer: answer.into(),
+        };
+        let call = number(self.flights.insert(flight), self.generation);
+        let header = Header::Request(RequestHeader {
+            call,
+            one_way,
+            service: method.service.hash,
+            method: method.hash,
+            version: method.service.version,
+            time_left_us: microseconds(deadline, now),
+        });
+        let message =
+            Frame { peer, poller: None, header, encoded, body, token: Token(call), deadline: Some(deadline) };
+        match message.send(carrier, &mut self.scratch) {
+            Ok(spare) => {
+                self.deadlines.insert((deadline, call));
+                if let Some(buffer) = spare {
+                    inbox.rest(buffer);
+                }
+            }
+            Err(error) => self.finish(call, Err(refused(server, error))),
+        }
+    }
+
+    /// The request of a call has its outcome.
+    pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
+        let Some(flight) = self.flight(token.0) else { return };
+        match outcome {
+            SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
+            SendOutcome::Delivered => flight.delivered = true,
+            SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
+                let status = Status::unreachable(flight.server, cause, may_have_arrived);
+                self.finish(token.0, Err(status));
+            }
+        }
+    }
+
+    /// A reply came.
+    pub(crate) fn reply(
+        &mut self,
+        from: PeerKey,
+        (call, code, reason): (u64, u8, Reason),
+        message: Message,
+        encoded: Range<usize>,
+    ) {
+        let Some(flight) = self.flight(call).filter(|flight| flight.peer == from && !flight.one_way) else {
+            self.unmatched_replies += 1;
+            return;
+        };
+        let outcome = if code == 0 {
+            Ok(Response::new(message, encoded))
+        } else {
+            let text = String::from_utf8_lossy(&message.as_slice()[encoded.clone()]);
+            let status = failed(flight.method, Code::from_number(code), reason, &text);
+            drop(text);
+            Err(status.with_details(message.into_bytes().slice(encoded.end..)))
+        };
+        self.finish(call, outcome);
+    }
+
+    /// A peer came up.
+    pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
+        self.pollers.insert(peer, pollers);
+    }
+
+    /// A peer is gone: calls that lie there will not be answered.
+    pub(crate) fn down(&mut self, peer: PeerKey, cause: PeerDown) {
+        self.pollers.remove(&peer);
+        let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
+        for call in lost {
+            let Some(flight) = self.flight(call) else { continue };
+            let status = Status::unreachable(flight.server, cause, true);
+            self.finish(call, Err(status));
+        }
+    }
+
+    /// Ends the calls whose time is over.
+    pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let now = carrier.now();
+        let mut any = false;
+        while let Some(&(deadline, call)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            any = true;
+            self.deadlines.remove(&(deadline, call));
+            let Some(flight) = self.flight(call) else { continue };
+            let text = format!("{} at {}: no answer in time", flight.method, flight.server);
+            self.abandon(carrier, call, Status::deadline_exceeded(text));
+        }
+        any
+    }
+
+    /// Ends the calls that nobody waits for any more.
+    pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
+        for call in self.numbers(|flight| flight.answer.is_abandoned()) {
+            self.abandon(carrier, call, Status::cancelled("the caller gave up"));
+        }
+    }
+
+    /// When `expire` has something to do next.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// No more calls; those in flight end.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        for call in self.numbers(|_| true) {
+            self.finish(call, Err(Status::unavailable("this node is shutting down")));
+        }
+    }
+
+    fn flight(&mut self, call: u64) -> Option<&mut Flight> {
+        let (slot, generation) = parts(call)?;
+        self.flights.get_mut(slot).filter(|flight| flight.generation == generation)
+    }
+
+    fn numbers(&self, which: impl Fn(&Flight) -> bool) -> Vec<u64> {
+        let chosen = self.flights.iter().filter(|(_, flight)| which(flight));
+        chosen.map(|(slot, flight)| number(slot, flight.generation)).collect()
+    }
+
+    fn finish(&mut self, call: u64, outcome: Outcome) {
+        let Some((slot, _)) = parts(call) else { return };
+        if let Some(flight) = self.flights.try_remove(slot) {
+            self.deadlines.remove(&(flight.deadline, call));
+            flight.answer.complete(outcome);
+        }
+    }
+
+    /// Ends a call and tells the server that nobody waits for it.
+    fn abandon(&mut self, carrier: &mut dyn Carrier, call: u64, status: Status) {
+        let Some(flight) = self.flight(call) else { return };
+        let (peer, one_way) = (flight.peer, flight.one_way);
+        carrier.cancel(Token(call));
+        self.finish(call, Err(status));
+        if one_way {
+            return;
+        }
+        // The carrier chose the poller that has it, so all of them are told.
+        for poller in 0..self.pollers.get(&peer).copied().unwrap_or_default() {
+            let message = Frame {
+                peer,
+                poller: Some(PollerIndex(poller)),
+                header: Header::Cancel { call },
+                encoded: Vec::new(),
+                body: Bytes::new(),
+                token: NOBODY,
+                deadline: None,
+            };
+            // A cancellation that does not get there costs the server the handler's time only.
+            let _ = message.send(carrier, &mut self.scratch);
+        }
+    }
+}
+
+/// A frame to send.
+pub(crate) struct Frame {
+    pub(crate) peer: PeerKey,
+    pub(crate) poller: Option<PollerIndex>,
+    pub(crate) header: Header,
+    pub(crate) encoded: Vec<u8>,
+    pub(crate) body: Bytes,
+    pub(crate) token: Token,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Frame {
+    /// Sends it; gives the buffer of the encoded part back when it was copied.
+    pub(crate) fn send(
+        self,
+        carrier: &mut dyn Carrier,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, SendError> {
+        let Self { peer, poller, header, encoded, body, token, deadline } = self;
+        let limit = carrier.max_message_bytes();
+        let too_large = SendError::TooLarge { bytes: encoded.len().saturating_add(body.len()), limit };
+        let length = u32::try_from(encoded.len()).map_err(|_| too_large)?;
+        scratch.clear();
+        header.emit(length, scratch);
+        // The parts lie behind each other at the receiver, wherever they are cut here.
+        let (body, spare) = if body.is_empty() && encoded.len() > COPIED {
+            (Bytes::from(encoded), None)
+        } else {
+            scratch.extend_from_slice(&encoded);
+            (body, Some(encoded))
+        };
+        carrier.send(Outgoing { peer, poller, head: scratch, body, token, deadline })?;
+        Ok(spare)
+    }
+}
+
+/// The status of a call that the carrier did not take.
+fn refused(server: SocketAddr, error: SendError) -> Status {
+    let code = match error {
+        SendError::NoPeer => Code::Unavailable,
+        _ => Code::ResourceExhausted,
+    };
+    Status::not_run(code, format!("{server}: {error}"))
+}
+
+/// The status of a reply.
+fn failed(method: &MethodName, code: Code, reason: Reason, text: &str) -> Status {
+    match reason {
+        Reason::HANDLER => Status::new(code, text),
+        Reason::NO_SERVICE => Status::not_run(code, format!("{method}: the server has no such service")),
+        Reason::NO_METHOD => {
+            Status::not_run(code, format!("{method}: the server's service has no such method"))
+        }
+        Reason::OTHER_VERSION => {
+            let version = method.service.version;
+            Status::not_run(
+                code,
+                format!("{method}: called with schema version {version}, the server has {text}"),
+            )
+        }
+        _ => Status::not_run(code, format!("{method}: {text}")),
+    }
+}
+
+fn microseconds(deadline: Instant, now: Instant) -> u64 {
+    u64::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX).max(1)
+}
+
+/// A slot fits 32 bits: there are at most `MOST`.
+fn number(slot: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | slot as u64
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the two halves of a word")]
+fn parts(call: u64) -> Option<(usize, u32)> {
+    Some((usize::try_from(call as u32).ok()?, (call >> 32) as u32))
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("in_flight", &self.flights.len()).finish_non_exhaustive()
+    }
+}

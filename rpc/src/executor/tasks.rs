@@ -1,0 +1,50 @@
+//! Tasks that programs run on a poller beside its handlers.
+
+use super::ready::{Ready, TaskId, TaskWaker};
+use slab::Slab;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Slot {
+    task: Task,
+    waker: Arc<TaskWaker>,
+    std_waker: Waker,
+}
+
+/// The table of spawned tasks.
+#[derive(Default)]
+pub(crate) struct Tasks(Slab<Slot>);
+
+impl Tasks {
+    /// Takes a task; it is polled at the poller's next turn.
+    pub(crate) fn add(&mut self, task: Task, ready: &Arc<Ready>) {
+        let entry = self.0.vacant_entry();
+        let Ok(slot) = u32::try_from(entry.key()) else { return };
+        let (waker, std_waker) = TaskWaker::new(ready, TaskId { table: TaskId::SPAWNED, slot });
+        std_waker.wake_by_ref();
+        entry.insert(Slot { task, waker, std_waker });
+    }
+
+    /// Polls the task of a slot. One that panics is dropped, and its waiter sees its end.
+    pub(crate) fn poll(&mut self, slot: u32) {
+        let Ok(key) = usize::try_from(slot) else { return };
+        let Some(entry) = self.0.get_mut(key) else { return };
+        entry.waker.polled();
+        let mut context = Context::from_waker(&entry.std_waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| entry.task.as_mut().poll(&mut context)));
+        if !matches!(polled, Ok(std::task::Poll::Pending)) {
+            let done = self.0.remove(key);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(done)));
+        }
+    }
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tasks").field("running", &self.0.len()).finish()
+    }
+}

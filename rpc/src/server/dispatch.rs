@@ -1,0 +1,239 @@
+//! From requests to methods, and from answers to replies, on one poller.
+
+use super::method::{Answered, Method};
+use super::{Request, Service};
+use crate::client::{Frame, NOBODY};
+use crate::executor::{PollerContext, Ready, TaskId};
+use crate::frame::{Header, Reason, RequestHeader};
+use crate::name::ServiceName;
+use crate::{Code, Status};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_transport::{Carrier, Message, Origin, PeerKey, SendError};
+
+/// Most requests that run on a poller at once.
+const MOST: usize = 65_536;
+
+/// A request, as its sender names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    from: Origin,
+    call: u64,
+}
+
+struct Running {
+    key: Key,
+    one_way: bool,
+    deadline: Option<Instant>,
+}
+
+/// The services of a poller and the requests that run there.
+pub(crate) struct Dispatch {
+    services: HashMap<u64, &'static ServiceName>,
+    methods: Vec<Box<dyn Method>>,
+    /// Number in `methods`, and the service, by hash.
+    index: HashMap<u64, (u32, &'static ServiceName)>,
+    running: HashMap<TaskId, Running>,
+    by_key: HashMap<Key, TaskId>,
+    deadlines: BTreeSet<(Instant, TaskId)>,
+    scratch: Vec<u8>,
+}
+
+impl Dispatch {
+    pub(crate) fn new(services: &[Service], context: &PollerContext) -> Self {
+        let mut dispatch = Self {
+            services: HashMap::new(),
+            methods: Vec::new(),
+            index: HashMap::new(),
+            running: HashMap::new(),
+            by_key: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            scratch: Vec::new(),
+        };
+        for service in services {
+            dispatch.services.insert(service.name.hash, service.name);
+            for (name, method) in service.methods(context).0 {
+                // A service has at most 1024 methods, and a node far fewer than 2^20 services.
+                let number = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
+                dispatch.index.insert(name.hash, (number, service.name));
+                dispatch.methods.push(method);
+            }
+        }
+        dispatch
+    }
+
+    /// A request came.
+    pub(crate) fn request(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        header: RequestHeader,
+        message: Message,
+        encoded: Range<usize>,
+        ready: &Arc<Ready>,
+    ) {
+        let key = Key { from, call: header.call };
+        let table = match self.find(header) {
+            Ok(table) => table,
+            Err((reason, status)) => {
+                if !header.one_way {
+                    self.reply(carrier, key, reason, Err(status));
+                }
+                return;
+            }
+        };
+        let deadline = (header.time_left_us > 0)
+            .then(|| carrier.now().checked_add(Duration::from_micros(header.time_left_us)))
+            .flatten();
+        let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
+            return;
+        };
+        match method.start(table, Request::new(message, encoded), ready) {
+            Ok(slot) => {
+                let task = TaskId { table, slot };
+                self.running.insert(task, Running { key, one_way: header.one_way, deadline });
+                // A peer that uses a number twice can only confuse its own cancellations.
+                self.by_key.insert(key, task);
+                self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
+            }
+            Err(answered) if !header.one_way => self.answer(carrier, key, answered),
+            Err(_) => {}
+        }
+    }
+
+    /// The caller gave up.
+    pub(crate) fn cancel(&mut self, from: Origin, call: u64) {
+        if let Some(&task) = self.by_key.get(&Key { from, call }) {
+            self.drop_task(task);
+        }
+    }
+
+    /// A woken handler's turn.
+    pub(crate) fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
+        let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at)) else {
+            return;
+        };
+        let Some(answered) = method.poll(task.slot) else { return };
+        if let Some(Running { key, one_way, .. }) = self.forget(task)
+            && !one_way
+        {
+            self.answer(carrier, key, answered);
+        }
+    }
+
+    /// Drops the handlers whose callers have given up by now.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(&(_, task)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            any = true;
+            self.drop_task(task);
+        }
+        any
+    }
+
+    /// A peer is gone, and with it those who wait for answers.
+    pub(crate) fn down(&mut self, peer: PeerKey) {
+        let lost =
+            self.running.iter().filter(|(_, running)| running.key.from.peer == peer && !running.one_way);
+        for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
+            self.drop_task(task);
+        }
+    }
+
+    /// When `expire` has something to do next.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Whether no handler runs.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    fn find(&self, header: RequestHeader) -> Result<u32, (Reason, Status)> {
+        let not_run = |reason, code, text: String| Err((reason, Status::not_run(code, text)));
+        let Some(service) = self.services.get(&header.service) else {
+            return not_run(Reason::NO_SERVICE, Code::Unimplemented, String::new());
+        };
+        if service.version != header.version {
+            return not_run(Reason::OTHER_VERSION, Code::FailedPrecondition, service.version.to_string());
+        }
+        match self.index.get(&header.method) {
+            Some((table, owner)) if owner.hash == header.service => {
+                if self.running.len() >= MOST {
+                    let text = "too many calls are running on this poller of the server".to_owned();
+                    return not_run(Reason::NOT_RUN, Code::ResourceExhausted, text);
+                }
+                Ok(*table)
+            }
+            _ => not_run(Reason::NO_METHOD, Code::Unimplemented, String::new()),
+        }
+    }
+
+    fn answer(&mut self, carrier: &mut dyn Carrier, key: Key, answered: Answered) {
+        let reason = match &answered {
+            Err(status) if !status.may_have_run() => Reason::NOT_RUN,
+            _ => Reason::HANDLER,
+        };
+        self.reply(carrier, key, reason, answered);
+    }
+
+    fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, answered: Answered) {
+        let Err(too_large @ SendError::TooLarge { .. }) = self.send(carrier, key, reason, answered) else {
+            // Else it was sent, or the caller's node is gone or drowned: its own deadline tells it.
+            return;
+        };
+        let status = Status::resource_exhausted(format!("the answer is too large: {too_large}"));
+        let _ = self.send(carrier, key, Reason::HANDLER, Err(status));
+    }
+
+    fn send(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        key: Key,
+        reason: Reason,
+        answered: Answered,
+    ) -> Result<(), SendError> {
+        let (code, encoded, body) = match answered {
+            Ok(reply) => (0, reply.encoded, reply.body),
+            Err(status) => {
+                (status.code().number(), status.message().as_bytes().to_vec(), status.details().clone())
+            }
+        };
+        let frame = Frame {
+            peer: key.from.peer,
+            poller: Some(key.from.poller),
+            header: Header::Reply { call: key.call, code, reason },
+            encoded,
+            body,
+            token: NOBODY,
+            deadline: None,
+        };
+        frame.send(carrier, &mut self.scratch).map(|_| ())
+    }
+
+    fn drop_task(&mut self, task: TaskId) {
+        if self.forget(task).is_some()
+            && let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at))
+        {
+            method.cancel(task.slot);
+        }
+    }
+
+    fn forget(&mut self, task: TaskId) -> Option<Running> {
+        let running = self.running.remove(&task)?;
+        self.by_key.remove(&running.key);
+        if let Some(deadline) = running.deadline {
+            self.deadlines.remove(&(deadline, task));
+        }
+        Some(running)
+    }
+}
+
+impl std::fmt::Debug for Dispatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatch").field("running", &self.running.len()).finish_non_exhaustive()
+    }
+}

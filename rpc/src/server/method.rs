@@ -1,0 +1,122 @@
+//! The calls of one method that run on one poller.
+//!
+//! Their futures live in slots that are made once and used again: a call allocates nothing for
+//! its future. The table is behind one `dyn`, so that the dispatcher can hold the tables of all
+//! methods, each with a future type of its own.
+
+use super::{Reply, Request};
+use crate::Status;
+use crate::executor::{Ready, TaskId, TaskWaker};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// How a call ended.
+pub(super) type Answered = Result<Reply, Status>;
+
+/// A method's table.
+pub(crate) trait Method {
+    /// Begins a call in a slot that it picks, and polls it once. `Err` holds the answer of a call
+    /// that ended at once; its slot is free again.
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Answered>;
+
+    /// Polls the call in a slot; `Some` when it has ended.
+    fn poll(&mut self, slot: u32) -> Option<Answered>;
+
+    /// Drops the call in a slot.
+    fn cancel(&mut self, slot: u32);
+}
+
+struct Slot<F> {
+    future: Pin<Box<Option<F>>>,
+    waker: Arc<TaskWaker>,
+    std_waker: Waker,
+}
+
+pub(super) struct MethodTable<F, R> {
+    run: R,
+    slots: Vec<Slot<F>>,
+    free: Vec<u32>,
+}
+
+impl<F, R> MethodTable<F, R> {
+    pub(super) fn new(run: R) -> Self {
+        Self { run, slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<F, R> MethodTable<F, R>
+where
+    F: Future<Output = Answered>,
+{
+    fn free_slot(&mut self, table: u32, ready: &Arc<Ready>) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = u32::try_from(self.slots.len()).ok()?;
+        let (waker, std_waker) = TaskWaker::new(ready, TaskId { table, slot });
+        self.slots.push(Slot { future: Box::pin(None), waker, std_waker });
+        Some(slot)
+    }
+
+    fn slot(&mut self, slot: u32) -> Option<&mut Slot<F>> {
+        self.slots.get_mut(usize::try_from(slot).ok()?)
+    }
+
+    /// Empties a slot. A future that panics while it is dropped has ended all the same.
+    fn clear(&mut self, slot: u32) {
+        let Some(entry) = self.slot(slot) else { return };
+        let cleared = catch_unwind(AssertUnwindSafe(|| entry.future.set(None)));
+        if cleared.is_err() {
+            // The drop was cut short; the slot gets a fresh place, so the old one is not used again.
+            entry.future = Box::pin(None);
+        }
+        self.free.push(slot);
+    }
+}
+
+impl<F, R> Method for MethodTable<F, R>
+where
+    F: Future<Output = Answered>,
+    R: Fn(Request) -> F,
+{
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Answered> {
+        let Some(slot) = self.free_slot(table, ready) else {
+            return Err(Err(Status::resource_exhausted("too many calls of this method are running")));
+        };
+        let Ok(future) = catch_unwind(AssertUnwindSafe(|| (self.run)(request))) else {
+            self.free.push(slot);
+            return Err(panicked());
+        };
+        if let Some(entry) = self.slot(slot) {
+            entry.future.set(Some(future));
+        }
+        self.poll(slot).map_or(Ok(slot), Err)
+    }
+
+    fn poll(&mut self, slot: u32) -> Option<Answered> {
+        let entry = self.slot(slot)?;
+        entry.waker.polled();
+        // A wake that was meant for an earlier call in this slot may find none.
+        let future = entry.future.as_mut().as_pin_mut()?;
+        let mut context = Context::from_waker(&entry.std_waker);
+        let answered = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))) {
+            Ok(Poll::Pending) => return None,
+            Ok(Poll::Ready(answered)) => answered,
+            Err(_) => panicked(),
+        };
+        self.clear(slot);
+        Some(answered)
+    }
+
+    fn cancel(&mut self, slot: u32) {
+        if self.slot(slot).is_some_and(|entry| entry.future.is_some()) {
+            self.clear(slot);
+        }
+    }
+}
+
+fn panicked() -> Answered {
+    Err(Status::internal("the handler panicked"))
+}

@@ -1,0 +1,10 @@
+//! The answering side: services, their methods, the requests that run.
+
+mod dispatch;
+mod method;
+mod request;
+mod service;
+
+pub(crate) use dispatch::Dispatch;
+pub use request::{Reply, Request};
+pub use service::{Methods, Service};

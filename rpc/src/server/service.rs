@@ -1,0 +1,58 @@
+//! A service before it runs: a name, and how each poller makes its methods.
+
+use super::method::{Method, MethodTable};
+use super::{Reply, Request};
+use crate::Status;
+use crate::executor::PollerContext;
+use crate::name::{MethodName, ServiceName};
+use std::fmt;
+
+type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
+
+/// A service that a node can offer; generated servers turn into it.
+pub struct Service {
+    pub(crate) name: &'static ServiceName,
+    make: Box<Make>,
+}
+
+impl Service {
+    /// A service whose methods are registered by `make`, once on each poller.
+    #[must_use]
+    pub fn new(
+        name: &'static ServiceName,
+        make: impl Fn(&PollerContext, &mut Methods) + Send + Sync + 'static,
+    ) -> Self {
+        Self { name, make: Box::new(make) }
+    }
+
+    pub(crate) fn methods(&self, context: &PollerContext) -> Methods {
+        let mut methods = Methods(Vec::new());
+        (self.make)(context, &mut methods);
+        methods
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Service").field(self.name).finish()
+    }
+}
+
+/// The methods of a service on one poller.
+pub struct Methods(pub(crate) Vec<(&'static MethodName, Box<dyn Method>)>);
+
+impl Methods {
+    /// Adds a method: `run` makes the future of one call.
+    pub fn add<F>(&mut self, name: &'static MethodName, run: impl Fn(Request) -> F + 'static)
+    where
+        F: Future<Output = Result<Reply, Status>> + 'static,
+    {
+        self.0.push((name, Box::new(MethodTable::new(run))));
+    }
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}

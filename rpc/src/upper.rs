@@ -1,0 +1,141 @@
+//! The RPC half of a poller: takes work from its queues, calls and dispatches, runs tasks.
+//!
+//! Lives on the poller's thread. Everything that belongs to one call is in `client::Table` (calls
+//! made here) or `server::Dispatch` (calls that run here); this file only leads there.
+
+use crate::client::{NOBODY, Table};
+use crate::executor::{PollerContext, Ready, TaskId, Tasks};
+use crate::frame::Header;
+use crate::inbox::{Inbox, Work};
+use crate::server::{Dispatch, Service};
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_transport::{
+    Carrier, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
+};
+
+/// Calls taken from the queues in one turn, so that messages are not kept waiting.
+const TURN: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct RpcPoller {
+    inbox: Arc<Inbox>,
+    context: PollerContext,
+    ready: Arc<Ready>,
+    table: Table,
+    dispatch: Dispatch,
+    tasks: Tasks,
+}
+
+impl RpcPoller {
+    pub(crate) fn new(index: PollerIndex, inbox: Arc<Inbox>, services: &[Service]) -> Self {
+        let context = PollerContext::new(index);
+        let ready = Ready::new(Arc::clone(&inbox));
+        let dispatch = Dispatch::new(services, &context);
+        Self { inbox, context, ready, table: Table::default(), dispatch, tasks: Tasks::default() }
+    }
+
+    fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let mut any = false;
+        for _ in 0..TURN {
+            let Some(work) = self.inbox.pop() else { break };
+            any = true;
+            match work {
+                Work::Call(submission) => self.table.start(carrier, submission, &self.inbox),
+                Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
+            }
+        }
+        let local = self.context.calls();
+        for _ in 0..TURN {
+            let Some(submission) = local.pop() else { break };
+            any = true;
+            self.table.start(carrier, submission, &self.inbox);
+        }
+        // Both are asked, so that neither stays set.
+        let sweep = local.take_sweep() | self.inbox.take_sweep();
+        if sweep {
+            self.table.sweep(carrier);
+        }
+        any | sweep
+    }
+
+    fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
+        // What is woken meanwhile waits for the next turn.
+        let count = self.ready.len();
+        for _ in 0..count {
+            let Some(task) = self.ready.pop() else { break };
+            if task.table == TaskId::SPAWNED {
+                self.tasks.poll(task.slot);
+            } else {
+                self.dispatch.poll(carrier, task);
+            }
+        }
+        count > 0
+    }
+}
+
+impl Upper for RpcPoller {
+    fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+        let (header, encoded) = match Header::parse(message.as_slice()) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                tracing::warn!(peer = ?from.peer, %error, "a message that is no RPC frame was dropped");
+                return;
+            }
+        };
+        match header {
+            Header::Request(request) => {
+                self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
+            }
+            Header::Reply { call, code, reason } => {
+                self.table.reply(from.peer, (call, code, reason), message, encoded);
+            }
+            Header::Cancel { call } => self.dispatch.cancel(from, call),
+        }
+    }
+
+    fn sent(&mut self, _: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
+        if token != NOBODY {
+            self.table.sent(token, outcome);
+        }
+    }
+
+    fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        match event {
+            PeerEvent::Up { pollers, .. } => self.table.up(peer, pollers),
+            PeerEvent::Down { cause } => {
+                self.table.down(peer, cause);
+                self.dispatch.down(peer);
+            }
+        }
+    }
+
+    fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let took = self.take_work(carrier);
+        let ran = self.run_ready(carrier);
+        let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());
+        took | ran | expired
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        [self.table.next_deadline(), self.dispatch.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.inbox.has_work() || !self.ready.is_empty() || self.context.calls().has_work()
+    }
+
+    fn shutdown(&mut self, _: &mut dyn Carrier) {
+        self.table.close();
+    }
+
+    fn is_drained(&self) -> bool {
+        self.dispatch.is_idle()
+    }
+}
+
+impl Drop for RpcPoller {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
