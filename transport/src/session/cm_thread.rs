@@ -243,7 +243,12 @@ impl CmThread {
                 self.tell(|| Command::SessionClosed { peer: key, number });
             }
             Action::Down { number, cause } => {
-                tracing::info!(peer = key.0, %cause, "session down");
+                let address = self.peers.get(&key).map(|peer| peer.address);
+                if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
+                    tracing::info!(peer = key.0, ?address, %cause, "session down");
+                } else {
+                    tracing::warn!(peer = key.0, ?address, %cause, "session down");
+                }
                 self.tell(|| Command::PeerDown { peer: key, number, cause });
             }
         }
