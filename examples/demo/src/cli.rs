@@ -1,0 +1,134 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Trunkline's main job in one command: a server process and a client process, a real directory
+/// tree between them, and a report.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo demo --",
+    version,
+    after_help = "The server serves a directory tree through a generated service; the client fetches every file over \
+XRC, compares its SHA-256 with the disk, then makes many small calls.\n\n\
+Examples:\n  cargo demo\n  cargo demo -- --pollers 2 --json out.json\n  \
+cargo demo -- --drop 0.01 --reorder 0.01 --duplicate 0.01 --corrupt 0.001\n  \
+cargo demo -- --tree /usr/share/doc --calls 10000\n  \
+TRUNKLINE_PCAP=/tmp/demo-%p.pcap cargo demo -- --calls 1000\n\n\
+Exit status: 0 when everything was fetched and nothing differed, 1 otherwise, 2 for a wrong command line."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) demo: Demo,
+    /// One half alone; without it both are started.
+    #[command(subcommand)]
+    pub(crate) half: Option<Half>,
+}
+
+/// What both halves are told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Demo {
+    /// Directory to serve [default: this checkout, without target and .git].
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) tree: Option<PathBuf>,
+    /// Small calls to make after the files.
+    #[arg(long, value_name = "N", default_value_t = 100_000, global = true)]
+    pub(crate) calls: u64,
+    /// Small calls under way at once.
+    #[arg(long, value_name = "N", default_value_t = 1, global = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) in_flight: u32,
+    /// Poller threads on each side.
+    #[arg(long, value_name = "N", default_value_t = 1, global = true, value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub(crate) pollers: u16,
+    /// Write the report as JSON, too.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) json: Option<PathBuf>,
+    /// Lose this share of the packets, 0 to 1.
+    #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
+    pub(crate) drop: f64,
+    /// Let this share of the packets be overtaken by later ones.
+    #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
+    pub(crate) reorder: f64,
+    /// Send this share of the packets twice.
+    #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
+    pub(crate) duplicate: f64,
+    /// Flip a bit in this share of the packets.
+    #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
+    pub(crate) corrupt: f64,
+    /// Seed of the faults [default: a random one, told in the report].
+    #[arg(long, value_name = "N", global = true)]
+    pub(crate) seed: Option<u64>,
+    /// Address of the server. UDP port 4791 must be free there.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true)]
+    pub(crate) server_address: IpAddr,
+    /// Address of the client, another one than the server's.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.2", global = true)]
+    pub(crate) client_address: IpAddr,
+    /// Also stop at the end of standard input: set for the halves by the command that starts both.
+    #[arg(long, hide = true, global = true)]
+    pub(crate) supervised: bool,
+    /// Use addresses other than loopback although peers are not authenticated.
+    #[arg(long, global = true)]
+    pub(crate) allow_unauthenticated: bool,
+}
+
+/// One half of the demo.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Half {
+    /// Serve the tree until SIGTERM or Ctrl-C.
+    Server,
+    /// Fetch the tree from a server and report.
+    Client {
+        /// Where the server listens.
+        #[arg(long, value_name = "IP:PORT")]
+        server: std::net::SocketAddr,
+    },
+}
+
+impl Demo {
+    /// The faults in the form of `TRUNKLINE_FAULTS`; `None` when there are none.
+    pub(crate) fn faults(&self) -> Option<String> {
+        let parts = [
+            ("drop", self.drop),
+            ("reorder", self.reorder),
+            ("duplicate", self.duplicate),
+            ("corrupt", self.corrupt),
+        ];
+        let mut words: Vec<_> = parts
+            .iter()
+            .filter(|(_, share)| *share > 0.0)
+            .map(|(name, share)| format!("{name}={share}"))
+            .collect();
+        if words.is_empty() {
+            return None;
+        }
+        words.extend(self.seed.map(|seed| format!("seed={seed}")));
+        Some(words.join(","))
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn faults_are_told_in_the_form_of_the_environment() {
+        let cli = Cli::parse_from(["demo", "--drop", "0.01", "--corrupt", "0.5", "--seed", "7"]);
+        assert_eq!(cli.demo.faults().as_deref(), Some("drop=0.01,corrupt=0.5,seed=7"));
+        assert_eq!(Cli::parse_from(["demo"]).demo.faults(), None);
+        assert!(Cli::try_parse_from(["demo", "--drop", "1.5"]).is_err());
+        assert!(Cli::try_parse_from(["demo", "--drop", "NaN"]).is_err());
+    }
+}

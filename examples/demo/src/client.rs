@@ -1,0 +1,239 @@
+//! The client half: fetches the tree, compares it with the disk, makes small calls, reports.
+
+use crate::cli::Demo;
+use crate::failure::Failure;
+use crate::node;
+use crate::progress::Progress;
+use crate::report::{Messages, Report};
+use crate::service::{Entry, PIECE, TreeClient, Wire};
+use crate::signals::Stop;
+use hdrhistogram::Histogram;
+use sha2::{Digest as _, Sha256};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use trunkline::{Node, block_on};
+
+/// Files that are fetched at the same time.
+const FETCHERS: usize = 4;
+
+/// Runs the client against the server at `server`.
+pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Failure> {
+    let node = node::builder(demo, demo.client_address)?
+        .start()
+        .map_err(|error| Failure::Start(error.to_string()))?;
+    let outcome = work(demo, &node, server, stop);
+    node.shutdown();
+    let report = outcome?;
+    println!("{report}");
+    if let Some(path) = &demo.json {
+        let json = serde_json::to_string_pretty(&report).map_err(io::Error::from)?;
+        std::fs::write(path, json + "\n").map_err(Failure::file(path))?;
+    }
+    Ok(u8::from(report.mismatches > 0))
+}
+
+fn work(demo: &Demo, node: &Node, server: SocketAddr, stop: &Stop) -> Result<Report, Failure> {
+    let client = TreeClient::connect(node, server).map_err(Failure::call("connecting"))?;
+    let listing = list(&client)?;
+    let fetched = fetch(demo, &client, &listing, stop)?;
+    let called = call(demo, &client, stop)?;
+    let wire = block_on(client.wire()).map_err(Failure::call("asking for the server's counters"))?;
+    Ok(summary(demo, node, &fetched, &called, wire))
+}
+
+fn list(client: &TreeClient) -> Result<Vec<Entry>, Failure> {
+    let mut listing: Vec<Entry> = Vec::new();
+    loop {
+        let first = u32::try_from(listing.len()).unwrap_or(u32::MAX);
+        let page = block_on(client.list(first)).map_err(Failure::call("listing the tree"))?;
+        if page.is_empty() {
+            return Ok(listing);
+        }
+        listing.extend(page);
+    }
+}
+
+/// Totals of the fetch.
+#[derive(Debug, Default)]
+struct Fetched {
+    files: u64,
+    bytes: u64,
+    mismatches: u64,
+    time: Duration,
+}
+
+fn fetch(demo: &Demo, client: &TreeClient, listing: &[Entry], stop: &Stop) -> Result<Fetched, Failure> {
+    let root = node::root(demo);
+    let progress = Progress::bytes("files", listing.iter().map(|entry| entry.bytes).sum());
+    let (next, bytes) = (AtomicU32::new(0), AtomicU64::new(0));
+    let mismatches = Mutex::new(0);
+    let start = Instant::now();
+    workers(FETCHERS, || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(entry) = listing.get(usize::try_from(number).unwrap_or(usize::MAX)) else {
+                return Ok(());
+            };
+            if stop.asked() {
+                return Err(Failure::Stopped);
+            }
+            let (digest, length) = fetch_one(client, number, &progress)?;
+            bytes.fetch_add(length, Ordering::Relaxed);
+            let path = below(&root, &entry.path)?;
+            if digest != digest_of(&path).map_err(Failure::file(&path))? {
+                eprintln!("demo client: {} differs from the disk", path.display());
+                *mismatches.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            }
+        }
+    })?;
+    progress.done();
+    Ok(Fetched {
+        files: listing.len() as u64,
+        bytes: bytes.into_inner(),
+        mismatches: mismatches.into_inner().unwrap_or_else(PoisonError::into_inner),
+        time: start.elapsed(),
+    })
+}
+
+type Digest = [u8; 32];
+
+fn fetch_one(client: &TreeClient, file: u32, progress: &Progress) -> Result<(Digest, u64), Failure> {
+    let mut hash = Sha256::new();
+    let mut offset = 0;
+    loop {
+        let piece = block_on(client.read(file, offset, PIECE)).map_err(Failure::call("fetching a file"))?;
+        hash.update(&piece);
+        offset += piece.len() as u64;
+        progress.add(piece.len() as u64);
+        if piece.len() < PIECE as usize {
+            return Ok((hash.finalize().into(), offset));
+        }
+    }
+}
+
+fn digest_of(path: &Path) -> io::Result<Digest> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
+}
+
+/// A path of the listing below `root`. The listing comes from a peer: nothing outside of the root
+/// is looked at on its word.
+fn below(root: &Path, path: &[u8]) -> Result<std::path::PathBuf, Failure> {
+    let path = Path::new(OsStr::from_bytes(path));
+    if path.components().all(|part| matches!(part, Component::Normal(_))) {
+        Ok(root.join(path))
+    } else {
+        Err(Failure::file(path)(io::Error::other("the server named a path outside of the tree")))
+    }
+}
+
+/// Latencies of the small calls.
+#[derive(Debug)]
+struct Called {
+    histogram: Histogram<u64>,
+    time: Duration,
+}
+
+fn call(demo: &Demo, client: &TreeClient, stop: &Stop) -> Result<Called, Failure> {
+    let progress = Progress::calls("calls", demo.calls);
+    let next = AtomicU64::new(0);
+    let all = Mutex::new(histogram());
+    let start = Instant::now();
+    workers(usize::try_from(demo.in_flight).unwrap_or(1), || {
+        let mut own = histogram();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= demo.calls {
+                break;
+            }
+            if number.is_multiple_of(256) {
+                if stop.asked() {
+                    return Err(Failure::Stopped);
+                }
+                progress.add(256.min(demo.calls - number));
+            }
+            let begin = Instant::now();
+            let answer = block_on(client.ping(number)).map_err(Failure::call("a small call"))?;
+            own.saturating_record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            if answer != number {
+                return Err(Failure::WrongAnswer);
+            }
+        }
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.add(&own).map_err(|_| Failure::WrongAnswer)
+    })?;
+    let time = start.elapsed();
+    progress.done();
+    Ok(Called { histogram: all.into_inner().unwrap_or_else(PoisonError::into_inner), time })
+}
+
+/// From 1 ns to 60 s, to three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// Runs `work` on several threads; answers the first failure.
+fn workers(count: usize, work: impl Fn() -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(&work)).collect();
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        outcomes.into_iter().try_for_each(|outcome| {
+            outcome.unwrap_or_else(|_| Err(io::Error::other("a worker thread panicked").into()))
+        })
+    })
+}
+
+fn summary(demo: &Demo, node: &Node, fetched: &Fetched, called: &Called, wire: Wire) -> Report {
+    let node = node.report();
+    let quantile = |share| called.histogram.value_at_quantile(share);
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Report {
+        provider: node.provider.to_string(),
+        link: node.link.clone(),
+        reason: node.why.clone(),
+        files: fetched.files,
+        bytes: fetched.bytes,
+        mismatches: fetched.mismatches,
+        fetch_ns: nanoseconds(fetched.time),
+        calls: called.histogram.len(),
+        p50_ns: quantile(0.5),
+        p99_ns: quantile(0.99),
+        p999_ns: quantile(0.999),
+        calls_per_s: called.histogram.len() as f64 / called.time.as_secs_f64(),
+        in_flight: demo.in_flight,
+        pollers: demo.pollers,
+        qps_per_node: node.qps(),
+        ini_qps: node.ini,
+        tgt_qps: node.tgt,
+        srqs: node.srqs,
+        rnr: node.rnr + wire.rnr,
+        retransmits: node.retransmits + wire.retransmits,
+        oversubscribed: node.oversubscribed,
+        faults: demo.faults(),
+        messages: node
+            .traffic
+            .iter()
+            .map(|lane| Messages {
+                trunk: lane.local.0,
+                to_poller: lane.remote.0,
+                sent: lane.sent,
+                received: lane.received,
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,53 @@
+//! `cargo demo`: Trunkline's main job in one command.
+//!
+//! Without a subcommand this program starts itself twice, as the server and as the client; each
+//! half can be started by hand, too.
+
+mod cli;
+mod client;
+mod failure;
+mod node;
+mod progress;
+mod report;
+mod server;
+mod service;
+mod signals;
+mod supervisor;
+mod tree;
+
+use clap::Parser as _;
+use cli::{Cli, Half};
+use failure::Failure;
+use signals::Stop;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            let role = match cli.half {
+                None => "demo",
+                Some(Half::Server) => "demo server",
+                Some(Half::Client { .. }) => "demo client",
+            };
+            eprintln!("{role}: {failure}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<u8, Failure> {
+    let stop = Stop::on_signals()?;
+    if cli.demo.supervised {
+        stop.at_end_of_input()?;
+    }
+    match &cli.half {
+        None => supervisor::run(&stop),
+        Some(Half::Server) => server::run(&cli.demo, &stop),
+        Some(Half::Client { server }) => client::run(&cli.demo, *server, &stop),
+    }
+}

@@ -1,0 +1,37 @@
+//! What the nodes of both halves have in common.
+
+use crate::cli::Demo;
+use crate::failure::Failure;
+use crate::tree::Tree;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use trunkline::NodeBuilder;
+
+/// A node at `address`, with the pollers and faults that the command line asks for.
+pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failure> {
+    let mut builder = trunkline::Node::builder()
+        .listen(SocketAddr::new(address, 0))
+        .pollers(demo.pollers)
+        .allow_unauthenticated(demo.allow_unauthenticated);
+    if let Some(faults) = demo.faults() {
+        builder = builder.faults(&faults).map_err(|error| Failure::Start(error.to_string()))?;
+    }
+    Ok(builder)
+}
+
+/// The tree that both halves look at.
+pub(crate) fn tree(demo: &Demo) -> Result<Tree, Failure> {
+    let root = root(demo);
+    Tree::walk(&root, demo.tree.is_none()).map_err(Failure::file(&root))
+}
+
+/// Where the tree is on the disk.
+pub(crate) fn root(demo: &Demo) -> PathBuf {
+    demo.tree.clone().unwrap_or_else(checkout)
+}
+
+/// Root of the checkout when run by cargo, else the working directory.
+fn checkout() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from("."), |crate_root| PathBuf::from(crate_root).join("../.."))
+}

@@ -1,0 +1,112 @@
+//! What the demo measured, as text and as JSON.
+
+use serde::Serialize;
+use std::fmt;
+
+/// The report. The JSON keys are the field names; times are in nanoseconds.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Report {
+    /// Family of the device.
+    pub(crate) provider: String,
+    /// Which link packets travelled on.
+    pub(crate) link: String,
+    /// Why this provider was chosen.
+    pub(crate) reason: String,
+    /// Files fetched.
+    pub(crate) files: u64,
+    /// Bytes in them.
+    pub(crate) bytes: u64,
+    /// Files whose SHA-256 differs from the disk's.
+    pub(crate) mismatches: u64,
+    /// Time to fetch them.
+    pub(crate) fetch_ns: u64,
+    /// Small calls made.
+    pub(crate) calls: u64,
+    /// Half of the calls took at most this.
+    pub(crate) p50_ns: u64,
+    /// 99 of 100.
+    pub(crate) p99_ns: u64,
+    /// 999 of 1000.
+    pub(crate) p999_ns: u64,
+    /// Small calls per second.
+    pub(crate) calls_per_s: f64,
+    /// Calls under way at once.
+    pub(crate) in_flight: u32,
+    /// Pollers on each side.
+    pub(crate) pollers: u16,
+    /// INI and TGT QPs of the client's node.
+    pub(crate) qps_per_node: u32,
+    /// Of them initiators.
+    pub(crate) ini_qps: u32,
+    /// Of them targets.
+    pub(crate) tgt_qps: u32,
+    /// XRC SRQs of the client's node.
+    pub(crate) srqs: u32,
+    /// RNR NAKs that both sides received.
+    pub(crate) rnr: u64,
+    /// Packets that both sides sent again.
+    pub(crate) retransmits: u64,
+    /// Whether pollers outnumbered the CPUs they may use, on this node.
+    pub(crate) oversubscribed: bool,
+    /// Faults that were injected on each side, in the form of `TRUNKLINE_FAULTS`.
+    pub(crate) faults: Option<String>,
+    /// Messages from each of the client's pollers (its trunk to the server) to each poller of
+    /// the server.
+    pub(crate) messages: Vec<Messages>,
+}
+
+/// Messages on one way through a trunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Messages {
+    /// Poller of the client: the trunk.
+    pub(crate) trunk: u16,
+    /// Poller of the server.
+    pub(crate) to_poller: u16,
+    /// Sent by the client.
+    pub(crate) sent: u64,
+    /// Received by the client on the way back.
+    pub(crate) received: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: u64| ns as f64 / 1e3;
+        writeln!(f, "provider   {} over {} ({})", self.provider, self.link, self.reason)?;
+        writeln!(
+            f,
+            "files      {} files, {} bytes in {:.2} s, {} mismatches",
+            self.files,
+            self.bytes,
+            self.fetch_ns as f64 / 1e9,
+            self.mismatches
+        )?;
+        writeln!(
+            f,
+            "calls      {} ({} under way at once): p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, {:.0} calls/s",
+            self.calls,
+            self.in_flight,
+            us(self.p50_ns),
+            us(self.p99_ns),
+            us(self.p999_ns),
+            self.calls_per_s
+        )?;
+        writeln!(
+            f,
+            "queues     {} pollers a side: {} QPs per node ({} INI, {} TGT), {} SRQs",
+            self.pollers, self.qps_per_node, self.ini_qps, self.tgt_qps, self.srqs
+        )?;
+        for way in &self.messages {
+            writeln!(
+                f,
+                "trunk {}    to the server's poller {}: {} messages, {} back",
+                way.trunk, way.to_poller, way.sent, way.received
+            )?;
+        }
+        writeln!(f, "wire       {} RNR NAKs, {} retransmissions", self.rnr, self.retransmits)?;
+        if let Some(faults) = &self.faults {
+            writeln!(f, "faults     {faults} (on each side)")?;
+        }
+        let cpus = if self.oversubscribed { "yes: more pollers than CPUs" } else { "no" };
+        write!(f, "oversubscribed: {cpus}")
+    }
+}

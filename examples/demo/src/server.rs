@@ -1,0 +1,80 @@
+//! The server half.
+
+use crate::cli::Demo;
+use crate::failure::Failure;
+use crate::node;
+use crate::service::{Entry, PIECE, TreeServer, Wire};
+use crate::signals::Stop;
+use crate::tree::Tree;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use trunkline::{Bytes, Node, Status};
+
+/// Bytes of paths in one answer of [`crate::service::Tree::list`].
+const LIST_BYTES: usize = 8 << 10;
+
+/// Serves the tree until it is asked to stop.
+pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
+    let tree = Arc::new(node::tree(demo)?);
+    let this_node = Arc::new(OnceLock::new());
+    let handler = Handler { tree, node: this_node.clone() };
+    let node = node::builder(demo, demo.server_address)?
+        .serve(TreeServer::new(move || handler.clone()))
+        .start()
+        .map_err(|error| Failure::Start(error.to_string()))?;
+    let address = node.local_address();
+    let node = this_node.get_or_init(|| node);
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "listening {address}")?;
+    stdout.flush()?;
+    while stop.wait(Duration::from_secs(3600)).is_none() {}
+    node.shutdown();
+    Ok(0)
+}
+
+/// Handles calls; each poller has one.
+#[derive(Debug, Clone)]
+struct Handler {
+    tree: Arc<Tree>,
+    node: Arc<OnceLock<Node>>,
+}
+
+impl crate::service::Tree for Handler {
+    async fn list(&self, first: u32) -> Result<Vec<Entry>, Status> {
+        let mut bytes = 0;
+        let rest = self.tree.files().get(usize::try_from(first).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let page = rest.iter().take_while(|file| {
+            let fits = bytes < LIST_BYTES;
+            bytes += file.path.as_os_str().len() + 16;
+            fits
+        });
+        Ok(page
+            .map(|file| Entry { path: file.path.as_os_str().as_bytes().to_vec(), bytes: file.bytes })
+            .collect())
+    }
+
+    async fn read(&self, file: u32, offset: u64, length: u32) -> Result<Bytes, Status> {
+        if length > PIECE {
+            return Err(Status::invalid_argument(format!("at most {PIECE} bytes in one read")));
+        }
+        let tree = self.tree.clone();
+        // A disk may be slow, and this poller has other calls: the reading waits elsewhere.
+        match blocking::unblock(move || tree.read(file, offset, length)).await {
+            Some(Ok(bytes)) => Ok(bytes.into()),
+            Some(Err(error)) => Err(Status::internal(format!("file {file}: {error}"))),
+            None => Err(Status::not_found(format!("no file {file}"))),
+        }
+    }
+
+    async fn ping(&self, number: u64) -> Result<u64, Status> {
+        Ok(number)
+    }
+
+    async fn wire(&self) -> Result<Wire, Status> {
+        let node = self.node.get().ok_or_else(|| Status::unavailable("the node is starting"))?;
+        let report = node.report();
+        Ok(Wire { rnr: report.rnr, retransmits: report.retransmits })
+    }
+}

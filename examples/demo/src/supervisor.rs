@@ -1,0 +1,125 @@
+//! Starts the two halves as processes of their own and ends them together.
+//!
+//! The server says where it listens in one line on its standard output. Both halves hold the read
+//! end of a pipe to this process as their standard input: when this process dies, however, they
+//! see its end and stop.
+
+use crate::failure::Failure;
+use crate::signals::{Stop, Why};
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a half may take to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs both halves with this process's own arguments; answers its exit status.
+pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
+    let mut server = Half::start("server", &[])?;
+    let address = server.listening(stop)?;
+    let mut client = Half::start("client", &["--server", &address.to_string()])?;
+    let ended = wait_for_either(&mut server, &mut client, stop)?;
+    match ended {
+        Ended::Client(status) => {
+            server.end()?;
+            if let Some(signal) = status.signal() {
+                eprintln!("demo: the client was ended by signal {signal}");
+            }
+            Ok(if status.success() { 0 } else { 1 })
+        }
+        Ended::Server(status) => {
+            eprintln!("demo: the server ended before the client ({status})");
+            // The client notices by itself and says so; it is only waited for.
+            client.finish(GRACE)?;
+            Ok(1)
+        }
+        Ended::Asked => {
+            client.end()?;
+            server.end()?;
+            eprintln!("demo: stopped by a signal; both processes have ended");
+            Ok(1)
+        }
+    }
+}
+
+enum Ended {
+    Client(ExitStatus),
+    Server(ExitStatus),
+    Asked,
+}
+
+fn wait_for_either(server: &mut Half, client: &mut Half, stop: &Stop) -> Result<Ended, Failure> {
+    loop {
+        if let Some(status) = client.0.try_wait()? {
+            return Ok(Ended::Client(status));
+        }
+        if let Some(status) = server.0.try_wait()? {
+            return Ok(Ended::Server(status));
+        }
+        if stop.wait(Duration::from_millis(50)) == Some(Why::Signal) {
+            return Ok(Ended::Asked);
+        }
+    }
+}
+
+/// A child; killed when it is dropped still running.
+struct Half(Child);
+
+impl Half {
+    fn start(role: &str, more: &[&str]) -> Result<Self, Failure> {
+        let stdout = if role == "server" { Stdio::piped() } else { Stdio::inherit() };
+        let child = Command::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .args(["--supervised", role])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(stdout)
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Reads the server's line. The server has opened its device by then, so errors are known.
+    fn listening(&mut self, stop: &Stop) -> Result<SocketAddr, Failure> {
+        let mut line = String::new();
+        let stdout = self.0.stdout.take().ok_or(Failure::NoServer)?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        if stop.asked() {
+            return Err(Failure::Stopped);
+        }
+        line.trim()
+            .strip_prefix("listening ")
+            .and_then(|address| address.parse().ok())
+            .ok_or(Failure::NoServer)
+    }
+
+    /// Asks it to end, and waits.
+    fn end(&mut self) -> Result<(), Failure> {
+        drop(self.0.stdin.take());
+        self.finish(GRACE)
+    }
+
+    /// Waits for its end; kills it when that takes longer than `grace`.
+    fn finish(&mut self, grace: Duration) -> Result<(), Failure> {
+        let give_up = Instant::now() + grace;
+        while self.0.try_wait()?.is_none() {
+            if Instant::now() > give_up {
+                eprintln!("demo: process {} did not end in time and is killed", self.0.id());
+                self.0.kill()?;
+                self.0.wait()?;
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        // Ended already in the good case; after an error nothing may be left behind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,110 @@
+//! The directory tree that is served: which files it has, and their bytes.
+//!
+//! A client names a file by its place in the listing, never by a path, so nothing outside of the
+//! tree can be asked for.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Names that are left out when the tree is the checkout itself.
+const LEFT_OUT: [&str; 2] = ["target", ".git"];
+
+/// The regular files below a directory, in order of their paths.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: PathBuf,
+    files: Vec<Found>,
+}
+
+/// One file as it was when the tree was walked.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// Path below the root.
+    pub(crate) path: PathBuf,
+    /// Size in bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Tree {
+    /// Walks `root`. Links and special files are passed over: a link could lead out of the tree.
+    pub(crate) fn walk(root: &Path, leave_out_build: bool) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let mut files = Vec::new();
+        let mut waiting = vec![PathBuf::new()];
+        while let Some(directory) = waiting.pop() {
+            for entry in std::fs::read_dir(root.join(&directory))? {
+                let entry = entry?;
+                let path = directory.join(entry.file_name());
+                let kind = entry.file_type()?;
+                let left_out = leave_out_build
+                    && directory.as_os_str().is_empty()
+                    && LEFT_OUT.iter().any(|name| entry.file_name().as_bytes() == name.as_bytes());
+                if kind.is_dir() && !left_out {
+                    waiting.push(path);
+                } else if kind.is_file() {
+                    files.push(Found { path, bytes: entry.metadata()?.len() });
+                }
+            }
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self { root, files })
+    }
+
+    /// The files, by number.
+    pub(crate) fn files(&self) -> &[Found] {
+        &self.files
+    }
+
+    /// Up to `length` bytes of a file from `offset`; fewer at its end. `None`: no such number.
+    pub(crate) fn read(&self, file: u32, offset: u64, length: u32) -> Option<io::Result<Vec<u8>>> {
+        let found = self.files.get(usize::try_from(file).ok()?)?;
+        Some(read_part(&self.root.join(&found.path), offset, length))
+    }
+}
+
+fn read_part(path: &Path, offset: u64, length: u32) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let left = file.metadata()?.len().saturating_sub(offset);
+    let length = usize::try_from(left.min(u64::from(length))).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_regular_files_only_and_reads_by_number() {
+        let root = std::env::temp_dir().join(format!("trunkline-tree-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("sub/target")).unwrap();
+        std::fs::create_dir_all(root.join("target")).unwrap();
+        std::fs::write(root.join("a"), b"hello").unwrap();
+        std::fs::write(root.join("sub/target/b"), b"").unwrap();
+        std::fs::write(root.join("target/c"), b"left out").unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", root.join("link")).unwrap();
+        let tree = Tree::walk(&root, true).unwrap();
+        let all = Tree::walk(&root, false).unwrap();
+        let part = tree.read(0, 1, 3).unwrap().unwrap();
+        let past = tree.read(0, 9, 3).unwrap().unwrap();
+        let none = tree.read(2, 0, 1);
+        std::fs::remove_dir_all(&root).unwrap();
+        let paths: Vec<_> = tree.files().iter().map(|file| file.path.clone()).collect();
+        assert_eq!(paths, [PathBuf::from("a"), PathBuf::from("sub/target/b")]);
+        assert_eq!(all.files().len(), 3);
+        assert_eq!(part, b"ell");
+        assert_eq!(past, b"");
+        assert!(none.is_none());
+    }
+}

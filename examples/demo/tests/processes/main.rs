@@ -1,0 +1,5 @@
+//! The demo as its user runs it: whole, and with either half killed or stopped.
+
+mod crash;
+mod main_job;
+mod scene;

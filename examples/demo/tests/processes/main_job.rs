@@ -1,0 +1,72 @@
+//! The whole demo on a small tree.
+
+#[cfg(test)]
+mod tests {
+    use crate::scene::{PATIENCE, Process, Scene, path_text};
+    use nix::sys::signal::Signal;
+    use serde_json::Value;
+
+    fn run(scene: &Scene, more: &[&str]) -> Value {
+        let json = scene.path("out.json");
+        let mut args = vec!["--json", path_text(&json)];
+        args.extend(more);
+        let mut demo = Process::start(&mut scene.command(&args));
+        assert_eq!(demo.end(2 * PATIENCE), Some(Some(0)), "the demo ends well");
+        serde_json::from_slice(&std::fs::read(&json).expect("a report")).expect("JSON")
+    }
+
+    fn check(report: &Value, calls: u64) {
+        assert_eq!(report["provider"], "softrdma");
+        assert_eq!(report["link"], "udp");
+        assert_eq!(report["files"], 4);
+        assert_eq!(report["bytes"], 3_004_103);
+        assert_eq!(report["mismatches"], 0);
+        assert_eq!(report["calls"], calls);
+        assert!(
+            report["p50_ns"].as_u64() > Some(0) && report["p99_ns"].as_u64() >= report["p50_ns"].as_u64()
+        );
+    }
+
+    #[test]
+    fn one_poller_a_side() {
+        let report = run(&Scene::new(1), &["--calls", "3000"]);
+        check(&report, 3000);
+        assert_eq!(report["qps_per_node"], 2);
+        assert_eq!(report["rnr"], 0);
+    }
+
+    #[test]
+    fn two_pollers_a_side_share_four_queue_pairs_and_reach_each_other() {
+        let report = run(&Scene::new(2), &["--calls", "3000", "--pollers", "2"]);
+        check(&report, 3000);
+        assert_eq!(report["qps_per_node"], 4);
+        let ways = report["messages"].as_array().expect("a table");
+        for trunk in 0..2 {
+            for poller in 0..2 {
+                let reached = ways.iter().any(|way| {
+                    way["trunk"] == trunk && way["to_poller"] == poller && way["sent"].as_u64() > Some(0)
+                });
+                assert!(reached, "trunk {trunk} reaches poller {poller}: {ways:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn faults_on_the_link_are_repaired() {
+        let faults = ["--drop", "0.01", "--reorder", "0.01", "--duplicate", "0.01", "--corrupt", "0.001"];
+        let report = run(&Scene::new(3), &[&faults[..], &["--calls", "3000", "--seed", "7"]].concat());
+        check(&report, 3000);
+        assert!(report["retransmits"].as_u64() > Some(0), "{report}");
+    }
+
+    #[test]
+    fn sigterm_ends_both_processes() {
+        let scene = Scene::new(4);
+        let mut demo = Process::start(&mut scene.command(&["--calls", "100000000"]));
+        demo.line(PATIENCE, |line| line.contains("files done")).expect("it got to the calls");
+        demo.signal(Signal::SIGTERM);
+        assert_eq!(demo.end(PATIENCE), Some(Some(1)));
+        // Its halves are gone, or their addresses could not be taken again.
+        check(&run(&scene, &["--calls", "100"]), 100);
+    }
+}
