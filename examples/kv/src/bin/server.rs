@@ -1,0 +1,78 @@
+//! Serves a key-value map until SIGTERM or Ctrl-C.
+
+use clap::Parser;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline::{Bytes, Node, Status};
+use trunkline_example_kv::{Kv, KvServer};
+
+/// A key-value server. Prints the address it listens on.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Where to listen; port 0 picks a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7471")]
+    listen: SocketAddr,
+    /// Poller threads.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pollers: u16,
+    /// Listen on an address other than loopback although peers are not authenticated.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+}
+
+/// Largest value that is kept.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Each poller has a handler of its own; they share the map.
+#[derive(Debug, Clone, Default)]
+struct Store(Arc<Mutex<BTreeMap<String, Bytes>>>);
+
+impl Store {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kv for Store {
+    async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
+        Ok(self.map().get(&key).cloned())
+    }
+
+    async fn put(&self, key: String, value: Bytes) -> Result<bool, Status> {
+        if value.len() > MOST_BYTES {
+            return Err(Status::invalid_argument(format!("a value has at most {MOST_BYTES} bytes")));
+        }
+        // A received value lends a receive buffer of the node; what is kept for long is copied.
+        Ok(self.map().insert(key, Bytes::copy_from_slice(&value)).is_some())
+    }
+
+    async fn delete(&self, key: String) -> Result<bool, Status> {
+        Ok(self.map().remove(&key).is_some())
+    }
+
+    async fn list(&self, prefix: String, limit: u32) -> Result<Vec<String>, Status> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let map = self.map();
+        let from = map.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
+        Ok(from.map(|(key, _)| key.clone()).take(limit).collect())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
+    let store = Store::default();
+    let node = Node::builder()
+        .listen(options.listen)
+        .pollers(options.pollers)
+        .allow_unauthenticated(options.allow_unauthenticated)
+        .serve(KvServer::new(move || store.clone()))
+        .start()?;
+    println!("listening {}", node.local_address());
+    signals.forever().next();
+    node.shutdown();
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! The key-value service that `kv-server` offers and `kv-client` calls.
+
+use trunkline::{Bytes, Status};
+
+/// A map from text to bytes.
+#[trunkline::service(name = "trunkline.example.Kv", version = 1)]
+pub trait Kv {
+    /// The value of a key.
+    async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
+
+    /// Sets the value of a key; answers whether the key was there before.
+    async fn put(&self, key: String, value: Bytes) -> Result<bool, Status>;
+
+    /// Removes a key; answers whether it was there.
+    async fn delete(&self, key: String) -> Result<bool, Status>;
+
+    /// The keys that begin with `prefix`, in order, at most `limit`.
+    async fn list(&self, prefix: String, limit: u32) -> Result<Vec<String>, Status>;
+}
