@@ -25,7 +25,7 @@ pub(super) struct SoftCq {
 /// Polls after which a program counts as one that polls. One that sleeps between messages polls a
 /// few times and arms again: handing the card's work to and fro would wake the background
 /// thread twice per message.
-const POLLS_BEFORE_DUTY: u32 = 8;
+const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
     pub(super) fn new(
