@@ -72,10 +72,12 @@ impl Trunk {
             return Err(FrameError("more rendezvous at once than agreed"));
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
+        // Waiting for memory may take long; it must not use up the receive slots.
+        let head = res.message(frame);
         let key = self.sinks.insert(Sink {
             lane,
             id: request.id,
-            head: Some(frame),
+            head: Some(head),
             head_bytes,
             body_bytes,
             from: RemoteAddress { address: IoAddress(request.address), rkey: Rkey(request.rkey) },

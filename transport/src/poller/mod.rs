@@ -81,6 +81,10 @@ pub(crate) struct Resources {
     now_ms: u64,
     /// Targets whose spender may have to be told of credit.
     untold: Vec<QpNumber>,
+    /// An empty list with room, to change places with `untold`.
+    spare: Vec<QpNumber>,
+    /// What a flush is about to post; empty in between, for its room.
+    ready: Vec<sends::Ready>,
     /// Trunks to pump and flush.
     marked: Vec<usize>,
     /// Completions that posted sends may still produce; bounded by the CQ.

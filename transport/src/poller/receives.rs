@@ -15,6 +15,9 @@ use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge};
 
 /// Receives posted by one call.
 const REPOST: usize = 16;
+/// Frames that wait for a session to come up here, per poller of the peer. Its credit allows one
+/// message; the rest is room for credit frames.
+const HELD: usize = 8;
 
 impl Core {
     /// Takes what the CQ has, up to a few batches; answers whether there was anything.
@@ -74,6 +77,7 @@ impl Core {
             let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
             match slot.and_then(|slot| self.trunks.get_mut(slot)).filter(|trunk| trunk.number == number) {
                 Some(trunk) => trunk.frame(&mut self.res, usize::from(target.poller), &header, frame),
+                None if target.held.len() >= HELD => Err(FrameError("too much before the session is up")),
                 None => {
                     // The peer saw the session come up before we did.
                     target.held.push(frame);
@@ -81,7 +85,9 @@ impl Core {
                 }
             }
         });
-        self.res.untold.push(qp);
+        if self.res.untold.last() != Some(&qp) {
+            self.res.untold.push(qp);
+        }
         if let Err(FrameError(what)) = result {
             self.misbehaved(peer, number, what);
         }
@@ -130,7 +136,7 @@ impl Resources {
     }
 
     /// The message in a frame: lent while receive slots are plentiful, else copied.
-    fn message(&mut self, frame: Received) -> Message {
+    pub(super) fn message(&mut self, frame: Received) -> Message {
         if self.receives.free() < self.low_water {
             Message::from(Bytes::copy_from_slice(frame.as_ref()))
         } else {

@@ -86,6 +86,8 @@ impl<U: Upper> Poller<U> {
             now,
             now_ms: 0,
             untold: Vec::new(),
+            spare: Vec::new(),
+            ready: Vec::new(),
             marked: Vec::new(),
             outstanding: 0,
         };

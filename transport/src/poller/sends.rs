@@ -26,7 +26,7 @@ pub(super) const INLINE_BYTES: u32 = 256;
 
 /// A work request whose numbers and bytes are settled.
 #[derive(Debug, Clone, Copy)]
-struct Ready {
+pub(super) struct Ready {
     wr_id: u64,
     operation: SendOperation,
     data: Data,
@@ -169,13 +169,22 @@ impl Trunk {
         if self.staged.is_empty() {
             return Ok(());
         }
-        let staged = std::mem::take(&mut self.staged);
+        // Both lists keep their room for the next flush.
+        let mut staged = std::mem::take(&mut self.staged);
+        let mut ready = std::mem::take(&mut res.ready);
         let count = staged.len();
-        let mut ready = Vec::with_capacity(count);
-        for (index, work) in staged.into_iter().enumerate() {
+        for (index, work) in staged.drain(..).enumerate() {
             ready.push(self.settle(res, work, index + 1 == count));
         }
-        let mut result = Ok(());
+        self.staged = staged;
+        let result = self.post(&ready);
+        ready.clear();
+        res.ready = ready;
+        self.inline.clear();
+        result
+    }
+
+    fn post(&self, ready: &[Ready]) -> Result<(), PostError> {
         for chunk in ready.chunks(DOORBELL) {
             let sges: [Sge; DOORBELL] = std::array::from_fn(|i| match chunk.get(i).map(|ready| ready.data) {
                 Some(Data::Registered(sge)) => sge,
@@ -197,13 +206,9 @@ impl Trunk {
                     remote_srq: ready.srq,
                 }
             });
-            result = self.qp.post_send(&requests[..chunk.len()]);
-            if result.is_err() {
-                break;
-            }
+            self.qp.post_send(&requests[..chunk.len()])?;
         }
-        self.inline.clear();
-        result
+        Ok(())
     }
 
     /// Gives staged work its header, number and flags, and records it as in flight.
@@ -364,14 +369,18 @@ impl Core {
     }
 
     pub(super) fn flush_marked(&mut self) {
-        for slot in std::mem::take(&mut self.res.marked) {
+        let mut marked = std::mem::take(&mut self.res.marked);
+        for slot in marked.drain(..) {
             let Some(trunk) = self.trunks.get_mut(slot) else { continue };
-            trunk.marked = false;
             trunk.pump(&mut self.res);
+            // What pumping marked is flushed right here.
+            trunk.marked = false;
             if trunk.flush(&mut self.res).is_err() {
                 self.break_trunk(slot, PeerDown::DeviceFailed);
             }
         }
+        marked.append(&mut self.res.marked);
+        self.res.marked = marked;
     }
 
     fn tell_credit(&mut self) {
@@ -379,7 +388,9 @@ impl Core {
         if self.res.untold.is_empty() {
             return;
         }
-        for target in std::mem::take(&mut self.res.untold) {
+        let mut targets = std::mem::take(&mut self.res.untold);
+        std::mem::swap(&mut self.res.untold, &mut self.res.spare);
+        for target in targets.drain(..) {
             let Some(known) = self.targets.get(&target) else { continue };
             if !self.res.grantor.must_tell(known.pair) {
                 continue;
@@ -393,6 +404,7 @@ impl Core {
                 self.res.untold.push(target);
             }
         }
+        self.res.spare = targets;
     }
 }
 

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::PIECE;
-use crate::buffer::{Block, Received};
+use crate::Message;
+use crate::buffer::Block;
 use std::time::Instant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge};
 
@@ -13,7 +14,7 @@ pub(crate) struct Sink {
     /// The sender's number for it.
     pub(crate) id: u64,
     /// Its head as received, until there is memory for the whole.
-    pub(crate) head: Option<Received>,
+    pub(crate) head: Option<Message>,
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
     pub(crate) from: RemoteAddress,
@@ -28,7 +29,7 @@ impl Sink {
     /// Takes memory for the whole message and puts the head there.
     pub(crate) fn feed(&mut self, block: Block) {
         if let Some(head) = self.head.take() {
-            block.write(0, head.as_ref());
+            block.write(0, head.as_slice());
         }
         self.block = Some(block);
     }
