@@ -49,6 +49,18 @@ fn every_size_comes_back_in_process() {
 }
 
 #[test]
+fn ipv6_carries_messages_too() {
+    let hub = Arc::new(Hub::default());
+    let options = |address: &str| {
+        let device = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..SoftOptions::default() };
+        NodeOptions::new().listen(address.parse().unwrap()).device(device).allow_unauthenticated(true)
+    };
+    let server = TestNode::start(options("[fd00::1]:7471"), 2);
+    let mut client = TestNode::start(options("[fd00::2]:7471"), 1);
+    echo(&mut client, &server, &[10, 100_000]);
+}
+
+#[test]
 fn the_largest_message_fits() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);

@@ -134,6 +134,21 @@ fn an_idle_session_stays_up() {
 }
 
 #[test]
+fn an_address_that_is_taken_is_refused_and_nothing_is_left_running() {
+    let server = TestNode::start(over_udp(), 1);
+    let error = Node::start(NodeOptions::new().listen(server.address), |_| TestUpper).err().unwrap();
+    assert!(error.to_string().contains("in use"), "{error}");
+}
+
+#[test]
+fn a_node_that_nobody_uses_ends_at_once() {
+    let node = TestNode::start(over_udp(), 2);
+    let before = Instant::now();
+    drop(node);
+    assert!(before.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
 fn what_cannot_be_is_refused_at_the_start() {
     struct Never;
     let start = |options| Node::start(options, |_| -> TestUpper { unreachable!() }).map(|_| Never);
