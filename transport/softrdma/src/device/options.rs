@@ -104,7 +104,8 @@ impl From<OpenError> for VerbsError {
 
 impl SoftOptions {
     /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
-    /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file),
+    /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
+    /// becomes the process id),
     /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`).
     ///
     /// # Errors
@@ -124,7 +125,8 @@ impl SoftOptions {
         if let Some(text) = variable("TRUNKLINE_FAULTS") {
             options.faults = Some(text.parse()?);
         }
-        options.capture = variable("TRUNKLINE_PCAP").map(PathBuf::from);
+        let process = std::process::id().to_string();
+        options.capture = variable("TRUNKLINE_PCAP").map(|path| path.replace("%p", &process).into());
         options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
             None | Some("nak64") => UnknownSrq::Nak64,
             Some("nak62") => UnknownSrq::Nak62,
@@ -150,13 +152,13 @@ mod tests {
         let options = read(&[
             ("TRUNKLINE_ADDRESS", "127.0.0.9, fd00::1"),
             ("TRUNKLINE_FAULTS", "drop=0.5,seed=7"),
-            ("TRUNKLINE_PCAP", "/tmp/x.pcap"),
+            ("TRUNKLINE_PCAP", "/tmp/x-%p.pcap"),
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
         ])
         .unwrap();
         assert_eq!(options.addresses, ["127.0.0.9".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
         assert_eq!(options.faults, Some("drop=0.5,seed=7".parse().unwrap()));
-        assert_eq!(options.capture, Some(PathBuf::from("/tmp/x.pcap")));
+        assert_eq!(options.capture, Some(format!("/tmp/x-{}.pcap", std::process::id()).into()));
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
         assert!(read(&[]).unwrap().addresses.is_empty());
     }
