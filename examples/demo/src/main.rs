@@ -19,13 +19,18 @@ use clap::Parser as _;
 use cli::{Cli, Half};
 use failure::Failure;
 use signals::Stop;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if let Err(error) = log_to_stderr() {
+        eprintln!("demo: TRUNKLINE_LOG: {error}");
+        return ExitCode::from(2);
+    }
     match run(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -38,6 +43,19 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Warnings, or what `TRUNKLINE_LOG` asks for, such as `info` or `trunkline_transport=debug`.
+fn log_to_stderr() -> Result<(), ParseError> {
+    let filter = match std::env::var("TRUNKLINE_LOG") {
+        Ok(text) => text.parse::<Targets>()?,
+        Err(_) => Targets::new().with_default(LevelFilter::WARN),
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(filter).init();
+    Ok(())
 }
 
 fn run(cli: &Cli) -> Result<u8, Failure> {

@@ -243,11 +243,11 @@ impl CmThread {
                 self.tell(|| Command::SessionClosed { peer: key, number });
             }
             Action::Down { number, cause } => {
-                let address = self.peers.get(&key).map(|peer| peer.address);
+                let address = self.peers.get(&key).map(|peer| peer.address.to_string()).unwrap_or_default();
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
-                    tracing::info!(peer = key.0, ?address, %cause, "session down");
+                    tracing::info!(peer = key.0, address, %cause, "session down");
                 } else {
-                    tracing::warn!(peer = key.0, ?address, %cause, "session down");
+                    tracing::warn!(peer = key.0, address, %cause, "session down");
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause });
             }
