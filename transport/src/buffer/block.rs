@@ -1,7 +1,8 @@
 //! Blocks for large messages: size-classed, registered, counted against a limit.
 //!
 //! A pool belongs to the node; pollers take blocks and whoever drops one returns it. Freed
-//! memory stays registered for the next message, up to half of the limit.
+//! memory is kept for the next message, up to a limit. Memory that peers may READ is registered
+//! anew for each use: a key that a peer was told works for that message and for no later one.
 
 use crate::poller::handle::PollerHandle;
 use bytes::Bytes;
@@ -12,6 +13,10 @@ use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddr
 
 /// Smallest size class.
 const SMALLEST: usize = 32 * 1024;
+/// Most bytes that a pool keeps for later.
+const KEPT_BYTES: usize = 128 << 20;
+/// What the unused end of memory is overwritten with.
+static ZEROES: [u8; 4096] = [0; 4096];
 
 /// Rounds up to one of four sizes per doubling, so that at most a fifth is wasted.
 fn class_of(length: usize) -> usize {
@@ -27,11 +32,18 @@ struct Chunk {
     class: usize,
 }
 
+/// Memory that nobody uses; still registered unless peers could READ it.
+#[derive(Debug)]
+struct Spare {
+    memory: Arc<Memory>,
+    region: Option<Arc<dyn MemoryRegion>>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     in_use: usize,
     cached_bytes: usize,
-    cached: BTreeMap<usize, Vec<Chunk>>,
+    cached: BTreeMap<usize, Vec<Spare>>,
     /// Pollers that found the pool used up.
     waiting: Vec<PollerHandle>,
 }
@@ -71,7 +83,10 @@ impl BlockPool {
             }
             cached
         };
-        let chunk = cached.or_else(|| self.make(class));
+        let chunk = match cached {
+            Some(spare) => self.reuse(spare, class, length),
+            None => self.make(class),
+        };
         if chunk.is_none() {
             self.lock().in_use -= length;
         }
@@ -84,17 +99,33 @@ impl BlockPool {
         Some(Chunk { memory, region, class })
     }
 
+    fn reuse(&self, spare: Spare, class: usize, length: usize) -> Option<Chunk> {
+        let Spare { memory, region } = spare;
+        if let Some(region) = region {
+            return Some(Chunk { memory, region, class });
+        }
+        // The key opens all of the memory, so what an earlier message left behind this one goes.
+        for at in (length..class).step_by(ZEROES.len()) {
+            memory.write(at, &ZEROES[..ZEROES.len().min(class - at)]).ok()?;
+        }
+        let region = self.pd.register(Arc::clone(&memory), self.access).ok()?;
+        Some(Chunk { memory, region, class })
+    }
+
     fn give_back(&self, chunk: Chunk, length: usize, reusable: bool) {
+        let Chunk { memory, region, class } = chunk;
+        let region = Some(region).filter(|_| reusable && !self.access.contains(Access::REMOTE_READ));
+        let spare = Spare { memory, region };
         let (woken, surplus) = {
             let mut state = self.lock();
             state.in_use -= length;
-            let keep = reusable && state.cached_bytes + chunk.class <= self.limit / 2;
+            let keep = reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit / 2);
             let surplus = if keep {
-                state.cached_bytes += chunk.class;
-                state.cached.entry(chunk.class).or_default().push(chunk);
+                state.cached_bytes += class;
+                state.cached.entry(class).or_default().push(spare);
                 None
             } else {
-                Some(chunk)
+                Some(spare)
             };
             (std::mem::take(&mut state.waiting), surplus)
         };
