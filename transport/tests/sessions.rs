@@ -114,6 +114,28 @@ fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
 }
 
 #[test]
+fn many_peers_share_a_shallow_queue() {
+    let mut server = TestNode::start(over_udp().srq_depth(64), 1);
+    let mut clients = (0..6).map(|_| TestNode::start(NodeOptions::new(), 1)).collect::<Vec<_>>();
+    for client in &mut clients {
+        let peer = client.connect(0, server.address);
+        for token in 0..400 {
+            client.send(0, peer, b"x", Bytes::from_static(&[1; 100]), token);
+        }
+    }
+    for client in &mut clients {
+        for token in 0..400 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+    }
+    for _ in 0..6 * 400 {
+        server.message();
+    }
+    assert_eq!(server.report().rnr, 0);
+    assert_eq!(server.report().qps(), 12);
+}
+
+#[test]
 fn an_idle_session_stays_up() {
     let server = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
     let mut client = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);

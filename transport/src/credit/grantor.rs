@@ -2,7 +2,8 @@
 //!
 //! Needy pairs stand in a round; each turn gives a pair at most [`QUANTUM`] credits, so a greedy
 //! one waits its turn behind the others (deficit round robin with messages of equal cost).
-//! What is outstanding never exceeds the depth less the control reserve.
+//! What is outstanding never exceeds the depth less the control reserve, and of that an eighth is
+//! granted to nobody, so that new pairs find their base credit while others are greedy.
 #![forbid(unsafe_code)]
 
 use super::{BASE, CreditViolation, START};
@@ -49,6 +50,8 @@ impl Pair {
 pub(crate) struct Grantor {
     /// Depth less the control reserve.
     capacity: u32,
+    /// Capacity less the room for new pairs.
+    bulk: u32,
     outstanding: u32,
     active: u32,
     pairs: Slab<Pair>,
@@ -62,8 +65,10 @@ impl Grantor {
     /// For an SRQ that holds `depth` receives at all times; a sixteenth is kept for control
     /// messages, which use no credit.
     pub(crate) fn new(depth: u32) -> Self {
+        let capacity = depth - (depth / 16).max(1).min(depth);
         Self {
-            capacity: depth - (depth / 16).max(1).min(depth),
+            capacity,
+            bulk: capacity - (depth / 8).max(1).min(capacity),
             outstanding: 0,
             active: 0,
             pairs: Slab::new(),
@@ -143,11 +148,11 @@ impl Grantor {
     /// Hands out what is free. Call after the receives of a batch were reposted.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         self.sweep(now_ms);
-        while self.outstanding < self.capacity {
+        while self.outstanding < self.bulk {
             let Some(id) = self.needy.pop_front() else { return };
             let need = self.need(id);
             let Some(pair) = self.pairs.get_mut(id.0) else { continue };
-            let gift = need.min(QUANTUM).min(self.capacity - self.outstanding);
+            let gift = need.min(QUANTUM).min(self.bulk - self.outstanding);
             pair.granted = pair.granted.wrapping_add(gift);
             self.outstanding += gift;
             self.granted.push(pair.target);
@@ -206,7 +211,7 @@ impl Grantor {
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
         let ahead = if pair.active { AHEAD } else { BASE };
-        let share = (self.capacity / self.active.max(1)).max(BASE);
+        let share = (self.bulk / self.active.max(1)).max(BASE);
         (pair.want + ahead).min(share).saturating_sub(pair.outstanding())
     }
 

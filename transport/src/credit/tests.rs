@@ -158,6 +158,23 @@ fn a_greedy_peer_does_not_starve_the_others() {
 }
 
 #[test]
+fn a_new_pair_finds_room_beside_greedy_ones() {
+    let mut world = World::new(64, 1);
+    world.pairs[0].backlog = 20_000;
+    for _ in 0..20 {
+        world.send(0, u16::MAX);
+        while !world.pairs[0].there.is_empty() {
+            world.arrive(0);
+        }
+        while !world.pairs[0].back.is_empty() {
+            world.learn(0);
+        }
+    }
+    let newcomers = (2..10).filter_map(|target| world.grantor.open(0, QpNumber::new(target))).count();
+    assert_eq!(newcomers, 8);
+}
+
+#[test]
 fn idle_grants_decay_to_the_base() {
     let mut world = World::new(64, 1);
     world.pairs[0].backlog = 30;
