@@ -74,6 +74,15 @@ impl NodeShared {
     }
 }
 
+impl Drop for NodeShared {
+    fn drop(&mut self) {
+        // Blocks in the application's hands know their pools; those must not hold the device.
+        for pool in [&self.sources, &self.sinks, &self.buffers] {
+            pool.close();
+        }
+    }
+}
+
 /// Which key which peer has. Keys are never given out twice.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {

@@ -3,13 +3,18 @@
 //! A pool belongs to the node; pollers take blocks and whoever drops one returns it. Freed
 //! memory is kept for the next message, up to a limit. Memory that peers may READ is registered
 //! anew for each use: a key that a peer was told works for that message and for no later one.
+//!
+//! A block may outlive its node in the application's hands. It keeps memory alive and nothing
+//! else: registrations belong to the pool, which drops them when the node ends, so that the
+//! device can close.
 
 use crate::poller::handle::PollerHandle;
 use bytes::Bytes;
+use slab::Slab;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Sge};
+use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge};
 
 /// Smallest size class.
 const SMALLEST: usize = 32 * 1024;
@@ -28,19 +33,31 @@ fn class_of(length: usize) -> usize {
 #[derive(Debug)]
 struct Chunk {
     memory: Arc<Memory>,
-    region: Arc<dyn MemoryRegion>,
+    registration: Registration,
     class: usize,
+}
+
+/// The keys of a region that the pool keeps.
+#[derive(Debug, Clone, Copy)]
+struct Registration {
+    /// Its place in the pool's table.
+    at: usize,
+    lkey: Lkey,
+    rkey: Rkey,
 }
 
 /// Memory that nobody uses; still registered unless peers could READ it.
 #[derive(Debug)]
 struct Spare {
     memory: Arc<Memory>,
-    region: Option<Arc<dyn MemoryRegion>>,
+    registration: Option<Registration>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// `None` once the node has ended.
+    pd: Option<Arc<dyn ProtectionDomain>>,
+    regions: Slab<Arc<dyn MemoryRegion>>,
     in_use: usize,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
@@ -51,7 +68,6 @@ struct State {
 /// Hands out blocks of at most `limit` bytes together.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    pd: Arc<dyn ProtectionDomain>,
     access: Access,
     limit: usize,
     state: Mutex<State>,
@@ -59,7 +75,8 @@ pub(crate) struct BlockPool {
 
 impl BlockPool {
     pub(crate) fn new(pd: Arc<dyn ProtectionDomain>, access: Access, limit: usize) -> Arc<Self> {
-        Arc::new(Self { pd, access, limit, state: Mutex::default() })
+        let state = State { pd: Some(pd), ..State::default() };
+        Arc::new(Self { access, limit, state: Mutex::new(state) })
     }
 
     /// A block of `length` bytes, or `None` when the limit or the machine's memory is used up;
@@ -93,39 +110,63 @@ impl BlockPool {
         Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
     }
 
+    /// The node has ended: all keys become invalid, and the device is let go.
+    pub(crate) fn close(&self) {
+        let (pd, regions, cached) = {
+            let mut state = self.lock();
+            state.cached_bytes = 0;
+            (state.pd.take(), std::mem::take(&mut state.regions), std::mem::take(&mut state.cached))
+        };
+        drop((cached, regions, pd));
+    }
+
     fn make(&self, class: usize) -> Option<Chunk> {
         let memory = Memory::zeroed(class).ok()?;
-        let region = self.pd.register(Arc::clone(&memory), self.access).ok()?;
-        Some(Chunk { memory, region, class })
+        let registration = self.register(&memory)?;
+        Some(Chunk { memory, registration, class })
     }
 
     fn reuse(&self, spare: Spare, class: usize, length: usize) -> Option<Chunk> {
-        let Spare { memory, region } = spare;
-        if let Some(region) = region {
-            return Some(Chunk { memory, region, class });
+        let Spare { memory, registration } = spare;
+        if let Some(registration) = registration {
+            return Some(Chunk { memory, registration, class });
         }
         // The key opens all of the memory, so what an earlier message left behind this one goes.
         for at in (length..class).step_by(ZEROES.len()) {
             memory.write(at, &ZEROES[..ZEROES.len().min(class - at)]).ok()?;
         }
-        let region = self.pd.register(Arc::clone(&memory), self.access).ok()?;
-        Some(Chunk { memory, region, class })
+        let registration = self.register(&memory)?;
+        Some(Chunk { memory, registration, class })
+    }
+
+    fn register(&self, memory: &Arc<Memory>) -> Option<Registration> {
+        let pd = self.lock().pd.clone()?;
+        let region = pd.register(Arc::clone(memory), self.access).ok()?;
+        let (lkey, rkey) = (region.lkey(), region.rkey());
+        let mut state = self.lock();
+        state.pd.as_ref()?;
+        Some(Registration { at: state.regions.insert(region), lkey, rkey })
     }
 
     fn give_back(&self, chunk: Chunk, length: usize, reusable: bool) {
-        let Chunk { memory, region, class } = chunk;
-        let region = Some(region).filter(|_| reusable && !self.access.contains(Access::REMOTE_READ));
-        let spare = Spare { memory, region };
+        let Chunk { memory, registration, class } = chunk;
+        let stays = reusable && !self.access.contains(Access::REMOTE_READ);
+        let region = if stays { None } else { self.lock().regions.try_remove(registration.at) };
+        // Dropping it ends what the device may still do there; only then is the memory used again.
+        drop(region);
+        let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
         let (woken, surplus) = {
             let mut state = self.lock();
             state.in_use -= length;
-            let keep = reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit / 2);
+            let open = state.pd.is_some();
+            let keep = open && reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit / 2);
             let surplus = if keep {
                 state.cached_bytes += class;
                 state.cached.entry(class).or_default().push(spare);
                 None
             } else {
-                Some(spare)
+                let region = spare.registration.and_then(|kept| state.regions.try_remove(kept.at));
+                Some((region, spare))
             };
             (std::mem::take(&mut state.waiting), surplus)
         };
@@ -161,7 +202,7 @@ impl Block {
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| RemoteAddress {
             address: chunk.memory.address(0),
-            rkey: chunk.region.rkey(),
+            rkey: chunk.registration.rkey,
         })
     }
 
@@ -180,7 +221,7 @@ impl Block {
         let chunk = self.chunk.as_ref()?;
         chunk.memory.offset_of(chunk.memory.address(offset), usize::try_from(length).ok()?).ok()?;
         self.writers += 1;
-        Some(Sge { address: chunk.memory.address(offset), length, lkey: chunk.region.lkey() })
+        Some(Sge { address: chunk.memory.address(offset), length, lkey: chunk.registration.lkey })
     }
 
     /// The device has completed one write to it.

@@ -65,6 +65,12 @@ impl ReceiveSlots {
     }
 }
 
+impl Drop for ReceiveSlots {
+    fn drop(&mut self) {
+        self.shared.region.close();
+    }
+}
+
 /// A received frame, or the part of it that is left; its slot goes back when it is dropped.
 pub(crate) struct Received {
     shared: Arc<Shared>,

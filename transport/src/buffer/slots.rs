@@ -1,14 +1,16 @@
 //! Equal slots in one registered region, and the send half that fills them.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
+use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
 
 /// One region cut into slots.
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    region: Arc<dyn MemoryRegion>,
+    /// Until the poller ends; lent slots may outlive it.
+    region: Mutex<Option<Arc<dyn MemoryRegion>>>,
+    lkey: Lkey,
     slot_bytes: usize,
     slots: u32,
 }
@@ -24,7 +26,14 @@ impl SlotRegion {
         let length = count.checked_mul(slot_bytes).ok_or(VerbsError::Invalid("too many slots"))?;
         let memory = Memory::zeroed(length).map_err(|_| VerbsError::OutOfResources("memory for buffers"))?;
         let region = pd.register(Arc::clone(&memory), access)?;
-        Ok(Self { memory, region, slot_bytes, slots })
+        let lkey = region.lkey();
+        Ok(Self { memory, region: Mutex::new(Some(region)), lkey, slot_bytes, slots })
+    }
+
+    /// The device touches it no more, and is let go.
+    pub(super) fn close(&self) {
+        let region = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(region);
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -45,7 +54,7 @@ impl SlotRegion {
         Sge {
             address: self.memory.address(self.offset(slot)),
             length: u32::try_from(length.min(self.slot_bytes)).unwrap_or(u32::MAX),
-            lkey: self.region.lkey(),
+            lkey: self.lkey,
         }
     }
 }
