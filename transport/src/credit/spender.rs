@@ -6,8 +6,8 @@ use super::{BASE, CreditViolation, START};
 /// A spender gives unused credit back after this many milliseconds without a message. With the
 /// scan interval of the poller it stays within the 100 ms in which idle grants decay.
 const IDLE_MS: u64 = 60;
-/// No grant moves further than this at once; more is nonsense from the peer.
-const MAX_STEP: u32 = 1 << 16;
+/// No peer grants more than this ahead; a position beyond, or before the last, is nonsense.
+const MOST_AHEAD: u32 = 1 << 15;
 
 /// What one INI may still send into one remote SRQ.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Spender {
     /// Takes over the grant position of a frame.
     pub(crate) fn hear(&mut self, grant: u32) -> Result<(), CreditViolation> {
         let step = grant.wrapping_sub(self.granted);
-        if step > MAX_STEP {
+        if step > MOST_AHEAD || self.available().wrapping_add(step) > MOST_AHEAD {
             return Err(CreditViolation("grant position went backwards or leapt"));
         }
         self.granted = grant;
