@@ -1,0 +1,200 @@
+//! A peer that keeps to the handshake and then sends nonsense: it loses its session, and the
+//! node goes on serving others.
+//!
+//! The peer is made of verbs by hand, so the bytes here also hold the layouts of the handshake
+//! and of frames.
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_transport::PeerDown;
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, CompletionQueue, ConnectParameters, CqInit, Device, EndpointRequest,
+    EndpointSide, PortSpace, QpInit, QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation,
+    SendRequest, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
+};
+
+const EPOCH: u64 = 0x1234;
+/// Where credit positions begin, and the base credit beyond it.
+const GRANT: u32 = u32::MAX - 999 + 1;
+
+/// One INI to the node and one TGT from it.
+struct RawPeer {
+    device: Arc<SoftDevice>,
+    channel: Arc<dyn CmChannel>,
+    listener: Arc<dyn CmId>,
+    cq: Arc<dyn CompletionQueue>,
+    xrcd: Arc<dyn XrcDomain>,
+    srq: Arc<dyn SharedReceiveQueue>,
+    ini: Arc<dyn QueuePair>,
+    ids: Vec<Arc<dyn CmId>>,
+    node_srq: SrqNumber,
+}
+
+impl RawPeer {
+    fn connect(node: SocketAddr) -> Self {
+        let ip = fresh_address().ip();
+        let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
+        let manager = device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let endpoint = |side, qp_type| {
+            let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+            manager.create_endpoint(&request, &channel).unwrap()
+        };
+        let listener = endpoint(EndpointSide::Passive { local: SocketAddr::new(ip, 0) }, QpType::XrcTgt);
+        listener.listen(8).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(CqInit { capacity_cqe: 256, ..CqInit::default() }).unwrap();
+        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+        let srq = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 16, max_sge: 1, context: 0 };
+        let srq = device.create_srq(srq).unwrap();
+        let capacities =
+            QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
+        let ini = QpInit {
+            pd: Some(pd),
+            send_cq: Some(Arc::clone(&cq)),
+            capacities,
+            ..QpInit::new(QpType::XrcIni)
+        };
+        let ini = device.create_qp(ini).unwrap();
+        let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, QpType::XrcIni);
+        id.attach(Arc::clone(&ini)).unwrap();
+        let mut hello = b"TRNK\x01\x00".to_vec();
+        hello.extend(listener.local_address().port().to_be_bytes());
+        hello.extend(EPOCH.to_be_bytes());
+        hello.extend(1u32.to_be_bytes());
+        hello.extend([0; 12]);
+        hello.extend([0, 0, 0, 1]);
+        id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
+        let node_srq = SrqNumber::new(0);
+        let ids = vec![id];
+        let mut peer = Self { device, channel, listener, cq, xrcd, srq, ini, ids, node_srq };
+        peer.finish();
+        peer
+    }
+
+    /// Answers the dial-back and waits until both connections are there.
+    fn finish(&mut self) {
+        let (until, mut established) = (Instant::now() + LIMIT, 0);
+        while established < 2 {
+            assert!(Instant::now() < until, "no session");
+            let Some(event) = self.channel.next_event() else {
+                std::thread::yield_now();
+                continue;
+            };
+            match event.kind {
+                CmEventKind::ConnectRequest { id, parameters } => {
+                    let tgt = QpInit { xrcd: Some(Arc::clone(&self.xrcd)), ..QpInit::new(QpType::XrcTgt) };
+                    id.attach(self.device.create_qp(tgt).unwrap()).unwrap();
+                    let mut welcome = b"TRNK\x01\x00\x00\x01".to_vec();
+                    welcome.extend(EPOCH.to_be_bytes());
+                    welcome.extend(1u32.to_be_bytes());
+                    welcome.extend((1u64 << 20).to_be_bytes());
+                    welcome.extend(4096u32.to_be_bytes());
+                    welcome.extend(self.srq.number().unwrap().get().to_be_bytes());
+                    let responder_resources = parameters.responder_resources;
+                    let answer = ConnectParameters {
+                        private_data: welcome,
+                        responder_resources,
+                        ..Default::default()
+                    };
+                    id.accept(&answer).unwrap();
+                    self.ids.push(id);
+                }
+                CmEventKind::Established => {
+                    established += 1;
+                    if event.id == self.ids[0].number() {
+                        let srq = event.private_data[32..36].try_into().unwrap();
+                        self.node_srq = SrqNumber::new(u32::from_be_bytes(srq));
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(self.listener.peer_address().is_none());
+    }
+
+    fn send(&self, frame: &[u8]) {
+        let request = SendRequest {
+            wr_id: 1,
+            operation: SendOperation::Send,
+            data: SendData::Inline(frame),
+            flags: SendFlags::SIGNALED,
+            remote_srq: self.node_srq,
+        };
+        self.ini.post_send(&[request]).unwrap();
+        // Polling lets the card work in this thread.
+        self.cq.poll(&mut [Default::default(); 16]);
+    }
+}
+
+/// A frame with a right header around `payload`.
+fn frame(kind: u8, count: u16, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![kind, 1, 0, 0, 0, 0];
+    out.extend(count.to_le_bytes());
+    out.extend(GRANT.to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(payload);
+    out
+}
+
+fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+/// A rendezvous request for memory that is not there.
+fn request(body: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for field in [7, body, 0x1000] {
+        out.extend(u64::to_le_bytes(field));
+    }
+    out.extend([0; 8]);
+    out
+}
+
+#[test]
+fn nonsense_ends_the_session_and_nothing_else() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let honest = frame(1, 0, b"hello");
+    let rows: [(&str, Vec<u8>); 12] = [
+        ("unknown kind", with(honest.clone(), 0, &[9])),
+        ("other version", with(honest.clone(), 1, &[2])),
+        ("other poller", with(honest.clone(), 2, &[1])),
+        ("wrong length", with(honest.clone(), 16, &[4])),
+        ("reserved field", with(honest.clone(), 20, &[1])),
+        ("a few bytes", vec![1, 1, 0]),
+        ("nothing", vec![]),
+        ("grant of nonsense", with(honest.clone(), 8, &[0, 0, 0, 0x80])),
+        ("credit given back that was never there", with(honest.clone(), 12, &[2])),
+        ("FIN for nothing", frame(3, 1, &[0; 16])),
+        ("rendezvous beyond all size", frame(2, 0, &request(u64::MAX))),
+        ("rendezvous without memory", frame(2, 0, &request(5000))),
+    ];
+    for (what, nonsense) in rows {
+        let peer = RawPeer::connect(node.address);
+        let key = node.up();
+        peer.send(&nonsense);
+        let cause = node.down(key);
+        let refused = matches!(cause, PeerDown::Misbehaved(_));
+        assert!(refused || what == "rendezvous without memory", "{what}: {cause}");
+    }
+    let peer = RawPeer::connect(node.address);
+    node.up();
+    peer.send(&honest);
+    let heard = std::iter::repeat_with(|| node.message().1).find(|bytes| &bytes[..] == b"hello");
+    assert!(heard.is_some());
+    let mut client = TestNode::start(over_udp(), 1);
+    let key = client.connect(0, node.address);
+    client.send(0, key, &[ECHO], Bytes::from_static(b"still there"), 1);
+    assert_eq!(&client.message().1[..], b"!still there");
+}
