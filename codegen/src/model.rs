@@ -1,6 +1,7 @@
 //! What a service is, once its trait has been checked.
 
 use crate::method_hash;
+use syn::ext::IdentExt as _;
 use syn::{Attribute, Ident, Type, Visibility};
 
 /// A service.
@@ -88,7 +89,6 @@ impl Method {
     /// Its name on the wire.
     #[must_use]
     pub fn name(&self) -> String {
-        let text = self.ident.to_string();
-        text.strip_prefix("r#").map(str::to_owned).unwrap_or(text)
+        self.ident.unraw().to_string()
     }
 }

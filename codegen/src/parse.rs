@@ -3,6 +3,7 @@
 use crate::model::{Argument, Method, Output, Payload, Service};
 use crate::options::Options;
 use std::collections::HashSet;
+use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
 use syn::{
     Attribute, FnArg, GenericArgument, ItemTrait, Pat, PathArguments, ReceiverKind, ReturnType, Signature,
@@ -25,7 +26,7 @@ pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service>
             String::new()
         }
         Some(name) => name.value(),
-        None => item.ident.to_string(),
+        None => item.ident.unraw().to_string(),
     };
     let version = options.version.as_ref().map_or(Ok(1), |version| version.base10_parse::<u32>());
     let version = errors.take(version).unwrap_or_default();
@@ -37,7 +38,7 @@ pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service>
             continue;
         };
         // The stubs have constants in upper case.
-        if !names.insert(function.sig.ident.to_string().to_uppercase()) {
+        if !names.insert(function.sig.ident.unraw().to_string().to_uppercase()) {
             errors
                 .add(&function.sig.ident, "a method of this name is there already, perhaps in another case");
         }
@@ -118,6 +119,9 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> Vec<Argument> {
         }
         if !owns_its_data(&typed.ty) {
             errors.add(&typed.ty, "this type cannot travel: it must own its data");
+        }
+        if let Some(attribute) = typed.attrs.first() {
+            errors.add(attribute, "an argument of a service has no attributes");
         }
         arguments.push(Argument { ident: pattern.ident.clone(), ty: (*typed.ty).clone(), raw: false });
     }

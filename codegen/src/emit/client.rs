@@ -83,11 +83,21 @@ fn function(service: &Service, method: &Method) -> TokenStream {
     } else {
         quote!(::core::result::Result<#ty, ::trunkline::Status>)
     };
+    // In two steps, so that a method may have an error type of its own: `?` turns the status into it.
     let (call, finish) = match (one_way, output.payload) {
-        (true, _) => (quote!(send), quote!(__call.await.map(|_| ()))),
-        (false, Payload::Coded) => (quote!(call), quote!(__call.await?.value())),
-        (false, Payload::Bytes) => (quote!(call), quote!(__call.await?.bytes())),
-        (false, Payload::OptionalBytes) => (quote!(call), quote!(__call.await?.optional_bytes())),
+        (true, _) => (quote!(send), quote!(__call.await?; ::core::result::Result::Ok(()))),
+        (false, payload) => {
+            let take = match payload {
+                Payload::Coded => quote!(value),
+                Payload::Bytes => quote!(bytes),
+                Payload::OptionalBytes => quote!(optional_bytes),
+            };
+            let steps = quote! {
+                let __answer = __call.await?.#take()?;
+                ::core::result::Result::Ok(__answer)
+            };
+            (quote!(call), steps)
+        }
     };
     quote! {
         #(#attributes)*

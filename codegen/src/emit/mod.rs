@@ -10,6 +10,7 @@ use crate::model::{Method, Service};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::Ident;
+use syn::ext::IdentExt as _;
 
 /// Everything.
 pub(crate) fn service(service: &Service) -> TokenStream {
@@ -51,23 +52,21 @@ fn names(service: &Service) -> TokenStream {
         let constant = constant(method);
         let (text, hash) = (method.name(), service.method_hash(method));
         quote! {
-            pub(super) static #constant: MethodName =
-                MethodName { service: &SERVICE, name: #text, hash: #hash };
+            pub(super) static #constant: ::trunkline::stub::MethodName =
+                ::trunkline::stub::MethodName { service: &SERVICE, name: #text, hash: #hash };
         }
     });
     quote! {
         mod #module {
-            use ::trunkline::stub::{MethodName, ServiceName};
-
-            pub(super) static SERVICE: ServiceName =
-                ServiceName { name: #name, version: #version, hash: #hash };
+            pub(super) static SERVICE: ::trunkline::stub::ServiceName =
+                ::trunkline::stub::ServiceName { name: #name, version: #version, hash: #hash };
             #(#methods)*
         }
     }
 }
 
 fn names_module(service: &Service) -> Ident {
-    format_ident!("__{}_names", service.ident.to_string().to_lowercase())
+    format_ident!("__{}_names", service.ident.unraw().to_string().to_lowercase())
 }
 
 fn constant(method: &Method) -> Ident {
