@@ -97,6 +97,10 @@ impl Inbox {
         self.clear();
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// An empty buffer.
     pub(crate) fn buffer(&self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()

@@ -211,20 +211,23 @@ impl Node {
     {
         let (setter, getter) = cell::pair();
         let spawn = Work::Spawn(Box::new(move |context| {
-            let future = task(context.clone());
+            // The making of the task is part of the task: where it panics, the task ends.
+            let context = context.clone();
             Box::pin(async move {
+                let output = task(context).await;
                 // Nobody may be waiting any more.
-                let _ = setter.set(future.await);
+                let _ = setter.set(output);
             })
         }));
-        let refusal = match self.inboxes.get(usize::from(poller.0)) {
+        let inbox = self.inboxes.get(usize::from(poller.0));
+        let refusal = match inbox {
             None => Some(Status::not_run(Code::InvalidArgument, format!("there is no poller {}", poller.0))),
             Some(inbox) => inbox
                 .push(spawn)
                 .err()
                 .map(|_| Status::not_run(Code::ResourceExhausted, "too much waits for this poller")),
         };
-        RunOn { refusal, getter }
+        RunOn { refusal, getter, inbox: inbox.cloned() }
     }
 
     /// Shuts it down: new calls are refused, those that run get a second to finish, peers are told.
@@ -247,6 +250,7 @@ impl Node {
 pub struct RunOn<R> {
     refusal: Option<Status>,
     getter: Getter<R>,
+    inbox: Option<Arc<Inbox>>,
 }
 
 impl<R> Future for RunOn<R> {
@@ -256,8 +260,11 @@ impl<R> Future for RunOn<R> {
         if let Some(status) = self.refusal.take() {
             return Poll::Ready(Err(status));
         }
-        let ended = |_| Status::internal("the task panicked, or the node has shut down");
-        Pin::new(&mut self.getter).poll(context).map_err(ended)
+        let ended = std::task::ready!(Pin::new(&mut self.getter).poll(context));
+        Poll::Ready(ended.map_err(|_| match &self.inbox {
+            Some(inbox) if inbox.is_closed() => Status::unavailable("this node has shut down"),
+            _ => Status::internal("the task panicked"),
+        }))
     }
 }
 

@@ -137,5 +137,9 @@ impl Upper for RpcPoller {
 impl Drop for RpcPoller {
     fn drop(&mut self) {
         self.inbox.close();
+        // A poller may end without a shutdown: what its calls did is not known then.
+        self.table.close();
+        self.dispatch.close();
+        self.tasks.close();
     }
 }

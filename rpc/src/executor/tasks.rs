@@ -37,9 +37,20 @@ impl Tasks {
         let mut context = Context::from_waker(&entry.std_waker);
         let polled = catch_unwind(AssertUnwindSafe(|| entry.task.as_mut().poll(&mut context)));
         if !matches!(polled, Ok(std::task::Poll::Pending)) {
-            let done = self.0.remove(key);
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(done)));
+            self.end(key);
         }
+    }
+
+    /// Drops all tasks, each by itself: one that panics meanwhile keeps no other.
+    pub(crate) fn close(&mut self) {
+        for key in self.0.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            self.end(key);
+        }
+    }
+
+    fn end(&mut self, key: usize) {
+        let ended = self.0.try_remove(key);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
     }
 }
 

@@ -142,6 +142,13 @@ impl Dispatch {
         }
     }
 
+    /// Drops all handlers' futures, each by itself: one that panics meanwhile keeps no other.
+    pub(crate) fn close(&mut self) {
+        for task in self.running.keys().copied().collect::<Vec<_>>() {
+            self.drop_task(task);
+        }
+    }
+
     /// When `expire` has something to do next.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
