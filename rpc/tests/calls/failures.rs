@@ -1,0 +1,330 @@
+//! How calls end that do not end well.
+
+use crate::common::{Events, Guard, Teller, events, fresh_address, node, pair};
+use std::cell::Cell;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use trunkline::{Bytes, Code, Node, Status, block_on};
+
+/// Fails in every way.
+#[trunkline::service(name = "tests.Trouble", version = 3)]
+trait Trouble {
+    async fn fail(&self, code: u8, message: String, details: Bytes) -> Result<(), Status>;
+    async fn hang(&self) -> Result<(), Status>;
+    #[oneway]
+    async fn hang_quietly(&self);
+    async fn panic(&self, polls: u32) -> Result<u32, Status>;
+    async fn panic_when_dropped(&self) -> Result<(), Status>;
+    async fn echo(&self, number: u64) -> Result<u64, Status>;
+}
+
+struct Troubled {
+    teller: Teller<&'static str>,
+    calls: Cell<u64>,
+}
+
+/// A future that panics while it is dropped.
+struct Bomb(Teller<&'static str>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.0.tell("dropped");
+        // While something else panics this would abort the process.
+        if !std::thread::panicking() {
+            panic!("a destructor panics on purpose");
+        }
+    }
+}
+
+async fn yield_once() {
+    let mut first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+impl Trouble for Troubled {
+    async fn fail(&self, code: u8, message: String, details: Bytes) -> Result<(), Status> {
+        Err(Status::new(Code::from_number(code), message).with_details(details))
+    }
+    async fn hang(&self) -> Result<(), Status> {
+        let _guard = Guard(self.teller.clone());
+        self.teller.tell("started");
+        pending().await
+    }
+    async fn hang_quietly(&self) {
+        let _guard = Guard(self.teller.clone());
+        self.teller.tell("started");
+        pending().await
+    }
+    async fn panic(&self, polls: u32) -> Result<u32, Status> {
+        let _guard = Guard(self.teller.clone());
+        for _ in 0..polls {
+            yield_once().await;
+        }
+        panic!("a handler panics on purpose");
+    }
+    async fn panic_when_dropped(&self) -> Result<(), Status> {
+        let _bomb = Bomb(self.teller.clone());
+        self.teller.tell("started");
+        pending().await
+    }
+    async fn echo(&self, number: u64) -> Result<u64, Status> {
+        self.calls.set(self.calls.get() + 1);
+        Ok(number)
+    }
+}
+
+/// A server of trouble, a node that calls it, what the handler tells.
+struct Setting {
+    server: Node,
+    node: Node,
+    told: Events<&'static str>,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let (teller, told) = events();
+        let (server, node) =
+            pair(TroubleServer::new(move || Troubled { teller: teller.clone(), calls: Cell::new(0) }));
+        Self { server, node, told }
+    }
+
+    fn client(&self) -> TroubleClient {
+        TroubleClient::connect(&self.node, self.server.local_address()).unwrap()
+    }
+
+    /// The server still answers.
+    fn assert_alive(&self) {
+        assert_eq!(block_on(self.client().echo(12)), Ok(12));
+    }
+}
+
+/// Polls a future once; it must not end yet.
+fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.poll(&mut context).is_pending());
+}
+
+#[test]
+fn an_error_comes_with_code_message_and_details() {
+    let setting = Setting::new();
+    let client = setting.client();
+    for number in 1..=16 {
+        let details = Bytes::from(vec![number; usize::from(number) * 1000]);
+        let status = block_on(client.fail(number, format!("no. {number} – ä"), details.clone())).unwrap_err();
+        assert_eq!(status.code(), Code::from_number(number));
+        assert_eq!(status.message(), format!("no. {number} – ä"));
+        assert_eq!(status.details(), &details);
+        assert!(status.may_have_run(), "a handler's answer");
+    }
+    let bare = block_on(client.fail(5, String::new(), Bytes::new())).unwrap_err();
+    assert_eq!(bare, Status::not_found(""));
+}
+
+#[test]
+fn a_deadline_ends_the_call_here_and_drops_the_handler_there() {
+    let setting = Setting::new();
+    setting.assert_alive();
+    let limit = Duration::from_millis(100);
+    let begin = Instant::now();
+    let status = block_on(setting.client().with_timeout(limit).hang()).unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert!(status.message().contains("tests.Trouble.hang"), "{status}");
+    assert!(status.message().contains(&setting.server.local_address().to_string()), "{status}");
+    assert!(begin.elapsed() >= limit, "not before its time");
+    assert_eq!(setting.told.next(), "started");
+    assert_eq!(setting.told.next(), "dropped");
+    setting.assert_alive();
+}
+
+#[test]
+fn time_limits_of_nothing_and_of_ever() {
+    let setting = Setting::new();
+    let status = block_on(setting.client().with_timeout(Duration::ZERO).echo(1)).unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    let forever = setting.client().with_timeout(Duration::MAX);
+    assert_eq!(block_on(forever.echo(1)), Ok(1), "a limit beyond the clock's range is none");
+}
+
+#[test]
+fn a_one_way_handler_is_dropped_at_its_deadline_too() {
+    let setting = Setting::new();
+    let client = setting.client().with_timeout(Duration::from_millis(300));
+    block_on(client.hang_quietly()).unwrap();
+    assert_eq!(setting.told.next(), "started");
+    assert_eq!(setting.told.next(), "dropped");
+}
+
+#[test]
+fn dropping_the_call_drops_the_handler() {
+    let setting = Setting::new();
+    let client = setting.client();
+    {
+        let mut call = pin!(client.hang());
+        begin(call.as_mut());
+        assert_eq!(setting.told.next(), "started");
+        assert!(setting.told.is_empty(), "it runs as long as its call");
+    }
+    assert_eq!(setting.told.next(), "dropped");
+    setting.assert_alive();
+}
+
+#[test]
+fn dropping_many_calls_drops_their_handlers_only() {
+    let setting = Setting::new();
+    let client = setting.client();
+    let mut kept = pin!(client.hang());
+    begin(kept.as_mut());
+    assert_eq!(setting.told.next(), "started");
+    let mut calls: Vec<_> = (0..100).map(|_| Box::pin(client.hang())).collect();
+    calls.iter_mut().for_each(|call| begin(call.as_mut()));
+    (0..100).for_each(|_| assert_eq!(setting.told.next(), "started"));
+    drop(calls);
+    (0..100).for_each(|_| assert_eq!(setting.told.next(), "dropped"));
+    setting.assert_alive();
+    assert!(setting.told.is_empty(), "the call that was kept goes on");
+}
+
+#[test]
+fn a_panic_is_internal_and_the_poller_goes_on() {
+    let setting = Setting::new();
+    for polls in [0, 1, 3] {
+        let status = block_on(setting.client().panic(polls)).unwrap_err();
+        assert_eq!(status.code(), Code::Internal);
+        assert!(status.message().contains("panicked"), "{status}");
+        assert!(status.may_have_run());
+        assert_eq!(setting.told.next(), "dropped");
+        setting.assert_alive();
+    }
+}
+
+#[test]
+fn a_panic_in_drop_stops_nothing() {
+    let setting = Setting::new();
+    for _ in 0..3 {
+        let client = setting.client();
+        let mut call = Box::pin(client.panic_when_dropped());
+        begin(call.as_mut());
+        assert_eq!(setting.told.next(), "started");
+        drop(call);
+        assert_eq!(setting.told.next(), "dropped");
+        setting.assert_alive();
+    }
+}
+
+#[test]
+fn a_panic_in_drop_at_shutdown_does_not_keep_peers_waiting() {
+    let setting = Setting::new();
+    let client = setting.client();
+    let mut call = Box::pin(client.panic_when_dropped());
+    begin(call.as_mut());
+    assert_eq!(setting.told.next(), "started");
+    let before = Instant::now();
+    setting.server.shutdown();
+    assert_eq!(setting.told.next(), "dropped");
+    let status = block_on(call).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(before.elapsed() < Duration::from_secs(8), "before its deadline of ten seconds");
+}
+
+/// The same service with methods that the server has not, or has otherwise.
+#[trunkline::service(name = "tests.Trouble", version = 3)]
+trait Other {
+    async fn unknown(&self) -> Result<(), Status>;
+    async fn echo(&self, number: String, more: Vec<u64>) -> Result<u64, Status>;
+    async fn hang(&self, surplus: u8) -> Result<(), Status>;
+}
+
+/// The same service in a later version.
+#[trunkline::service(name = "tests.Trouble", version = 4)]
+trait Later {
+    async fn echo(&self, number: u64) -> Result<u64, Status>;
+}
+
+/// Nobody offers it.
+#[trunkline::service(name = "tests.Nowhere")]
+trait Nowhere {
+    async fn echo(&self, number: u64) -> Result<u64, Status>;
+    #[oneway]
+    async fn note(&self);
+}
+
+#[test]
+fn what_the_server_has_not_is_told_by_name() {
+    let setting = Setting::new();
+    let address = setting.server.local_address();
+    let check = |outcome: Status, code: Code, words: &[&str]| {
+        assert_eq!(outcome.code(), code, "{outcome}");
+        assert!(!outcome.may_have_run(), "{outcome}");
+        words.iter().for_each(|word| assert!(outcome.message().contains(word), "{word} in {outcome}"));
+    };
+    let nowhere = NowhereClient::connect(&setting.node, address).unwrap();
+    let status = block_on(nowhere.echo(1)).unwrap_err();
+    check(status, Code::Unimplemented, &["tests.Nowhere.echo", "no such service"]);
+    let other = OtherClient::connect(&setting.node, address).unwrap();
+    let status = block_on(other.unknown()).unwrap_err();
+    check(status, Code::Unimplemented, &["tests.Trouble.unknown", "no such method"]);
+    let later = LaterClient::connect(&setting.node, address).unwrap();
+    let status = block_on(later.echo(1)).unwrap_err();
+    check(status, Code::FailedPrecondition, &["tests.Trouble.echo", "version 4", "has 3"]);
+    let status = block_on(other.echo("long enough to be none".into(), vec![1])).unwrap_err();
+    check(status, Code::InvalidArgument, &["tests.Trouble.echo", "decoded"]);
+    let status = block_on(other.hang(1)).unwrap_err();
+    check(status, Code::InvalidArgument, &["tests.Trouble.hang", "left over"]);
+    // Of a one-way call nobody hears; it hurts nobody either.
+    assert_eq!(block_on(nowhere.note()), Ok(()));
+    setting.assert_alive();
+}
+
+#[test]
+fn a_server_that_is_not_there_is_unavailable() {
+    let node = node().start().unwrap();
+    let nobody = fresh_address();
+    let client = TroubleClient::connect(&node, nobody).unwrap().with_timeout(Duration::from_secs(30));
+    let before = Instant::now();
+    let status = block_on(client.echo(1)).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(!status.may_have_run(), "{status}");
+    assert!(status.message().contains(&nobody.to_string()), "{status}");
+    assert!(before.elapsed() < Duration::from_secs(25), "the peer's fate is known before the deadline");
+    // The node is there, but nobody listens on that port.
+    let mut port = node.local_address();
+    port.set_port(port.port() + 1);
+    let client = TroubleClient::connect(&node, port).unwrap();
+    let status = block_on(client.echo(1)).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(!status.may_have_run(), "{status}");
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    let node = node().start().unwrap();
+    for text in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
+        let status = TroubleClient::connect(&node, text).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(!status.may_have_run());
+    }
+}
+
+#[test]
+fn a_call_polled_after_its_end_says_so() {
+    let setting = Setting::new();
+    static SERVICE: trunkline::stub::ServiceName =
+        trunkline::stub::ServiceName { name: "x", version: 1, hash: 1 };
+    static METHOD: trunkline::stub::MethodName =
+        trunkline::stub::MethodName { service: &SERVICE, name: "y", hash: 2 };
+    let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
+    let mut call = channel.call(&METHOD, &(), Bytes::new());
+    let status = block_on(&mut call).unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented, "{status}");
+    let status = block_on(&mut call).unwrap_err();
+    assert_eq!(status.code(), Code::Internal, "{status}");
+}

@@ -1,0 +1,179 @@
+//! Nodes that come and go.
+
+use crate::common::{Events, Guard, Teller, events, fresh_address, node, until};
+use std::future::pending;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use trunkline::{Code, Node, PollerIndex, Status, block_on};
+
+#[trunkline::service]
+trait Life {
+    async fn ping(&self) -> Result<u64, Status>;
+    async fn hang(&self) -> Result<(), Status>;
+}
+
+#[derive(Debug)]
+struct Living {
+    generation: u64,
+    teller: Teller<&'static str>,
+}
+
+impl Life for Living {
+    async fn ping(&self) -> Result<u64, Status> {
+        Ok(self.generation)
+    }
+    async fn hang(&self) -> Result<(), Status> {
+        let _guard = Guard(self.teller.clone());
+        self.teller.tell("started");
+        pending().await
+    }
+}
+
+fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) {
+    let (teller, told) = events();
+    let service = LifeServer::new(move || Living { generation, teller: teller.clone() });
+    (Node::builder().listen(address).serve(service).start().unwrap(), told)
+}
+
+/// Well below the time limit of a call, well above what a loaded machine needs to say goodbye.
+const SOON: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_call_under_way_ends_when_its_server_ends() {
+    let (server, told) = server(fresh_address(), 1);
+    let node = node().start().unwrap();
+    let client = LifeClient::connect(&node, server.local_address()).unwrap();
+    let waiting = std::thread::spawn({
+        let client = client.clone();
+        move || block_on(client.hang())
+    });
+    assert_eq!(told.next(), "started");
+    let before = Instant::now();
+    drop(server);
+    let status = waiting.join().unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.may_have_run(), "it did run");
+    assert!(status.to_string().contains("may have run"), "{status}");
+    assert!(before.elapsed() < SOON, "in time");
+    assert_eq!(told.next(), "dropped");
+    let status = block_on(client.ping()).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(!status.may_have_run(), "nobody was there: {status}");
+}
+
+#[test]
+fn the_same_client_works_with_a_restarted_server() {
+    let address = fresh_address();
+    let node = node().start().unwrap();
+    let client = LifeClient::connect(&node, address).unwrap();
+    for generation in 1..=3 {
+        let (server, _told) = server(address, generation);
+        // The first tries may meet the backoff after the last incarnation's end.
+        let got = until("a restarted server answers", || block_on(client.ping()).ok());
+        assert_eq!(got, generation);
+        server.shutdown();
+    }
+}
+
+#[test]
+fn shutting_down_ends_the_calls_of_this_node() {
+    let (server, told) = server(fresh_address(), 1);
+    let node = node().start().unwrap();
+    let client = LifeClient::connect(&node, server.local_address()).unwrap();
+    let waiting = std::thread::spawn({
+        let client = client.clone();
+        move || block_on(client.hang())
+    });
+    assert_eq!(told.next(), "started");
+    node.shutdown();
+    let status = waiting.join().unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("shutting down"), "{status}");
+    assert!(status.may_have_run());
+    assert_eq!(told.next(), "dropped");
+    for _ in 0..3 {
+        let status = block_on(client.ping()).unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(!status.may_have_run());
+        assert!(status.message().contains("shut"), "{status}");
+    }
+    // Again, and the report after it.
+    node.shutdown();
+    assert_eq!(node.report().pollers, 1);
+    let status = block_on(node.run_on(PollerIndex(0), |_| async {})).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[test]
+fn handlers_that_run_may_finish_while_the_node_shuts_down() {
+    #[trunkline::service]
+    trait Slow {
+        async fn slow(&self) -> Result<u8, Status>;
+    }
+    struct Sleeper(Teller<std::task::Waker>);
+    impl Slow for Sleeper {
+        async fn slow(&self) -> Result<u8, Status> {
+            let mut told = false;
+            std::future::poll_fn(|context| {
+                if told {
+                    return std::task::Poll::Ready(());
+                }
+                told = true;
+                self.0.tell(context.waker().clone());
+                std::task::Poll::Pending
+            })
+            .await;
+            Ok(8)
+        }
+    }
+    let (teller, wakers) = events();
+    let server = node().serve(SlowServer::new(move || Sleeper(teller.clone()))).start().unwrap();
+    let node = node().start().unwrap();
+    let client = SlowClient::connect(&node, server.local_address()).unwrap();
+    let waiting = std::thread::spawn(move || block_on(client.slow()));
+    let waker = wakers.next();
+    std::thread::scope(|scope| {
+        let shutdown = scope.spawn(|| server.shutdown());
+        waker.wake();
+        shutdown.join().unwrap();
+    });
+    // Whichever was first: the answer, or the end of the node; but never silence.
+    match waiting.join().unwrap() {
+        Ok(8) => {}
+        other => assert_eq!(other.unwrap_err().code(), Code::Unavailable),
+    }
+}
+
+#[test]
+fn a_node_that_was_dropped_with_a_client_left_refuses_calls() {
+    let (server, _told) = server(fresh_address(), 1);
+    let node = node().start().unwrap();
+    let client = LifeClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(client.ping()), Ok(1));
+    drop(node);
+    let status = block_on(client.ping()).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[test]
+fn bad_settings_are_told_with_their_remedy() {
+    let error = Node::builder().listen("nonsense").start().unwrap_err().to_string();
+    assert!(error.contains("nonsense"), "{error}");
+    let error = node().pollers(0).start().unwrap_err().to_string();
+    assert!(error.contains("pollers"), "{error}");
+    let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err().to_string();
+    assert!(error.contains("authenticated"), "{error}");
+    let error = node().faults("drop=lots").unwrap_err().to_string();
+    assert!(!error.is_empty());
+}
+
+#[test]
+fn a_handler_factory_that_panics_is_told_at_start_or_kills_nothing() {
+    let broken = LifeServer::new(|| {
+        if true {
+            panic!("a factory panics on purpose");
+        }
+        Living { generation: 0, teller: events().0 }
+    });
+    assert!(node().serve(broken).start().is_err(), "a node without its handler does not start");
+}

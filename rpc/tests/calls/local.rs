@@ -1,0 +1,204 @@
+//! Calls made on pollers: by handlers, and by tasks that a program puts there.
+
+use crate::common::{Guard, Teller, events, fresh_address, node, until};
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Status, block_on};
+
+/// Calls itself, or another, until nothing is left.
+#[trunkline::service]
+trait Relay {
+    /// The way back, hop by hop.
+    async fn hop(&self, route: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Status>;
+    async fn large(&self, next: Option<SocketAddr>, body: Bytes) -> Result<Bytes, Status>;
+    async fn hang(&self, next: Option<SocketAddr>) -> Result<(), Status>;
+}
+
+struct Hopper {
+    context: PollerContext,
+    /// Not `Send`, and needs not be.
+    seen: RefCell<Vec<usize>>,
+    teller: Teller<&'static str>,
+}
+
+impl Hopper {
+    fn to(&self, next: SocketAddr) -> Result<RelayLocal, Status> {
+        RelayLocal::connect(&self.context, next)
+    }
+}
+
+impl Relay for Hopper {
+    async fn hop(&self, mut route: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Status> {
+        self.seen.borrow_mut().push(route.len());
+        let Some(next) = route.pop() else { return Ok(Vec::new()) };
+        let mut back = self.to(next)?.hop(route).await?;
+        back.push(next);
+        Ok(back)
+    }
+    async fn large(&self, next: Option<SocketAddr>, body: Bytes) -> Result<Bytes, Status> {
+        match next {
+            Some(next) => self.to(next)?.large(None, body).await,
+            None => Ok(body),
+        }
+    }
+    async fn hang(&self, next: Option<SocketAddr>) -> Result<(), Status> {
+        let _guard = Guard(self.teller.clone());
+        self.teller.tell("started");
+        match next {
+            Some(next) => self.to(next)?.with_timeout(Duration::from_secs(60)).hang(None).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn relay(teller: Teller<&'static str>) -> RelayServer {
+    RelayServer::with_context(move |context| Hopper {
+        context: context.clone(),
+        seen: RefCell::default(),
+        teller: teller.clone(),
+    })
+}
+
+#[test]
+fn a_handler_calls_itself_and_others() {
+    let (teller, _told) = events();
+    let [one, two] =
+        [1, 2].map(|pollers| node().pollers(pollers).serve(relay(teller.clone())).start().unwrap());
+    let (a, b) = (one.local_address(), two.local_address());
+    let client = RelayClient::connect(&one, a).unwrap();
+    for route in [vec![], vec![a], vec![a, a, a], vec![b], vec![a, b, a, b], vec![b, b, a]] {
+        assert_eq!(block_on(client.hop(route.clone())), Ok(route));
+    }
+    let body = crate::common::shared_pattern(3 << 20, 5);
+    assert_eq!(block_on(client.large(Some(b), body.clone())), Ok(body.clone()));
+    assert_eq!(block_on(client.large(Some(a), body.clone())), Ok(body));
+}
+
+#[test]
+fn two_nodes_call_each_other_at_once() {
+    let (teller, _told) = events();
+    let [one, two] = [0; 2].map(|_| node().serve(relay(teller.clone())).start().unwrap());
+    let (a, b) = (one.local_address(), two.local_address());
+    std::thread::scope(|scope| {
+        for (node, near, far) in [(&one, a, b), (&two, b, a)] {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    let client = RelayClient::connect(node, far).unwrap();
+                    for _ in 0..25 {
+                        let route = vec![near, far, near, far];
+                        assert_eq!(block_on(client.hop(route.clone())), Ok(route));
+                    }
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn giving_up_goes_through_a_chain_of_handlers() {
+    let (teller, told) = events();
+    let [one, two] = [0; 2].map(|_| node().serve(relay(teller.clone())).start().unwrap());
+    let client = RelayClient::connect(&one, one.local_address()).unwrap();
+    let mut call = Box::pin(client.hang(Some(two.local_address())));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    assert_eq!((told.next(), told.next()), ("started", "started"));
+    drop(call);
+    assert_eq!((told.next(), told.next()), ("dropped", "dropped"));
+}
+
+#[test]
+fn a_task_runs_on_its_poller_and_calls_from_there() {
+    let (teller, _told) = events();
+    let server = node().serve(relay(teller)).start().unwrap();
+    let node = node().pollers(2).start().unwrap();
+    let address = server.local_address();
+    for poller in [PollerIndex(0), PollerIndex(1)] {
+        let answer = node.run_on(poller, move |context| async move {
+            // Nothing here is Send.
+            let local = std::rc::Rc::new(RelayLocal::connect(&context, address)?);
+            let body = local.large(None, "body".into()).await?;
+            let status = local.hop(vec![address; 2]).await.map(|route| route.len());
+            Ok::<_, Status>((context.poller(), body, status))
+        });
+        assert_eq!(block_on(answer).unwrap(), Ok((poller, "body".into(), Ok(2))));
+    }
+    let status = block_on(node.run_on(PollerIndex(2), |_| async {})).unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(!status.may_have_run());
+}
+
+#[test]
+fn a_task_that_panics_ends_alone() {
+    let node = node().start().unwrap();
+    let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
+    let status: Result<(), _> = block_on(later);
+    assert_eq!(status.unwrap_err().code(), Code::Internal);
+    let at_once = node.run_on(PollerIndex(0), |_| -> std::future::Ready<()> {
+        panic!("the making of a task panics on purpose")
+    });
+    assert_eq!(block_on(at_once).unwrap_err().code(), Code::Internal);
+    assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller goes on");
+}
+
+#[test]
+fn a_task_goes_on_when_nobody_waits_for_it() {
+    let node = node().start().unwrap();
+    let (teller, told) = events();
+    let end = std::sync::Arc::new(std::sync::Mutex::new(None::<std::task::Waker>));
+    let shared = end.clone();
+    drop(node.run_on(PollerIndex(0), move |_| async move {
+        let mut polls = 0;
+        std::future::poll_fn(|context| {
+            polls += 1;
+            *shared.lock().unwrap() = Some(context.waker().clone());
+            if polls == 2 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        teller.tell("done");
+    }));
+    until("the task begins", || end.lock().unwrap().take()).wake();
+    assert_eq!(told.next(), "done");
+}
+
+#[test]
+fn local_calls_meet_deadlines_and_lost_servers() {
+    let (teller, told) = events();
+    let server = node().serve(relay(teller)).start().unwrap();
+    let caller = node().start().unwrap();
+    let address = server.local_address();
+    let call = |limit| {
+        caller.run_on(PollerIndex(0), move |context| async move {
+            RelayLocal::connect(&context, address)?.with_timeout(limit).hang(None).await
+        })
+    };
+    let status = block_on(call(Duration::from_millis(100))).unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert_eq!((told.next(), told.next()), ("started", "dropped"));
+    let status = block_on(call(Duration::ZERO)).unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert!(!status.may_have_run());
+    let waiting = call(Duration::from_secs(60));
+    assert_eq!(told.next(), "started");
+    drop(server);
+    let status = block_on(waiting).unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let bad = caller.run_on(PollerIndex(0), |context| async move {
+        RelayLocal::connect(&context, "nonsense").map(|_| ()).unwrap_err().code()
+    });
+    assert_eq!(block_on(bad), Ok(Code::InvalidArgument));
+}
+
+#[test]
+fn a_node_without_an_address_of_its_own_calls() {
+    let (teller, _told) = events();
+    let server = node().serve(relay(teller)).start().unwrap();
+    let caller = Node::builder().start();
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(error) => panic!("{error}; {}", fresh_address()),
+    };
+    let client = RelayClient::connect(&caller, server.local_address()).unwrap();
+    assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
+}

@@ -1,0 +1,11 @@
+//! Calls over real trunks: two nodes in one process, UDP between them, each at loopback addresses
+//! of its own.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+mod failures;
+mod lifecycle;
+mod local;
+mod threads;
+mod values;

@@ -1,0 +1,114 @@
+//! Callers of every kind, many at once.
+
+use crate::common::{node, pattern};
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline::{Bytes, Node, Status, block_on};
+
+#[trunkline::service]
+trait Echo {
+    async fn echo(&self, number: u64, text: String) -> Result<(u64, String), Status>;
+    async fn bytes(&self, bytes: Bytes) -> Result<Bytes, Status>;
+}
+
+struct Echoing;
+
+impl Echo for Echoing {
+    async fn echo(&self, number: u64, text: String) -> Result<(u64, String), Status> {
+        Ok((number, text))
+    }
+    async fn bytes(&self, bytes: Bytes) -> Result<Bytes, Status> {
+        Ok(bytes)
+    }
+}
+
+fn nodes(pollers: u16) -> (Node, Node) {
+    let server = node().pollers(pollers).serve(EchoServer::new(|| Echoing)).start().unwrap();
+    (server, node().pollers(pollers).start().unwrap())
+}
+
+#[test]
+fn many_threads_share_a_client() {
+    for pollers in [1, 2] {
+        let (server, node) = nodes(pollers);
+        let client = EchoClient::connect(&node, server.local_address()).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                let client = client.clone();
+                scope.spawn(move || {
+                    for number in 0..100 {
+                        let text = format!("{thread} {number}");
+                        let back = block_on(client.echo(thread << 32 | number, text.clone()));
+                        assert_eq!(back, Ok((thread << 32 | number, text)));
+                    }
+                });
+            }
+        });
+        let lanes = node.report().traffic;
+        let used = lanes.iter().filter(|lane| lane.sent > 100).count();
+        assert!(used >= usize::from(pollers), "every poller has calls: {lanes:?}");
+    }
+}
+
+#[test]
+fn sizes_mix_while_many_threads_call() {
+    let (server, node) = nodes(2);
+    let client = EchoClient::connect(&node, server.local_address()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let client = &client;
+            scope.spawn(move || {
+                for (round, length) in
+                    [10, 200_000, 3_000, 20_000, 1 << 20].into_iter().cycle().take(25).enumerate()
+                {
+                    let sent = Bytes::from(pattern(length, thread ^ u8::try_from(round).unwrap()));
+                    assert!(block_on(client.bytes(sent.clone())).unwrap() == sent, "{length} bytes");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn tokio_tasks_call() {
+    let (server, node) = nodes(1);
+    let client = Arc::new(EchoClient::connect(&node, server.local_address()).unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..500)
+            .map(|number| {
+                let client = client.clone();
+                tokio::spawn(async move { client.echo(number, String::new()).await })
+            })
+            .collect();
+        for (number, task) in (0..500).zip(tasks) {
+            assert_eq!(task.await.unwrap(), Ok((number, String::new())));
+        }
+        // A task that is stopped gives its call up.
+        let stopped = tokio::spawn({
+            let client = client.clone();
+            async move { client.echo(1, "x".repeat(100_000)).await }
+        });
+        stopped.abort();
+        let _ = stopped.await;
+        assert_eq!(client.echo(2, String::new()).await, Ok((2, String::new())));
+    });
+}
+
+#[test]
+fn thousands_of_calls_are_under_way_at_once() {
+    let (server, node) = nodes(1);
+    let client =
+        EchoClient::connect(&node, server.local_address()).unwrap().with_timeout(Duration::from_secs(60));
+    // The first one waits for the session; what is made meanwhile waits in a bounded queue.
+    assert!(block_on(client.echo(0, String::new())).is_ok());
+    let mut calls: Vec<_> = (0..3000).map(|number| Box::pin(client.echo(number, "text".into()))).collect();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for call in &mut calls {
+        let _ = call.as_mut().poll(&mut context).is_pending();
+    }
+    drop(calls.split_off(1500));
+    for (number, call) in (0..).zip(calls) {
+        assert_eq!(block_on(call), Ok((number, "text".to_owned())));
+    }
+}

@@ -1,0 +1,430 @@
+//! What goes in comes out: shapes of methods, sizes of values.
+
+use crate::common::{Events, Teller};
+use crate::common::{events, fresh_address, node, pair, pattern, shared_pattern};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use trunkline::{Bytes, Code, Node, Status, block_on};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Shape {
+    Nothing,
+    Pair(i64, f64),
+    Tree { name: String, below: Vec<Self> },
+}
+
+/// Every shape of method that there is.
+#[trunkline::service]
+trait Zoo {
+    /// No arguments, no answer but that it is over.
+    async fn nothing(&self) -> Result<(), Status>;
+    /// An answer that is no `Result`.
+    async fn plain(&self, left: u64, right: u64) -> u64;
+    /// An answer that is nothing at all.
+    async fn plain_nothing(&self, text: String);
+    /// An answer that is no `Result` and travels as it is.
+    async fn plain_bytes(&self) -> Bytes;
+    /// Shapes of serde.
+    async fn shapes(&self, shapes: BTreeMap<u8, Shape>) -> Result<BTreeMap<u8, Shape>, Status>;
+    /// Only the last one travels as it is.
+    async fn join(&self, first: Bytes, number: u8, second: Bytes, third: Bytes) -> Result<Bytes, Status>;
+    /// Not the last argument travels as it is.
+    async fn early(&self, body: Bytes, number: u64) -> Result<(Bytes, u64), Status>;
+    /// There or not.
+    async fn optional(&self, there: bool) -> Result<Option<Bytes>, Status>;
+    /// There or not, as an argument.
+    async fn given(&self, bytes: Option<Bytes>) -> Result<Option<usize>, Status>;
+    /// Large, as it is.
+    async fn back(&self, bytes: Bytes) -> Result<Bytes, Status>;
+    /// Large, encoded.
+    async fn back_coded(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Status>;
+    /// Twelve are allowed.
+    #[allow(clippy::too_many_arguments, reason = "that is what it is for")]
+    async fn twelve(
+        &self,
+        a: u8,
+        b: u8,
+        c: u8,
+        d: u8,
+        e: u8,
+        f: u8,
+        g: u8,
+        h: u8,
+        i: u8,
+        j: u8,
+        k: u8,
+        l: u8,
+    ) -> Result<Vec<u8>, Status>;
+    /// Needs no answer.
+    #[oneway]
+    async fn note(&self, text: String, body: Bytes);
+    /// Arguments that have names of the emitter.
+    #[allow(clippy::too_many_arguments, reason = "that is what it is for")]
+    async fn names(
+        &self,
+        request: u8,
+        handler: u8,
+        call: u8,
+        message: u8,
+        answer: u8,
+        methods: u8,
+        context: u8,
+        make: u8,
+        channel: u8,
+        reply: u8,
+        body: Bytes,
+    ) -> Result<Bytes, Status>;
+    /// A raw name, raw arguments.
+    async fn r#match(&self, r#type: u8, r#fn: Bytes) -> Result<(u8, Bytes), Status>;
+    /// A method that is named as something in the stubs.
+    async fn call(&self, from: u8) -> Result<u8, Status>;
+    /// As above.
+    async fn send(&self, into: u8) -> Result<u8, Status>;
+    /// As above.
+    async fn new(&self, server: u8) -> Result<u8, Status>;
+    /// As above.
+    async fn fmt(&self, timeout: u8) -> Result<u8, Status>;
+}
+
+struct Keeper(Teller<(String, Bytes)>);
+
+impl Zoo for Keeper {
+    async fn nothing(&self) -> Result<(), Status> {
+        Ok(())
+    }
+    async fn plain(&self, left: u64, right: u64) -> u64 {
+        left - right
+    }
+    async fn plain_nothing(&self, text: String) {
+        self.0.tell((text, Bytes::new()));
+    }
+    async fn plain_bytes(&self) -> Bytes {
+        Bytes::from_static(b"plain")
+    }
+    async fn shapes(&self, mut shapes: BTreeMap<u8, Shape>) -> Result<BTreeMap<u8, Shape>, Status> {
+        shapes.remove(&0);
+        Ok(shapes)
+    }
+    async fn join(&self, first: Bytes, number: u8, second: Bytes, third: Bytes) -> Result<Bytes, Status> {
+        Ok([&first[..], &[number], &second, &third].concat().into())
+    }
+    async fn early(&self, body: Bytes, number: u64) -> Result<(Bytes, u64), Status> {
+        Ok((body, number))
+    }
+    async fn optional(&self, there: bool) -> Result<Option<Bytes>, Status> {
+        Ok(there.then(Bytes::new))
+    }
+    async fn given(&self, bytes: Option<Bytes>) -> Result<Option<usize>, Status> {
+        Ok(bytes.map(|bytes| bytes.len()))
+    }
+    async fn back(&self, bytes: Bytes) -> Result<Bytes, Status> {
+        Ok(bytes)
+    }
+    async fn back_coded(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Status> {
+        Ok(bytes)
+    }
+    async fn twelve(
+        &self,
+        a: u8,
+        b: u8,
+        c: u8,
+        d: u8,
+        e: u8,
+        f: u8,
+        g: u8,
+        h: u8,
+        i: u8,
+        j: u8,
+        k: u8,
+        l: u8,
+    ) -> Result<Vec<u8>, Status> {
+        Ok(vec![a, b, c, d, e, f, g, h, i, j, k, l])
+    }
+    async fn note(&self, text: String, body: Bytes) {
+        self.0.tell((text, body));
+    }
+    async fn names(
+        &self,
+        request: u8,
+        handler: u8,
+        call: u8,
+        message: u8,
+        answer: u8,
+        methods: u8,
+        context: u8,
+        make: u8,
+        channel: u8,
+        reply: u8,
+        body: Bytes,
+    ) -> Result<Bytes, Status> {
+        let all = [request, handler, call, message, answer, methods, context, make, channel, reply];
+        Ok([&all[..], &body].concat().into())
+    }
+    async fn r#match(&self, r#type: u8, r#fn: Bytes) -> Result<(u8, Bytes), Status> {
+        Ok((r#type, r#fn))
+    }
+    async fn call(&self, from: u8) -> Result<u8, Status> {
+        Ok(from)
+    }
+    async fn send(&self, into: u8) -> Result<u8, Status> {
+        Ok(into + 1)
+    }
+    async fn new(&self, server: u8) -> Result<u8, Status> {
+        Ok(server + 2)
+    }
+    async fn fmt(&self, timeout: u8) -> Result<u8, Status> {
+        Ok(timeout + 3)
+    }
+}
+
+/// Server, client's node, client, what the handler was told.
+fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
+    let (teller, told) = events();
+    let (server, node) = pair(ZooServer::new(move || Keeper(teller.clone())));
+    let client = ZooClient::connect(&node, server.local_address()).unwrap();
+    (server, node, client, told)
+}
+
+#[test]
+fn every_shape_of_method() {
+    let (_server, _node, client, told) = zoo();
+    block_on(async {
+        assert_eq!(client.nothing().await, Ok(()));
+        assert_eq!(client.plain(9, 4).await, Ok(5));
+        assert_eq!(client.plain_nothing("quiet".into()).await, Ok(()));
+        assert_eq!(told.next(), ("quiet".to_owned(), Bytes::new()));
+        assert_eq!(client.plain_bytes().await.unwrap(), &b"plain"[..]);
+        let tree = Shape::Tree { name: "root".into(), below: vec![Shape::Nothing, Shape::Pair(-3, 0.5)] };
+        let shapes = BTreeMap::from([(0, Shape::Nothing), (1, tree.clone())]);
+        assert_eq!(client.shapes(shapes).await, Ok(BTreeMap::from([(1, tree)])));
+        let joined = client.join("ab".into(), b'-', Bytes::new(), "cd".into()).await;
+        assert_eq!(joined.unwrap(), &b"ab-cd"[..]);
+        assert_eq!(client.early("body".into(), 77).await, Ok(("body".into(), 77)));
+        assert_eq!(client.optional(true).await, Ok(Some(Bytes::new())), "empty is not none");
+        assert_eq!(client.optional(false).await, Ok(None));
+        assert_eq!(client.given(Some("four".into())).await, Ok(Some(4)));
+        assert_eq!(client.given(None).await, Ok(None));
+        assert_eq!(
+            client.twelve(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12).await,
+            Ok(vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+        );
+        assert_eq!(
+            client.names(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "body".into()).await.unwrap(),
+            &b"\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0abody"[..]
+        );
+        assert_eq!(client.r#match(6, "six".into()).await, Ok((6, "six".into())));
+        assert_eq!(client.call(10).await, Ok(10));
+        assert_eq!(client.send(10).await, Ok(11));
+        assert_eq!(client.new(10).await, Ok(12));
+        assert_eq!(client.fmt(10).await, Ok(13));
+    });
+}
+
+#[test]
+fn a_one_way_call_arrives_and_does_not_wait_for_its_handler() {
+    let (_server, _node, client, told) = zoo();
+    block_on(client.note("hello".into(), shared_pattern(100_000, 3))).unwrap();
+    assert_eq!(told.next(), ("hello".to_owned(), shared_pattern(100_000, 3)));
+    assert!(told.is_empty(), "it came once");
+}
+
+#[test]
+fn large_bytes_go_both_ways() {
+    let (_server, _node, client, _told) = zoo();
+    // Around the sizes where the way of travelling changes, and the largest.
+    for length in [0, 1, 1023, 1025, 4096, 4097, 16 << 10, (16 << 10) + 1, 1 << 20, 64 << 20] {
+        let sent = shared_pattern(length, 1);
+        let back = block_on(client.back(sent.clone())).unwrap();
+        assert!(back == sent, "{length} bytes came back as {}", back.len());
+    }
+}
+
+#[test]
+fn large_values_go_both_ways() {
+    let (_server, _node, client, _told) = zoo();
+    for length in [4090, 4097, 64 << 20] {
+        let sent = pattern(length, 2);
+        let back = block_on(client.back_coded(sent.clone())).unwrap();
+        assert!(back == sent, "{length} bytes came back as {}", back.len());
+    }
+}
+
+#[test]
+fn a_large_answer_may_be_kept_while_others_come() {
+    let (_server, _node, client, _told) = zoo();
+    let kept: Vec<_> = (0..20).map(|seed| (seed, shared_pattern(300_000, seed))).collect();
+    let answers: Vec<_> =
+        kept.iter().map(|(_, bytes)| block_on(client.back(bytes.clone())).unwrap()).collect();
+    for ((seed, sent), back) in kept.iter().zip(&answers) {
+        assert!(sent == back, "answer {seed} was changed while it was kept");
+    }
+}
+
+#[test]
+fn an_oversized_request_names_size_and_limit() {
+    let server = node().serve(ZooServer::new(|| Keeper(events().0))).start().unwrap();
+    let small = node().max_message_bytes(100_000).start().unwrap();
+    let client = ZooClient::connect(&small, server.local_address()).unwrap();
+    for outcome in [
+        block_on(client.back(shared_pattern(100_001, 0))).map(|_| ()),
+        block_on(client.back_coded(pattern(100_001, 0))).map(|_| ()),
+    ] {
+        let status = outcome.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(!status.may_have_run());
+        assert!(status.message().contains("100000"), "{status}");
+        assert!(status.message().contains("1000"), "{status}");
+    }
+    assert_eq!(block_on(client.nothing()), Ok(()), "the trunk goes on");
+}
+
+#[test]
+fn an_oversized_answer_names_size_and_limit() {
+    let limit = 100_000;
+    let server = node().max_message_bytes(limit).serve(SprawlServer::new(|| Sprawling)).start().unwrap();
+    let node = node().start().unwrap();
+    let client = SprawlClient::connect(&node, server.local_address()).unwrap();
+    for (outcome, size) in [
+        (block_on(client.bytes(200_000)).map(|_| ()), "200016"),
+        (block_on(client.coded(200_000)).map(|_| ()), "20002"),
+        (block_on(client.error(200_000)), "200017"),
+    ] {
+        let status = outcome.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.may_have_run(), "the handler did run");
+        assert!(status.message().contains("100000"), "{status}");
+        assert!(status.message().contains(size), "{status}");
+    }
+    assert_eq!(block_on(client.bytes(3)).unwrap().len(), 3);
+}
+
+/// Answers of any size.
+#[trunkline::service]
+trait Sprawl {
+    async fn bytes(&self, length: usize) -> Result<Bytes, Status>;
+    async fn coded(&self, length: usize) -> Result<Vec<u8>, Status>;
+    async fn error(&self, length: usize) -> Result<(), Status>;
+}
+
+struct Sprawling;
+
+impl Sprawl for Sprawling {
+    async fn bytes(&self, length: usize) -> Result<Bytes, Status> {
+        Ok(shared_pattern(length, 0))
+    }
+    async fn coded(&self, length: usize) -> Result<Vec<u8>, Status> {
+        Ok(pattern(length, 0))
+    }
+    async fn error(&self, length: usize) -> Result<(), Status> {
+        Err(Status::aborted("a").with_details(shared_pattern(length, 0)))
+    }
+}
+
+/// An error of the program's own, which travels as a status.
+#[derive(Debug, PartialEq)]
+struct Refusal(String);
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self(status.message().to_owned())
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        Self::failed_precondition(refusal.0)
+    }
+}
+
+#[trunkline::service(name = "tests.Own", version = 7)]
+trait OwnErrors {
+    async fn refuse(&self) -> Result<u8, Refusal>;
+}
+
+struct Refusing;
+
+impl OwnErrors for Refusing {
+    async fn refuse(&self) -> Result<u8, Refusal> {
+        Err(Refusal("no".into()))
+    }
+}
+
+#[test]
+fn an_error_type_of_its_own_turns_into_a_status_and_back() {
+    let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
+    let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(client.refuse()), Err(Refusal("no".into())));
+}
+
+#[test]
+fn several_services_on_one_node_keep_apart() {
+    let (teller, _told) = events();
+    let server = node()
+        .serve(ZooServer::new(move || Keeper(teller.clone())))
+        .serve(SprawlServer::new(|| Sprawling))
+        .serve(OwnErrorsServer::new(|| Refusing))
+        .start()
+        .unwrap();
+    let node = node().start().unwrap();
+    let zoo = ZooClient::connect(&node, server.local_address()).unwrap();
+    let sprawl = SprawlClient::connect(&node, server.local_address()).unwrap();
+    let own = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(zoo.plain(5, 1)), Ok(4));
+    assert_eq!(block_on(sprawl.bytes(9)).unwrap().len(), 9);
+    assert_eq!(block_on(own.refuse()), Err(Refusal("no".into())));
+}
+
+#[test]
+fn a_service_may_be_declared_inside_a_function_and_may_be_empty() {
+    #[trunkline::service]
+    trait Inner {
+        async fn double(&self, number: u32) -> u32;
+    }
+    #[trunkline::service]
+    trait Empty {}
+    struct Doubling;
+    impl Inner for Doubling {
+        async fn double(&self, number: u32) -> u32 {
+            2 * number
+        }
+    }
+    impl Empty for Doubling {}
+    let server =
+        node().serve(InnerServer::new(|| Doubling)).serve(EmptyServer::new(|| Doubling)).start().unwrap();
+    let node = node().start().unwrap();
+    let client = InnerClient::connect(&node, server.local_address()).unwrap();
+    assert_eq!(block_on(client.double(21)), Ok(42));
+}
+
+#[test]
+fn it_works_over_ipv6() {
+    let Ok(socket) = std::net::UdpSocket::bind("[::1]:0") else {
+        eprintln!("SKIPPED it_works_over_ipv6: this machine has no ::1");
+        return;
+    };
+    drop(socket);
+    // ::1 is one address for everybody: another test run may hold it.
+    let server = Node::builder().listen("[::1]:0").serve(SprawlServer::new(|| Sprawling)).start();
+    let server = match server {
+        Ok(server) => server,
+        Err(error) if error.to_string().contains("4791") || error.to_string().contains("in use") => {
+            eprintln!("SKIPPED it_works_over_ipv6: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let client = SprawlClient::connect(&server, server.local_address()).unwrap();
+    assert_eq!(block_on(client.bytes(70_000)).unwrap(), shared_pattern(70_000, 0));
+}
+
+#[test]
+fn a_duplicate_service_is_refused_at_start() {
+    let error = Node::builder()
+        .listen(fresh_address())
+        .serve(SprawlServer::new(|| Sprawling))
+        .serve(SprawlServer::new(|| Sprawling))
+        .start()
+        .unwrap_err();
+    assert!(matches!(&error, trunkline::StartError::DuplicateService("Sprawl")), "{error}");
+    assert!(error.to_string().contains("name ="), "the remedy: {error}");
+}
