@@ -1,0 +1,154 @@
+//! Arguments and answers to bytes and back: serde over bincode 2.
+//!
+//! The bytes come from a peer: decoding costs no more memory, time and stack than their length
+//! allows, and never panics.
+
+mod bounded;
+
+use crate::{Code, Status};
+use bincode::config::{Configuration, Limit};
+use bounded::{Bounded, Limits};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
+
+/// Most bytes that one decoded value may claim. A message is far smaller, and its size is what
+/// limits real values; this bounds what a few hostile bytes can claim.
+const MOST_BYTES: usize = 1 << 30;
+
+fn configuration() -> Configuration<bincode::config::LittleEndian, bincode::config::Varint, Limit<MOST_BYTES>>
+{
+    bincode::config::standard().with_limit::<MOST_BYTES>()
+}
+
+/// Appends the encoded value.
+///
+/// # Errors
+/// `Internal` when the value cannot be encoded, `ResourceExhausted` when it is too large.
+pub(crate) fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), Status> {
+    bincode::serde::encode_into_std_write(value, into, configuration())
+        .map(|_| ())
+        .map_err(|error| Status::not_run(Code::Internal, format!("a value cannot be encoded: {error}")))
+}
+
+/// The value that `bytes` hold from the first to the last.
+///
+/// # Errors
+/// What is wrong, for people.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let limits = Limits::of_message(bytes.len());
+    let seed = Bounded::new(PhantomData::<T>, &limits);
+    let (value, used) = bincode::serde::seed_decode_from_slice(seed, bytes, configuration())
+        .map_err(|error| error.to_string())?;
+    if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes are left over", bytes.len() - used)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn values_come_back() {
+        let mut bytes = Vec::new();
+        encode(&(7_u64, "seven".to_owned(), vec![Some(1_u8), None]), &mut bytes).unwrap();
+        assert_eq!(
+            decode::<(u64, String, Vec<Option<u8>>)>(&bytes),
+            Ok((7, "seven".to_owned(), vec![Some(1), None]))
+        );
+        bytes.push(0);
+        assert!(decode::<(u64, String, Vec<Option<u8>>)>(&bytes).unwrap_err().contains("left over"));
+    }
+
+    /// A length, as the codec writes it.
+    fn length(claimed: u64) -> Vec<u8> {
+        let mut bytes = vec![253];
+        bytes.extend(claimed.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_claimed_length_is_not_allocated() {
+        let bytes = length(1 << 62);
+        assert!(decode::<Vec<u64>>(&bytes).is_err());
+        assert!(decode::<String>(&bytes).is_err());
+        assert!(decode::<bytes::Bytes>(&bytes).is_err());
+        assert!(decode::<BTreeMap<String, u8>>(&bytes).is_err());
+    }
+
+    #[test]
+    fn elements_without_bytes_do_not_spin() {
+        #[derive(Debug, PartialEq, Eq, Deserialize)]
+        struct Nothing;
+        for claimed in [1 << 20, 1 << 62, u64::MAX] {
+            let bytes = length(claimed);
+            assert!(decode::<Vec<()>>(&bytes).unwrap_err().contains("elements"), "{claimed}");
+            assert!(decode::<Vec<[Nothing; 3]>>(&bytes).is_err());
+            assert!(decode::<Vec<((), PhantomData<u8>)>>(&bytes).is_err());
+            assert!(decode::<BTreeMap<(), ()>>(&bytes).is_err());
+            assert!(decode::<Option<(Vec<()>,)>>(&[&[1][..], &bytes].concat()).is_err());
+        }
+        // Many short claims are no way around it.
+        let many = [&[100][..], &[200; 100]].concat();
+        assert!(decode::<Vec<Vec<()>>>(&many).unwrap_err().contains("elements"));
+        assert_eq!(decode::<Vec<()>>(&[200]), Ok(vec![(); 200]), "some are in order");
+    }
+
+    #[test]
+    fn values_inside_of_each_other_do_not_fill_the_stack() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Chain(Option<Box<Self>>);
+        #[derive(Debug, Serialize, Deserialize)]
+        enum Tree {
+            Leaf,
+            Fork(Vec<Self>),
+        }
+        assert!(decode::<Chain>(&[1; 1 << 20]).unwrap_err().contains("deep"));
+        assert!(decode::<Tree>(&[1; 1 << 20]).unwrap_err().contains("deep"));
+        let mut chain = Chain(None);
+        (0..100).for_each(|_| chain = Chain(Some(Box::new(std::mem::replace(&mut chain, Chain(None))))));
+        let mut bytes = Vec::new();
+        encode(&chain, &mut bytes).unwrap();
+        assert_eq!(decode::<Chain>(&bytes), Ok(chain), "a hundred are in order");
+        // Beside each other there may be any number.
+        let wide = Tree::Fork((0..5000).map(|_| Tree::Fork(vec![Tree::Leaf])).collect());
+        bytes.clear();
+        encode(&wide, &mut bytes).unwrap();
+        assert!(decode::<Tree>(&bytes).is_ok());
+    }
+
+    #[test]
+    fn every_shape_comes_back() {
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        enum All {
+            Unit,
+            Newtype(i128),
+            Tuple(char, f32, Option<bool>),
+            Struct { map: BTreeMap<u16, String>, array: [i8; 3], bytes: bytes::Bytes, unit: () },
+        }
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        struct Outer(Vec<All>, Inner);
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        struct Inner {
+            address: std::net::SocketAddr,
+            time: std::time::Duration,
+        }
+        let (map, bytes) = (BTreeMap::from([(1, "one".to_owned())]), bytes::Bytes::from_static(b"raw"));
+        let value = Outer(
+            vec![
+                All::Unit,
+                All::Newtype(-1),
+                All::Tuple('ä', 0.5, Some(true)),
+                All::Struct { map, array: [-1, 0, 1], bytes, unit: () },
+            ],
+            Inner { address: ([1, 2, 3, 4], 5).into(), time: std::time::Duration::from_millis(7) },
+        );
+        let mut encoded = Vec::new();
+        encode(&value, &mut encoded).unwrap();
+        assert_eq!(decode::<Outer>(&encoded), Ok(value));
+        for end in 0..encoded.len() {
+            assert!(decode::<Outer>(&encoded[..end]).is_err(), "cut at {end}");
+        }
+    }
+}
