@@ -13,6 +13,7 @@
 //! | `credit` | who may send how much, pure |
 //! | `session` | handshake and connection machine, pure; the CM thread |
 //! | `frame` | the header of messages, pure |
+//! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 
 mod affinity;
@@ -20,6 +21,7 @@ mod buffer;
 mod credit;
 mod error;
 mod frame;
+pub mod fuzz;
 mod node;
 mod options;
 mod poller;

@@ -185,13 +185,11 @@ impl Grantor {
     }
 
     /// Credits that may still be used by all spenders together.
-    #[cfg(test)]
     pub(crate) fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
     /// The most that may be outstanding.
-    #[cfg(test)]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
