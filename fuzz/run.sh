@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-all=(packet mad capture)
+all=(packet mad capture frame handshake credit)
 targets=("${1:-all}")
 if [[ ${targets[0]} == all ]]; then targets=("${all[@]}"); fi
 what=${2:-60}
@@ -41,7 +41,8 @@ for target in "${targets[@]}"; do
         continue
     fi
     echo "== $target for $what s"
-    folders=("corpus/$target" "$seeds/corpus/$target")
+    folders=("corpus/$target")
+    if [[ -d $seeds/corpus/$target ]]; then folders+=("$seeds/corpus/$target"); fi
     if [[ $target == capture ]]; then folders+=("$seeds/vectors"); fi
     "$program" -max_total_time="$what" -max_len=16384 -artifact_prefix="artifacts/$target/" \
         -print_final_stats=1 "${folders[@]}"
