@@ -60,10 +60,10 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", global = true)]
     pub(crate) seed: Option<u64>,
     /// Address of the server. UDP port 4791 must be free there.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true)]
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true, value_parser = one_address)]
     pub(crate) server_address: IpAddr,
     /// Address of the client, another one than the server's.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.2", global = true)]
+    #[arg(long, value_name = "IP", default_value = "127.0.0.2", global = true, value_parser = one_address)]
     pub(crate) client_address: IpAddr,
     /// Also stop at the end of standard input: set for the halves by the command that starts both.
     #[arg(long, hide = true, global = true)]
@@ -113,6 +113,17 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
 }
 
+/// Each half is reached at its address, so it has to be one.
+fn one_address(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => {
+            Err(format!("{address} stands for every address; name one"))
+        }
+        Ok(address) => Ok(address),
+        Err(_) => Err(format!("'{text}' is not an IP address")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +141,6 @@ mod tests {
         assert_eq!(Cli::parse_from(["demo"]).demo.faults(), None);
         assert!(Cli::try_parse_from(["demo", "--drop", "1.5"]).is_err());
         assert!(Cli::try_parse_from(["demo", "--drop", "NaN"]).is_err());
+        assert!(Cli::try_parse_from(["demo", "--server-address", "0.0.0.0"]).is_err());
     }
 }

@@ -26,6 +26,10 @@ const FETCHERS: usize = 4;
 
 /// Runs the client against the server at `server`.
 pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Failure> {
+    if let Some(path) = &demo.json {
+        // A report that cannot be written is better known before the work than after it.
+        File::options().append(true).create(true).open(path).map_err(Failure::file(path))?;
+    }
     let node = node::builder(demo, demo.client_address)?
         .start()
         .map_err(|error| Failure::Start(error.to_string()))?;

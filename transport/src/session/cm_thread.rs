@@ -354,8 +354,9 @@ impl CmThread {
             kind => {
                 let Some((cause, transient)) = failure_of(&kind, &event.private_data) else { return };
                 tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
-                // The end of a session that was up is told where its pollers are told.
-                if let Some(half_made) = self.peers.get(&peer).filter(|peer| !peer.machine.is_up()) {
+                // What a poller waits for, or had, is told where the pollers are told.
+                let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
+                if let Some(half_made) = self.peers.get(&peer).filter(unnoticed) {
                     tracing::warn!(peer = peer.0, address = %half_made.address, %cause, "session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));

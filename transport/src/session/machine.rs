@@ -128,6 +128,11 @@ impl Machine {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
 
+    /// Whether a poller waits for a session.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// Whether nothing goes on and nobody waits.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
