@@ -70,7 +70,9 @@ impl Core {
         }
     }
 
+    /// All sessions were closed. This may overtake the command to shut down.
     pub(super) fn end(&mut self) {
+        self.begin_shutdown(self.res.now);
         if let Some(shutdown) = &mut self.shutdown {
             shutdown.ended = true;
         }
