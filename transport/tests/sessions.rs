@@ -156,6 +156,18 @@ fn an_idle_session_stays_up() {
 }
 
 #[test]
+fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
+    let mut server = TestNode::start(over_udp(), 2);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    server.job(1, Job::Panic);
+    assert_eq!(client.down(peer), PeerDown::Closed);
+    let before = Instant::now();
+    server.stop();
+    assert!(before.elapsed() < Duration::from_secs(5), "what is left of the node can be stopped");
+}
+
+#[test]
 fn an_address_that_is_taken_is_refused_and_nothing_is_left_running() {
     let server = TestNode::start(over_udp(), 1);
     let error = Node::start(NodeOptions::new().listen(server.address), |_| TestUpper).err().unwrap();

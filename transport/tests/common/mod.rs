@@ -36,6 +36,8 @@ pub enum Job {
     },
     Cancel(u64),
     LetGo,
+    /// Panics on the poller's thread.
+    Panic,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Probe {
             }
             Job::Cancel(token) => carrier.cancel(Token(token)),
             Job::LetGo => self.kept.clear(),
+            Job::Panic => panic!("as the test wants"),
         }
     }
 }
