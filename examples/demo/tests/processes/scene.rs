@@ -50,6 +50,7 @@ impl Scene {
             .args(["--tree", path_text(&self.root.join("tree"))])
             .args(["--server-address", &self.address(1), "--client-address", &self.address(2)])
             .args(more)
+            .env("TRUNKLINE_LOG", "info")
             .stdin(Stdio::null());
         command
     }
