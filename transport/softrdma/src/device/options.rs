@@ -42,6 +42,8 @@ pub struct SoftOptions {
     pub faults: Option<FaultPlan>,
     /// Where to capture its packets.
     pub capture: Option<PathBuf>,
+    /// Bytes of receive buffer to ask for each UDP socket; `None`: as much as the system gives.
+    pub receive_buffer: Option<i32>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,
     /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
@@ -58,6 +60,9 @@ pub enum OpenError {
     /// `TRUNKLINE_FAULTS` is wrong.
     #[error(transparent)]
     BadFaults(#[from] FaultPlanError),
+    /// `TRUNKLINE_RECEIVE_BUFFER` is wrong.
+    #[error("TRUNKLINE_RECEIVE_BUFFER: {0:?} is no number of bytes")]
+    BadReceiveBuffer(String),
     /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
     #[error("TRUNKLINE_UNKNOWN_SRQ: {0:?} is none of nak64, nak62, drop")]
     BadUnknownSrq(String),
@@ -92,6 +97,7 @@ impl From<OpenError> for VerbsError {
                 Self::Invalid("TRUNKLINE_ADDRESS holds something that is no IP address")
             }
             OpenError::BadFaults(_) => Self::Invalid("TRUNKLINE_FAULTS cannot be read"),
+            OpenError::BadReceiveBuffer(_) => Self::Invalid("TRUNKLINE_RECEIVE_BUFFER is no number of bytes"),
             OpenError::BadUnknownSrq(_) => {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
@@ -105,7 +111,7 @@ impl From<OpenError> for VerbsError {
 impl SoftOptions {
     /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
     /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
-    /// becomes the process id),
+    /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
     /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`).
     ///
     /// # Errors
@@ -127,6 +133,10 @@ impl SoftOptions {
         }
         let process = std::process::id().to_string();
         options.capture = variable("TRUNKLINE_PCAP").map(|path| path.replace("%p", &process).into());
+        if let Some(text) = variable("TRUNKLINE_RECEIVE_BUFFER") {
+            let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
+            options.receive_buffer = Some(bytes.ok_or(OpenError::BadReceiveBuffer(text))?);
+        }
         options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
             None | Some("nak64") => UnknownSrq::Nak64,
             Some("nak62") => UnknownSrq::Nak62,
@@ -153,6 +163,7 @@ mod tests {
             ("TRUNKLINE_ADDRESS", "127.0.0.9, fd00::1"),
             ("TRUNKLINE_FAULTS", "drop=0.5,seed=7"),
             ("TRUNKLINE_PCAP", "/tmp/x-%p.pcap"),
+            ("TRUNKLINE_RECEIVE_BUFFER", "212992"),
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
         ])
         .unwrap();
@@ -160,12 +171,17 @@ mod tests {
         assert_eq!(options.faults, Some("drop=0.5,seed=7".parse().unwrap()));
         assert_eq!(options.capture, Some(format!("/tmp/x-{}.pcap", std::process::id()).into()));
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
+        assert_eq!(options.receive_buffer, Some(212_992));
         assert!(read(&[]).unwrap().addresses.is_empty());
     }
 
     #[test]
     fn what_cannot_be_understood_is_refused() {
         assert!(matches!(read(&[("TRUNKLINE_ADDRESS", "localhost")]), Err(OpenError::BadAddress(_))));
+        for bytes in ["8M", "0", "-1"] {
+            let error = read(&[("TRUNKLINE_RECEIVE_BUFFER", bytes)]).unwrap_err();
+            assert!(matches!(error, OpenError::BadReceiveBuffer(_)), "{error}");
+        }
         assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
     }

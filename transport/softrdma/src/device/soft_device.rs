@@ -189,7 +189,9 @@ impl SoftDevice {
 
 fn make_link(options: &SoftOptions) -> Result<Box<dyn Link>, OpenError> {
     let mut link: Box<dyn Link> = match &options.link {
-        LinkChoice::Udp => Box::new(UdpLink::new()),
+        LinkChoice::Udp => {
+            Box::new(options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer))
+        }
         LinkChoice::InProcess(hub) => Box::new(
             hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
         ),

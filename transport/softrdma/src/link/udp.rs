@@ -42,6 +42,8 @@ struct Counts {
 #[derive(Debug, Default)]
 pub struct UdpLink {
     sockets: Vec<Bound>,
+    /// Asked for in place of [`RECEIVE_BUFFER_BYTES`].
+    receive_buffer: Option<i32>,
     /// Which socket is read first next time, so that a busy address does not starve others.
     turn: usize,
     counts: Counts,
@@ -52,6 +54,12 @@ impl UdpLink {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// With receive buffers of this many bytes at most, as on a host that allows no more.
+    #[must_use]
+    pub fn with_receive_buffer(bytes: i32) -> Self {
+        Self { receive_buffer: Some(bytes), ..Self::default() }
     }
 }
 
@@ -64,7 +72,8 @@ impl Link for UdpLink {
         if self.sockets.iter().any(|bound| bound.address == address) {
             return Ok(());
         }
-        self.sockets.push(bind(address)?);
+        let bytes = self.receive_buffer.unwrap_or(RECEIVE_BUFFER_BYTES);
+        self.sockets.push(bind(address, bytes)?);
         Ok(())
     }
 
@@ -160,7 +169,7 @@ impl Link for UdpLink {
     }
 }
 
-fn bind(address: IpAddr) -> Result<Bound, LinkError> {
+fn bind(address: IpAddr, receive_buffer: i32) -> Result<Bound, LinkError> {
     let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
     let is_v4 = udp_ffi::is_v4(address);
     let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
@@ -171,7 +180,7 @@ fn bind(address: IpAddr) -> Result<Bound, LinkError> {
         socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
     }
     udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
-    udp_ffi::ask_receive_buffer(socket.as_fd(), RECEIVE_BUFFER_BYTES);
+    udp_ffi::ask_receive_buffer(socket.as_fd(), receive_buffer);
     // A smaller buffer only makes a batch wait.
     let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     let local = local_address(address)?;
