@@ -7,16 +7,18 @@
 
 mod common;
 
-use common::node::{BOUND, Node, connect, post, wait_readable};
+use common::node::{BOUND, Node, connect, connect_at, post, wait_readable};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    AsyncEventKind, CompletionFlags, CompletionOpcode, CompletionStatus, Device, Notify, QpModify, QpState,
-    SendData, SendFlags, SendOperation, SendRequest, VerbsError,
+    AsyncEventKind, CompletionFlags, CompletionOpcode, CompletionStatus, Device, Mtu, Notify, QpModify,
+    QpState, SendData, SendFlags, SendOperation, SendRequest, VerbsError,
 };
 
 const MEGABYTE: u32 = 1 << 20;
+/// `net.core.rmem_max` of an unconfigured Linux.
+const RMEM_MAX_OF_LINUX: i32 = 212_992;
 
 fn links() -> [(&'static str, [SoftOptions; 2]); 3] {
     let lossy = [5, 6].map(|seed| {
@@ -65,6 +67,28 @@ fn a_megabyte_arrives_whole_in_both_directions() {
         assert_eq!((read.status, read.byte_length), (CompletionStatus::Success, MEGABYTE), "{link}");
         near.memory.read(MEGABYTE as usize, &mut out).unwrap();
         assert!(out == bytes, "{link}: read bytes differ");
+    }
+}
+
+/// Whoever reads a socket may be off its core for long: nothing that a peer may have under way
+/// until then must be more than the socket holds.
+#[test]
+fn bulk_fits_into_the_buffer_that_linux_gives_without_asking() {
+    for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
+        let options =
+            [(); 2].map(|()| SoftOptions { receive_buffer: Some(RMEM_MAX_OF_LINUX), ..common::udp() });
+        let [near, far] = nodes(options, MEGABYTE as usize);
+        let (ini, _tgt) = connect_at(&near, &far, mtu);
+        for operation in [SendOperation::RdmaRead(far.remote(0)), SendOperation::RdmaWrite(far.remote(0))] {
+            for _ in 0..8 {
+                post(&*ini, operation, &[near.sge(0, MEGABYTE)], &*far.srq);
+            }
+            for _ in 0..8 {
+                assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
+            }
+            let full = [&near, &far].map(|node| node.counter("drop_receive_queue_full"));
+            assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: dropped at the near and far end");
+        }
     }
 }
 

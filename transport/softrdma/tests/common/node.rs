@@ -120,9 +120,14 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
 /// Connects an INI at `near` to a TGT at `far` without the connection manager.
 #[allow(dead_code, reason = "each test binary uses its own part")]
 pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
+    connect_at(near, far, Mtu::Mtu1024)
+}
+
+/// The same with a path MTU.
+pub(crate) fn connect_at(near: &Node, far: &Node, mtu: Mtu) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
-    bring_up(&*ini, far, &*tgt);
-    bring_up(&*tgt, near, &*ini);
+    bring_up_at(&*ini, far.address, tgt.number(), mtu);
+    bring_up_at(&*tgt, near.address, ini.number(), mtu);
     (ini, tgt)
 }
 
@@ -132,6 +137,10 @@ pub(crate) fn bring_up(qp: &dyn QueuePair, peer: &Node, peer_qp: &dyn QueuePair)
 
 /// Moves a QP from RESET to RTS.
 pub(crate) fn bring_up_with(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber) {
+    bring_up_at(qp, peer, peer_qp, Mtu::Mtu1024);
+}
+
+fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     let vector = AddressVector {
         source_gid_index: 0,
         destination: Gid::from(peer),
@@ -150,7 +159,7 @@ pub(crate) fn bring_up_with(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber)
     let rtr = QpModify {
         state: Some(QpState::ReadyToReceive),
         address_vector: Some(vector),
-        path_mtu: Some(Mtu::Mtu1024),
+        path_mtu: Some(mtu),
         destination_qp: Some(peer_qp),
         rq_psn: Some(Psn::new(0xff_fff0)),
         max_dest_rd_atomic: Some(16),

@@ -62,6 +62,7 @@ mod tests {
                 ("restarts", total.restarts),
                 ("refusals", total.refusals),
                 ("atomics", total.atomics),
+                ("pieces of READs", total.split_reads),
             ];
             for (what, count) in rare {
                 assert!(count > 100, "only {count} {what} in {runs} runs");

@@ -63,6 +63,8 @@ impl Plan {
             tuning: Tuning {
                 window: random.between_u32(2, 64),
                 ack_every: random.between_u32(1, 32),
+                read_piece: random.pick(&[1, 1, 2, 3, 64]),
+                read_window: random.between_u32(1, 8),
                 probe_floor_ns,
                 ..Tuning::default()
             },

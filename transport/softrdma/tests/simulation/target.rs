@@ -182,7 +182,13 @@ impl Checked<'_> {
                 if !self.may_reach(&range, SendOperation::RdmaRead(range.start)) {
                     return Placement::Nak(NakCode::REMOTE_ACCESS);
                 }
-                true
+                self.flow.read_so_far += range.length as usize;
+                let last = self.flow.read_so_far == length;
+                self.flow.split_reads += u64::from(!last);
+                if last {
+                    self.flow.read_so_far = 0;
+                }
+                last
             }
             Work::CompareSwap { remote, compare, swap } => {
                 assert_eq!(
@@ -223,12 +229,17 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Whether a range is that of the next request, with the right key.
+    /// Whether a range is that of the next request, with the right key; of a READ, its next piece.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];
-        assert_eq!(range.length as usize, op.bytes.len(), "length of request {index}");
-        assert_eq!(range.start.address.0, op.remote as u64, "address of request {index}");
+        let before = self.flow.read_so_far;
+        let mut length = op.bytes.len() - before;
+        if matches!(shape, SendOperation::RdmaRead(_)) {
+            length = length.min(self.flow.piece_bytes);
+        }
+        assert_eq!(range.length as usize, length, "length of request {index} from {before}");
+        assert_eq!(range.start.address.0, (op.remote + before) as u64, "address of request {index}");
         match (op.operation, shape) {
             (SendOperation::RdmaRead(_), SendOperation::RdmaRead(_)) => {}
             (

@@ -67,6 +67,12 @@ pub(crate) struct Flow {
     pub(crate) source_gone: bool,
     pub(crate) destination_gone: bool,
     pub(crate) atomics: u64,
+    /// Bytes that the pieces of the next READ have covered at the target.
+    pub(crate) read_so_far: usize,
+    /// Longest piece of a READ.
+    pub(crate) piece_bytes: usize,
+    /// Pieces that were not the last of their READ.
+    pub(crate) split_reads: u64,
 }
 
 /// The ends of a flow, and where it may deliver.
@@ -95,6 +101,9 @@ impl Flow {
             source_gone: false,
             destination_gone: false,
             atomics: 0,
+            read_so_far: 0,
+            piece_bytes: (plan.tuning.read_piece * plan.mtu.bytes()) as usize,
+            split_reads: 0,
         };
         let word = nodes[flow.destination].allocate(8);
         let mut value = 0_u64;
@@ -126,7 +135,8 @@ impl Flow {
             1 => random.below(5) * mtu,
             _ => random.below(4 * mtu),
         };
-        let length = usize::try_from(length).expect("small");
+        // Only READs are cut into pieces.
+        let length = usize::try_from(if kind == 5 { 3 * length } else { length }).expect("small");
         let bytes: Vec<u8> = (0..length).map(|_| random.next().to_le_bytes()[0]).collect();
         let local = nodes[self.source].allocate(length);
         let remote = if kind >= 6 { word } else { nodes[self.destination].allocate(length) };

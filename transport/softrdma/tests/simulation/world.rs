@@ -42,6 +42,7 @@ pub(crate) struct Summary {
     pub(crate) restarts: u64,
     pub(crate) refusals: u64,
     pub(crate) atomics: u64,
+    pub(crate) split_reads: u64,
     pub(crate) virtual_ms: u64,
 }
 
@@ -59,6 +60,7 @@ impl Summary {
         self.restarts += other.restarts;
         self.refusals += other.refusals;
         self.atomics += other.atomics;
+        self.split_reads += other.split_reads;
         self.virtual_ms += other.virtual_ms;
     }
 }
@@ -278,6 +280,7 @@ impl World {
             }
         }
         summary.atomics = self.flows.iter().map(|flow| flow.atomics).sum();
+        summary.split_reads = self.flows.iter().map(|flow| flow.split_reads).sum();
         summary.virtual_ms = self.now / MS;
         *summary
     }

@@ -123,24 +123,26 @@ impl Requester {
         let offset = wqe.received * mtu;
         let expected = mtu.min(wqe.length - offset);
         let last = wqe.received + 1 == wqe.psns;
+        // Each piece of a READ is answered as if it were alone.
+        let ends_piece = wqe.received + 1 == self.pace.piece_end(wqe.received, wqe.psns);
         let ends = matches!(
             packet.bth.opcode.operation(),
             Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY
         );
-        if ends != last || u32::try_from(packet.payload.len()) != Ok(expected) {
+        if ends != ends_piece || u32::try_from(packet.payload.len()) != Ok(expected) {
             return self.bad_response();
         }
         if wqe.scatter(memory, offset, packet.payload).is_err() {
             self.fail(0, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
+        // Both are 0 when it was about to be asked for again.
+        let count = if ends_piece { &mut self.cursor.reads } else { &mut self.cursor.read_span };
+        *count = count.saturating_sub(1);
         if last {
             self.retire_front();
         } else if let Some(wqe) = self.queue.front_mut() {
             wqe.received += 1;
-            if self.cursor.index > 0 {
-                self.cursor.read_span = self.cursor.read_span.saturating_sub(1);
-            }
         }
         self.moved(now, psn.plus(1));
         self.after_probe(now, psn);
@@ -166,6 +168,7 @@ impl Requester {
             self.fail(0, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
+        self.cursor.reads = self.cursor.reads.saturating_sub(1);
         self.retire_front();
         self.moved(now, psn.plus(1));
         self.after_probe(now, psn);
@@ -230,7 +233,7 @@ impl Requester {
         self.round_trip.acknowledged(una, now);
         self.retry.progress(now, una != self.sent_end);
         if self.cursor.psn.after(una) < 0 {
-            self.seek(una);
+            self.seek();
         }
         self.report_drained();
         self.fail_faulty_front();
@@ -241,7 +244,6 @@ impl Requester {
         let Some(wqe) = self.queue.pop_front() else { return };
         if let Some(index) = self.cursor.index.checked_sub(1) {
             self.cursor.index = index;
-            self.cursor.reads = self.cursor.reads.saturating_sub(u32::from(wqe.is_read_or_atomic()));
         } else {
             // It was about to be sent again; `moved` seeks.
             self.cursor.packet = 0;
@@ -261,7 +263,7 @@ impl Requester {
             && !self.retry.is_pausing(now)
             && self.cursor.psn != self.una
         {
-            self.rewind(self.una);
+            self.rewind();
         }
     }
 

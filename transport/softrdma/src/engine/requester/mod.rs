@@ -11,6 +11,13 @@
 //! `cursor` is the next packet to send; it equals `sent_end` except after a rewind (NAK, RNR,
 //! timeout), when the packets between the two are sent again.
 //!
+//! # Pieces of a READ
+//! The answer to a READ comes as fast as the peer can send, and nothing of the protocol slows it
+//! down but asking for less. So a READ is asked for in pieces, each a READ request of its own to
+//! the peer, and the pieces under way are bounded ([`Pace`]). They begin at fixed distances from
+//! the request's first PSN: when an answer is lost, the rest of its piece is asked for again, and
+//! that lies in what the peer has kept (contract rocev2 7.24).
+//!
 //! # Tail-loss probe, a deviation
 //! The nominal local ACK timeout is tens of milliseconds. Beside it, when nothing was heard for
 //! a few smoothed round trips (at least 1 ms, doubling), the oldest unacknowledged packet is sent
@@ -18,6 +25,7 @@
 //! any time; only the nominal timeouts decide that a peer is dead.
 
 mod complete;
+mod pace;
 mod queue;
 mod retry;
 mod transmit;
@@ -27,21 +35,29 @@ mod tests;
 
 use super::rtt::RoundTrip;
 use super::segment::Geometry;
+use pace::Pace;
 use queue::Wqe;
 use retry::Retry;
 use std::collections::VecDeque;
 use transmit::Cursor;
 use trunkline_verbs::{
-    Completion, CompletionStatus, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
+    Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
 };
 
 /// What may be tuned; none of it is visible to a peer as anything but pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Packets that may be unacknowledged.
+    /// Bytes of a UDP socket's receive buffer that may be taken by what is under way, each way.
+    /// Bounds `window` and `read_window`; a third of it bounds `ack_every` and `read_piece`.
+    pub buffer_bytes: u32,
+    /// Packets that may be unacknowledged, however short.
     pub window: u32,
     /// Packets after which an acknowledgement is asked for inside a long message.
     pub ack_every: u32,
+    /// Response packets that one READ request asks for. A longer READ is asked for in pieces.
+    pub read_piece: u32,
+    /// Response packets that may be asked for and missing.
+    pub read_window: u32,
     /// Longest message in bytes.
     pub max_message: u32,
     /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
@@ -53,8 +69,13 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            window: 128,
+            // Three quarters of what Linux gives without privileges, 2 * 212,992: the rest is for what
+            // was read and is not given back yet, and for acknowledgements.
+            buffer_bytes: 312 << 10,
+            window: 192,
             ack_every: 64,
+            read_piece: 64,
+            read_window: 192,
             max_message: 1 << 30,
             probe_floor_ns: 1_000_000,
             probe_round_trips: 4,
@@ -158,6 +179,7 @@ pub struct Requester {
     tuning: Tuning,
     state: QpState,
     geometry: Geometry,
+    pace: Pace,
     max_rd_atomic: u32,
 
     queue: VecDeque<Wqe>,
@@ -200,6 +222,7 @@ impl Requester {
             tuning,
             state: QpState::Reset,
             geometry: Geometry::new(&QpAttributes::new(qp_type)),
+            pace: Pace::new(&tuning, Mtu::Mtu256.bytes()),
             max_rd_atomic: 0,
             queue: VecDeque::new(),
             spare_inline: Vec::new(),
@@ -241,6 +264,7 @@ impl Requester {
             _ => {}
         }
         self.geometry = Geometry::new(attributes);
+        self.pace = Pace::new(&self.tuning, self.geometry.mtu);
         self.max_rd_atomic = u32::from(attributes.max_rd_atomic);
         self.retry.configure(attributes);
         self.drain_reported = false;
@@ -249,7 +273,7 @@ impl Requester {
             self.sent_end = attributes.sq_psn;
             self.post_psn = attributes.sq_psn;
             self.post_ssn = Psn::new(0);
-            self.seek(attributes.sq_psn);
+            self.seek();
         }
         self.report_drained();
     }
@@ -290,6 +314,6 @@ impl Requester {
         self.retry = Retry::default();
         self.round_trip = RoundTrip::default();
         self.credit_limit = None;
-        self.seek(self.post_psn);
+        self.seek();
     }
 }

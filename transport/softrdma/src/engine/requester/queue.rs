@@ -37,7 +37,7 @@ pub(super) struct Wqe {
     pub(super) first_psn: Psn,
     /// PSNs it covers.
     pub(super) psns: u32,
-    /// Its message number.
+    /// Its message number; of a READ in pieces, that of the last.
     pub(super) ssn: Psn,
     /// READ: response packets that are in place.
     pub(super) received: u32,
@@ -177,7 +177,7 @@ impl Requester {
             Kind::Atomic => 1,
             _ => packets(length, self.geometry.mtu),
         };
-        let ssn = self.post_ssn.plus(1);
+        let ssn = self.post_ssn.plus(self.pace.messages(kind, psns));
         let wqe = Wqe {
             wr_id: request.wr_id,
             operation: request.operation,

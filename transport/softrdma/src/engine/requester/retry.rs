@@ -93,7 +93,7 @@ impl Requester {
             self.counters.timeouts += 1;
             self.retry.deadline = None;
             if self.charge_retry() {
-                self.rewind(self.una);
+                self.rewind();
                 self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
                 self.retry.activity = now;
             }
@@ -171,7 +171,7 @@ impl Requester {
             self.retry.went_back = Some((self.una, now));
             self.retry.activity = now;
             self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
-            self.rewind(self.una);
+            self.rewind();
         }
     }
 
@@ -195,15 +195,15 @@ impl Requester {
         self.retry.probe_doublings = 0;
         self.retry.deadline = None;
         self.retry.probe_due = false;
-        self.rewind(self.una);
+        self.rewind();
     }
 
-    /// Makes `psn` the next packet to send.
-    pub(super) fn rewind(&mut self, psn: Psn) {
+    /// Makes the oldest packet that is not acknowledged the next to send.
+    pub(super) fn rewind(&mut self) {
         self.round_trip.cancel();
         self.retry.probed = None;
         self.retry.probe_due = false;
-        self.seek(psn);
+        self.seek();
     }
 
     /// In a state in which packets leave and answers count.

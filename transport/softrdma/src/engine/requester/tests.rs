@@ -103,6 +103,31 @@ impl Rig {
         self.requester.handle_response(self.now, packet, &mut self.ram)
     }
 
+    /// The READ requests it sends now: PSN, offset from 0x4000, packets.
+    fn reads(&mut self) -> Vec<(u32, u64, u32)> {
+        let sent = self.flush();
+        sent.into_iter()
+            .map(|sent| {
+                let reth = sent.reth.expect("a READ");
+                (sent.psn, reth.address.0 - 0x4000, reth.length.div_ceil(MTU))
+            })
+            .collect()
+    }
+
+    /// Answers packets `from..end` of one READ request that began with PSN `start`.
+    fn hear_piece(&mut self, start: u32, psns: std::ops::Range<u32>, end: u32) {
+        for psn in psns {
+            let operation = match (psn == start, psn + 1 == end) {
+                (true, true) => Operation::READ_RESPONSE_ONLY,
+                (true, false) => Operation::READ_RESPONSE_FIRST,
+                (false, false) => Operation::READ_RESPONSE_MIDDLE,
+                (false, true) => Operation::READ_RESPONSE_LAST,
+            };
+            let bytes = [u8::try_from(psn % 256).expect("a byte"); MTU as usize];
+            self.hear(&response(operation, psn, &bytes));
+        }
+    }
+
     /// Goes to the next deadline; the time it took.
     fn wait(&mut self) -> u64 {
         let next = self.requester.next_timeout().expect("something to wait for");
@@ -612,6 +637,141 @@ fn the_window_bounds_what_is_unacknowledged() {
     rig.post(1, SendOperation::RdmaRead(remote(0)), 50 * MTU);
     rig.send(2);
     assert_eq!(rig.psns(), [100, 150]);
+}
+
+/// Pieces of four packets, eight packets under way.
+fn in_pieces(max_rd_atomic: u8) -> Rig {
+    let tuning = Tuning { read_piece: 4, read_window: 8, ..Tuning::default() };
+    Rig::with(&QpAttributes { max_rd_atomic, ..attributes(QpType::XrcIni) }, tuning)
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces() {
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
+    assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
+    rig.hear_piece(100, 100..103, 104);
+    // One is missing, and the window is full but for three.
+    assert_eq!(rig.reads(), []);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
+    rig.hear_piece(104, 104..108, 108);
+    // The last piece has two packets, so room is found for it earlier.
+    rig.hear_piece(108, 108..110, 112);
+    assert_eq!(rig.reads(), [(112, 12 * 256, 2)]);
+    rig.hear_piece(108, 110..112, 112);
+    assert_eq!(rig.completions(), []);
+    rig.hear(&response(Operation::READ_RESPONSE_FIRST, 112, &[112; 256]));
+    rig.hear(&response(Operation::READ_RESPONSE_LAST, 113, &[113; 255]));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    for psn in 0..13 {
+        assert_eq!(rig.ram.0[1000 + psn * 256], u8::try_from(100 + psn).expect("a byte"));
+    }
+    assert_eq!(rig.requester.counters().retransmits, 0);
+    assert_eq!(rig.requester.next_timeout(), None);
+}
+
+#[test]
+fn a_piece_restarts_up_to_its_own_end() {
+    // contract rocev2 7.24: what the peer kept are the pieces, not the whole.
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+    assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
+    rig.hear_piece(100, 100..102, 104);
+    // 102 is lost.
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(102, 2 * 256, 2), (104, 4 * 256, 4)]);
+    rig.hear_piece(102, 102..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
+    // The last of a piece alone, and then a whole piece.
+    rig.hear_piece(104, 104..107, 108);
+    rig.hear_piece(108, 108..109, 112);
+    assert_eq!(rig.reads(), [(107, 7 * 256, 1), (108, 8 * 256, 4)]);
+    rig.hear_piece(107, 107..108, 108);
+    rig.hear_piece(108, 108..112, 112);
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+}
+
+#[test]
+fn a_probe_asks_for_the_rest_of_a_piece() {
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+    rig.flush();
+    rig.hear_piece(100, 100..101, 104);
+    rig.wait();
+    assert_eq!(rig.reads(), [(101, 256, 3)]);
+}
+
+#[test]
+fn a_response_that_ends_a_piece_elsewhere_is_fatal() {
+    // contract rocev2 7.27
+    for (operation, psn) in [(Operation::READ_RESPONSE_LAST, 102), (Operation::READ_RESPONSE_MIDDLE, 103)] {
+        let mut rig = in_pieces(16);
+        rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+        rig.flush();
+        rig.hear_piece(100, 100..psn, 104);
+        assert_eq!(rig.hear(&response(operation, psn, &[0; 256])), Response::Unexpected);
+        assert_eq!(rig.completions(), [(1, S::BadResponse)]);
+    }
+}
+
+#[test]
+fn each_piece_is_one_of_max_rd_atomic() {
+    let mut rig = in_pieces(1);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    rig.post(2, SendOperation::RdmaRead(remote(0x4000)), 1);
+    assert_eq!(rig.psns(), [100]);
+    rig.hear_piece(100, 100..103, 104);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.psns(), [104]);
+    rig.hear_piece(104, 104..108, 108);
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    assert_eq!(rig.psns(), [108]);
+}
+
+#[test]
+fn a_piece_longer_than_the_window_goes_alone() {
+    let tuning = Tuning { read_piece: 4, read_window: 2, ..Tuning::default() };
+    let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    assert_eq!(rig.psns(), [100]);
+    rig.hear_piece(100, 100..103, 104);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.psns(), [104]);
+}
+
+#[test]
+fn a_read_that_was_begun_is_finished_before_sqd() {
+    let mut rig = in_pieces(1);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    rig.flush();
+    rig.requester
+        .modify(&QpAttributes { max_rd_atomic: 1, ..in_state(QpType::XrcIni, QpState::SendQueueDrained) });
+    rig.hear_piece(100, 100..104, 104);
+    assert_eq!(rig.events(), []);
+    assert_eq!(rig.psns(), [104]);
+    rig.hear_piece(104, 104..108, 108);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    assert_eq!(rig.events(), [RequesterEvent::Drained]);
+}
+
+#[test]
+fn credits_count_pieces_as_the_peer_does() {
+    // contract rocev2 6.6: the peer's MSN grows with each READ request.
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    rig.flush();
+    for wr_id in 2..=4 {
+        rig.send(wr_id);
+    }
+    rig.hear_piece(100, 100..107, 104);
+    let mut last = response(Operation::READ_RESPONSE_LAST, 107, &[0; 256]);
+    last.aeth = Some(Aeth::new(Syndrome::Ack { credits: CreditCode(1) }, 2));
+    rig.requester.handle_response(rig.now, &last, &mut rig.ram);
+    // Message 3 is promised; the others wait for its acknowledgement.
+    assert_eq!(rig.psns(), [108]);
 }
 
 #[test]

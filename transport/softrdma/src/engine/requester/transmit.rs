@@ -15,10 +15,10 @@ pub(super) struct Cursor {
     /// Packet of the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// READs and atomics before the cursor that wait for their answer.
+    /// Atomics and pieces of READs before the cursor that wait for their answer.
     pub(super) reads: u32,
-    /// PSNs before the cursor that READs cover beyond their one request packet: they take part in
-    /// no window, the peer's answers fill them.
+    /// PSNs before the cursor that pieces of READs cover beyond their one request packet: they take
+    /// part in the window of READs only, the peer's answers fill them.
     pub(super) read_span: u32,
     /// Packets since the last one that asked for an acknowledgement.
     since_ack_request: u32,
@@ -47,32 +47,28 @@ impl Requester {
             return None;
         }
         let Cursor { packet, psn, .. } = self.cursor;
-        let whole = wqe.is_read_or_atomic();
-        let ends = whole || packet + 1 == wqe.psns;
+        let answered = wqe.is_read_or_atomic();
+        let next = self.next_packet(wqe, packet);
+        let ends = next == wqe.psns;
         let ack_request = ends
-            || self.cursor.since_ack_request + 1 >= self.tuning.ack_every
-            || self.unacknowledged_packets() + 1 >= self.tuning.window;
+            || answered
+            || self.cursor.since_ack_request + 1 >= self.pace.ack_every
+            || self.unacknowledged_packets() + 1 >= self.pace.window;
         let start = out.len();
         if self.write_packet(wqe, packet, ack_request, memory, out).is_err() {
             out.truncate(start);
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
-        let (next, psns, kind) = (wqe.end_psn(), wqe.psns, wqe.kind);
         let retransmission = psn.after(self.sent_end) < 0;
-        if kind == Kind::Read {
-            self.cursor.read_span += psns - packet - 1;
-        }
-        if whole {
-            self.cursor.reads += 1;
-        }
+        self.cursor.read_span += next - packet - 1;
+        self.cursor.reads += u32::from(answered);
+        self.cursor.psn = psn.plus(next - packet);
         if ends {
             self.cursor.index += 1;
             self.cursor.packet = 0;
-            self.cursor.psn = next;
         } else {
-            self.cursor.packet = packet + 1;
-            self.cursor.psn = psn.plus(1);
+            self.cursor.packet = next;
         }
         self.cursor.since_ack_request = if ack_request { 0 } else { self.cursor.since_ack_request + 1 };
         if self.cursor.psn.after(self.sent_end) > 0 {
@@ -86,6 +82,11 @@ impl Requester {
         }
         self.retry.sent(now, psn == self.una);
         Some(Transmit { psn, retransmission })
+    }
+
+    /// The packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
+    fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
+        if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
     }
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
@@ -127,7 +128,11 @@ impl Requester {
         if wqe.is_read_or_atomic() && cursor.reads >= self.max_rd_atomic {
             return true;
         }
-        if self.unacknowledged_packets() >= self.tuning.window {
+        let asked = self.next_packet(wqe, cursor.packet) - cursor.packet;
+        if wqe.kind == Kind::Read && self.is_read_window_full(asked) {
+            return true;
+        }
+        if self.unacknowledged_packets() >= self.pace.window {
             return true;
         }
         let span = wqe.end_psn().after(self.una);
@@ -171,25 +176,15 @@ impl Requester {
         }
     }
 
-    /// Puts the cursor on `psn`, which is not before `una`.
-    pub(super) fn seek(&mut self, psn: Psn) {
-        let mut cursor = Cursor { psn, ..Cursor::default() };
-        for wqe in &self.queue {
-            if psn.after(wqe.end_psn()) < 0 {
-                cursor.packet = psn.after(wqe.first_psn).max(0).cast_unsigned();
-                break;
-            }
-            cursor.index += 1;
-            cursor.reads += u32::from(wqe.is_read_or_atomic());
-            if wqe.kind == Kind::Read {
-                cursor.read_span += wqe.psns.saturating_sub(wqe.received + 1);
-            }
-        }
-        self.cursor = cursor;
+    /// Puts the cursor on `una`, which lies in the oldest entry.
+    pub(super) fn seek(&mut self) {
+        let psn = self.una;
+        let packet = self.queue.front().map_or(0, |wqe| psn.after(wqe.first_psn).max(0).cast_unsigned());
+        self.cursor = Cursor { psn, packet, ..Cursor::default() };
     }
 
     /// Appends packet number `packet` of a request: the same bytes whenever it is sent (contract
-    /// rocev2 7.25), except that a READ asks for what is missing only (7.24).
+    /// rocev2 7.25), except that a READ asks for what is missing of the piece only (7.24).
     fn write_packet(
         &self,
         wqe: &Wqe,
@@ -219,7 +214,8 @@ impl Requester {
                 header.immediate = last.then_some(immediate);
             }
             SendOperation::RdmaRead(remote) => {
-                header.reth = Some(reth(remote, offset, wqe.length - offset));
+                let end = self.pace.piece_end(packet, wqe.psns).saturating_mul(mtu).min(wqe.length);
+                header.reth = Some(reth(remote, offset, end - offset));
             }
             SendOperation::CompareSwap { remote, compare, swap } => {
                 header.atomic = Some(atomic(remote, swap, compare));

@@ -1,0 +1,84 @@
+//! How much may be under way, in packets of the path MTU.
+
+use super::{Requester, Tuning};
+use crate::engine::segment::Kind;
+
+/// [`Tuning`] for the packets of one QP; nothing is 0.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Request packets that may be unacknowledged.
+    pub(super) window: u32,
+    /// Packets of a message from one wish for an acknowledgement to the next.
+    pub(super) ack_every: u32,
+    /// Response packets of one READ request.
+    pub(super) read_piece: u32,
+    /// Response packets that may be missing when a further piece is asked for, with that piece.
+    pub(super) read_window: u32,
+}
+
+impl Pace {
+    pub(super) fn new(tuning: &Tuning, mtu: u32) -> Self {
+        let whole = tuning.buffer_bytes / buffer_bytes(mtu);
+        let third = whole / 3;
+        Self {
+            window: tuning.window.min(whole).max(1),
+            ack_every: tuning.ack_every.min(third).max(1),
+            read_piece: tuning.read_piece.min(third).max(1),
+            read_window: tuning.read_window.min(whole).max(1),
+        }
+    }
+
+    /// One past the last packet of the piece that packet number `packet` of a READ of `psns` packets
+    /// lies in.
+    pub(super) fn piece_end(&self, packet: u32, psns: u32) -> u32 {
+        let start = packet - packet % self.read_piece;
+        start.saturating_add(self.read_piece).min(psns)
+    }
+
+    /// Requests that a peer sees: it counts each piece of a READ as a message.
+    pub(super) fn messages(&self, kind: Kind, psns: u32) -> u32 {
+        if kind == Kind::Read { psns.div_ceil(self.read_piece) } else { 1 }
+    }
+}
+
+/// What Linux counts for a full packet in a receive buffer: the next power of two that holds it and
+/// its headers, and 256.
+fn buffer_bytes(mtu: u32) -> u32 {
+    2 * mtu.max(512) + 256
+}
+
+impl Requester {
+    /// Whether a READ's piece of `packets` has to wait for earlier ones. One at least may go out.
+    pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
+        let missing = self.cursor.read_span + self.cursor.reads;
+        missing > 0 && missing + packets > self.pace.read_window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_count_for_long_packets_and_packets_for_short_ones() {
+        let paces = [256, 1024, 4096].map(|mtu| {
+            let pace = Pace::new(&Tuning::default(), mtu);
+            [pace.window, pace.ack_every, pace.read_piece, pace.read_window]
+        });
+        assert_eq!(paces, [[192, 64, 64, 192], [138, 46, 46, 138], [37, 12, 12, 37]]);
+        let nothing = Tuning { buffer_bytes: 0, ..Tuning::default() };
+        let pace = Pace::new(&nothing, 4096);
+        assert_eq!([pace.window, pace.ack_every, pace.read_piece, pace.read_window], [1; 4]);
+    }
+
+    #[test]
+    fn pieces_end_at_fixed_distances() {
+        let pace = Pace::new(&Tuning { read_piece: 4, ..Tuning::default() }, 256);
+        let ends = |psns| (0..psns).map(|packet| pace.piece_end(packet, psns)).collect::<Vec<_>>();
+        assert_eq!(ends(1), [1]);
+        assert_eq!(ends(4), [4; 4]);
+        assert_eq!(ends(10), [4, 4, 4, 4, 8, 8, 8, 8, 10, 10]);
+        assert_eq!([1, 4, 5, 10].map(|psns| pace.messages(Kind::Read, psns)), [1, 1, 2, 3]);
+        assert_eq!(pace.messages(Kind::Write, 10), 1);
+    }
+}
