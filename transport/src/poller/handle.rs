@@ -8,11 +8,11 @@ use crossbeam_queue::SegQueue;
 use mio::Waker;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use trunkline_rings::doorbell::Doorbell;
 
 struct Shared {
     index: PollerIndex,
-    sleeping: AtomicBool,
+    doorbell: Doorbell,
     waker: Waker,
     commands: SegQueue<Command>,
 }
@@ -23,7 +23,7 @@ pub struct PollerHandle(Arc<Shared>);
 
 impl PollerHandle {
     pub(crate) fn new(index: PollerIndex, waker: Waker) -> Self {
-        let shared = Shared { index, sleeping: AtomicBool::new(false), waker, commands: SegQueue::new() };
+        let shared = Shared { index, doorbell: Doorbell::new(), waker, commands: SegQueue::new() };
         Self(Arc::new(shared))
     }
 
@@ -36,10 +36,7 @@ impl PollerHandle {
     /// Makes sure that the poller looks at its queues again: what was pushed before this call
     /// will be seen. Writes its eventfd only if it sleeps.
     pub fn wake(&self) {
-        // SYNC: poller-sleep. Pairs with the fence in `announce_sleep`: either this load sees
-        // that the poller sleeps, or the poller sees what was pushed before.
-        fence(Ordering::SeqCst);
-        if self.0.sleeping.load(Ordering::Relaxed) && self.0.sleeping.swap(false, Ordering::AcqRel) {
+        if self.0.doorbell.ring() {
             // It fails only when the eventfd is gone, and with it the poller.
             let _ = self.0.waker.wake();
         }
@@ -60,14 +57,12 @@ impl PollerHandle {
 
     /// The poller is about to sleep; it must look at all its queues once more after this.
     pub(crate) fn announce_sleep(&self) {
-        self.0.sleeping.store(true, Ordering::Relaxed);
-        // SYNC: poller-sleep.
-        fence(Ordering::SeqCst);
+        self.0.doorbell.prepare();
     }
 
     /// The poller is awake.
     pub(crate) fn awake(&self) {
-        self.0.sleeping.store(false, Ordering::Relaxed);
+        self.0.doorbell.woken();
     }
 
     /// Whether both name the same poller.
