@@ -10,11 +10,11 @@
 # stable compiler take unstable flags; the parsers hold no unsafe code, so it is off by default.
 #
 # New inputs go to fuzz/corpus, crashes to fuzz/artifacts; neither is committed. An input worth
-# keeping belongs into transport/softrdma/tests/corpus, where `cargo test` replays it.
+# keeping belongs into tests/corpus of transport/softrdma or rpc, where `cargo test` replays it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-all=(packet mad capture frame handshake credit)
+all=(packet mad capture frame handshake credit call_frame values poller)
 targets=("${1:-all}")
 if [[ ${targets[0]} == all ]]; then targets=("${all[@]}"); fi
 what=${2:-60}
@@ -42,7 +42,9 @@ for target in "${targets[@]}"; do
     fi
     echo "== $target for $what s"
     folders=("corpus/$target")
-    if [[ -d $seeds/corpus/$target ]]; then folders+=("$seeds/corpus/$target"); fi
+    for corpus in "$seeds/corpus/$target" "../rpc/tests/corpus/$target"; do
+        if [[ -d $corpus ]]; then folders+=("$corpus"); fi
+    done
     if [[ $target == capture ]]; then folders+=("$seeds/vectors"); fi
     "$program" -max_total_time="$what" -max_len=16384 -artifact_prefix="artifacts/$target/" \
         -print_final_stats=1 "${folders[@]}"

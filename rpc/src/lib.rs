@@ -34,6 +34,7 @@
 mod client;
 mod codec;
 mod executor;
+mod fake;
 mod frame;
 pub mod fuzz;
 mod inbox;

@@ -32,7 +32,12 @@ impl RpcPoller {
         let context = PollerContext::new(index);
         let ready = Ready::new(Arc::clone(&inbox));
         let dispatch = Dispatch::new(services, &context);
-        Self { inbox, context, ready, table: Table::default(), dispatch, tasks: Tasks::default() }
+        Self { inbox, context, ready, table: Table::new(), dispatch, tasks: Tasks::default() }
+    }
+
+    /// Calls in flight, and requests that run.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.table.len(), self.dispatch.len())
     }
 
     fn take_work(&mut self, carrier: &mut dyn Carrier) -> bool {
@@ -130,7 +135,7 @@ impl Upper for RpcPoller {
     }
 
     fn is_drained(&self) -> bool {
-        self.dispatch.is_idle()
+        self.dispatch.len() == 0
     }
 }
 
@@ -143,3 +148,6 @@ impl Drop for RpcPoller {
         self.tasks.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,8 +39,9 @@ struct Flight {
 }
 
 /// The table.
-#[derive(Default)]
 pub(crate) struct Table {
+    /// Most calls in flight.
+    pub(crate) most: usize,
     flights: Slab<Flight>,
     deadlines: BTreeSet<(Instant, u64)>,
     generation: u32,
@@ -53,6 +54,24 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    pub(crate) fn new() -> Self {
+        Self {
+            most: MOST,
+            flights: Slab::new(),
+            deadlines: BTreeSet::new(),
+            generation: 0,
+            pollers: HashMap::new(),
+            scratch: Vec::new(),
+            unmatched_replies: 0,
+            closed: false,
+        }
+    }
+
+    /// Calls in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.flights.len()
+    }
+
     /// Sends a call's request.
     pub(crate) fn start(
         &mut self,
@@ -63,7 +82,7 @@ impl Table {
         let now = carrier.now();
         let refusal = if self.closed {
             Some(Status::not_run(Code::Unavailable, "this node is shutting down"))
-        } else if self.flights.len() >= MOST {
+        } else if self.flights.len() >= self.most {
             Some(super::channel::too_many())
         } else if submission.deadline <= now {
             Some(Status::not_run(Code::DeadlineExceeded, "the deadline passed before the call could leave"))
@@ -174,7 +193,9 @@ impl Table {
         any
     }
 
-    /// Ends the calls that nobody waits for any more.
+    /// Ends the calls that nobody waits for any more. Looks at every call in flight: that costs a
+    /// turn of the poller that has seen dropped calls a pass over the slab, and spares every call a
+    /// message to the poller when it is dropped.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         for call in self.numbers(|flight| flight.answer.is_abandoned()) {
             self.abandon(carrier, call, Status::cancelled("the caller gave up"));

@@ -1,11 +1,15 @@
 //! Fuzz targets: plain functions that take any bytes and panic when something is broken.
 
+mod poller;
+
+pub use poller::poller;
+
 use crate::codec;
 use crate::frame::Header;
 use serde::Deserialize;
 
 /// Parses a frame; what parses must come back the same.
-pub fn frame(data: &[u8]) {
+pub fn call_frame(data: &[u8]) {
     let Ok((header, encoded)) = Header::parse(data) else { return };
     assert!(encoded.end <= data.len(), "the encoded part lies in the message");
     let mut bytes = Vec::new();
@@ -23,6 +27,7 @@ pub fn values(data: &[u8]) {
         Unit,
         Pair(u8, String),
         Tree { left: Box<Option<Self>>, bytes: bytes::Bytes },
+        Empty(Vec<()>),
     }
     let _ = codec::decode::<(u64, String, Vec<Option<u32>>)>(data);
     let _ = codec::decode::<Vec<Shape>>(data);

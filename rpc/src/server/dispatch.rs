@@ -31,6 +31,8 @@ struct Running {
 
 /// The services of a poller and the requests that run there.
 pub(crate) struct Dispatch {
+    /// Most requests that run at once.
+    pub(crate) most: usize,
     services: HashMap<u64, &'static ServiceName>,
     methods: Vec<Box<dyn Method>>,
     /// Number in `methods`, and the service, by hash.
@@ -44,6 +46,7 @@ pub(crate) struct Dispatch {
 impl Dispatch {
     pub(crate) fn new(services: &[Service], context: &PollerContext) -> Self {
         let mut dispatch = Self {
+            most: MOST,
             services: HashMap::new(),
             methods: Vec::new(),
             index: HashMap::new(),
@@ -154,9 +157,9 @@ impl Dispatch {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether no handler runs.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.running.is_empty()
+    /// Handlers that run.
+    pub(crate) fn len(&self) -> usize {
+        self.running.len()
     }
 
     fn find(&self, header: RequestHeader) -> Result<u32, (Reason, Status)> {
@@ -169,7 +172,7 @@ impl Dispatch {
         }
         match self.index.get(&header.method) {
             Some((table, owner)) if owner.hash == header.service => {
-                if self.running.len() >= MOST {
+                if self.running.len() >= self.most {
                     let text = "too many calls are running on this poller of the server".to_owned();
                     return not_run(Reason::NOT_RUN, Code::ResourceExhausted, text);
                 }

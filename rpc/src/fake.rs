@@ -1,0 +1,180 @@
+//! A carrier without a network: it keeps what it is given. For fuzzing and unit tests.
+
+use crate::Status;
+use crate::client::{Outcome, Submission};
+use crate::inbox::{Inbox, Work};
+use crate::name::{MethodName, ServiceName};
+use crate::server::{Reply, Service};
+use crate::upper::RpcPoller;
+use bytes::Bytes;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_rings::cell::{self, Getter};
+use trunkline_transport::{
+    Carrier, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome, Token, Upper as _,
+};
+
+/// Largest message of the fake carrier.
+pub(crate) const LIMIT: usize = 1 << 20;
+
+/// A message that was handed to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) peer: PeerKey,
+    pub(crate) poller: Option<PollerIndex>,
+    pub(crate) bytes: Bytes,
+    pub(crate) token: Token,
+}
+
+/// The carrier.
+#[derive(Debug)]
+pub(crate) struct FakeCarrier {
+    pub(crate) now: Instant,
+    pub(crate) given: Vec<Given>,
+    pub(crate) cancelled: Vec<Token>,
+    /// What it refuses the next messages with.
+    pub(crate) refusal: Option<SendError>,
+}
+
+impl FakeCarrier {
+    pub(crate) fn new() -> Self {
+        Self { now: Instant::now(), given: Vec::new(), cancelled: Vec::new(), refusal: None }
+    }
+
+    /// The key that it gives the peer at an address.
+    pub(crate) fn key(address: SocketAddr) -> PeerKey {
+        PeerKey(u64::from(address.port()))
+    }
+
+    /// Time goes by.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now += time;
+    }
+}
+
+impl Carrier for FakeCarrier {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn poller(&self) -> PollerIndex {
+        PollerIndex(0)
+    }
+
+    fn pollers(&self) -> u16 {
+        1
+    }
+
+    fn peer(&mut self, address: SocketAddr) -> PeerKey {
+        Self::key(address)
+    }
+
+    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError> {
+        let bytes = message.head.len() + message.body.len();
+        if let Some(error) = self.refusal {
+            return Err(error);
+        }
+        if bytes > LIMIT {
+            return Err(SendError::TooLarge { bytes, limit: LIMIT });
+        }
+        self.given.push(Given {
+            peer: message.peer,
+            poller: message.poller,
+            bytes: [message.head, &message.body].concat().into(),
+            token: message.token,
+        });
+        Ok(())
+    }
+
+    fn cancel(&mut self, token: Token) {
+        self.cancelled.push(token);
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        LIMIT
+    }
+}
+
+/// A service whose handlers do one thing each.
+static SERVICE: ServiceName = ServiceName { name: "fake", version: 2, hash: 0x5e41 };
+/// Methods of the fake service, and one that it has not.
+pub(crate) static METHODS: [MethodName; 5] = [
+    MethodName { service: &SERVICE, name: "echo", hash: 1 },
+    MethodName { service: &SERVICE, name: "hang", hash: 2 },
+    MethodName { service: &SERVICE, name: "decode", hash: 3 },
+    MethodName { service: &SERVICE, name: "fail", hash: 4 },
+    MethodName { service: &SERVICE, name: "missing", hash: 5 },
+];
+pub(crate) const ECHO: &MethodName = &METHODS[0];
+pub(crate) const HANG: &MethodName = &METHODS[1];
+
+fn service() -> Service {
+    Service::new(&SERVICE, |_, methods| {
+        let [echo, hang, decode, fail, _] = &METHODS;
+        methods.add(echo, |request| async move { Ok(Reply::bytes(request.into_body())) });
+        methods.add(hang, |_| std::future::pending());
+        methods.add(decode, |request| async move {
+            let value: (u64, Vec<Option<String>>) = request.arguments()?;
+            Reply::value(&value)
+        });
+        methods.add(fail, |request| async move {
+            Err(Status::aborted("it fails").with_details(request.into_body()))
+        });
+    })
+}
+
+/// The RPC half of a poller on a fake carrier.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) carrier: FakeCarrier,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) poller: RpcPoller,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let inbox = Arc::new(Inbox::new());
+        let poller = RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()]);
+        Self { carrier: FakeCarrier::new(), inbox, poller }
+    }
+
+    /// Submits a call to the server with this port, as another thread does.
+    pub(crate) fn submit(
+        &self,
+        port: u16,
+        method: &'static MethodName,
+        limit: Duration,
+        one_way: bool,
+    ) -> Getter<Outcome> {
+        let (setter, getter) = cell::pair();
+        let submission = Submission {
+            server: SocketAddr::new([127, 0, 0, 1].into(), port),
+            method,
+            one_way,
+            encoded: vec![7],
+            body: Bytes::from_static(b"body"),
+            deadline: self.carrier.now + limit,
+            answer: setter,
+        };
+        let _ = self.inbox.push(Work::Call(submission));
+        getter
+    }
+
+    pub(crate) fn run(&mut self) {
+        self.poller.run(&mut self.carrier);
+    }
+
+    pub(crate) fn message(&mut self, from: Origin, bytes: impl Into<Bytes>) {
+        let bytes: Bytes = bytes.into();
+        self.poller.message(&mut self.carrier, from, bytes.into());
+    }
+
+    pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
+        self.poller.sent(&mut self.carrier, token, outcome);
+    }
+
+    pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
+        self.poller.peer(&mut self.carrier, peer, event);
+    }
+}

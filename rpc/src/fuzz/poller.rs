@@ -1,0 +1,156 @@
+//! The RPC half of a poller among peers that may do anything.
+
+use crate::client::Outcome;
+use crate::fake::{ECHO, HANG, METHODS, Rig};
+use crate::frame::{Header, Reason, RequestHeader};
+use std::time::Duration;
+use trunkline_rings::cell::Getter;
+use trunkline_transport::{
+    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token, Upper as _,
+};
+
+/// Steps of one input.
+const STEPS: usize = 256;
+
+/// Takes its bytes apart.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn bytes(&mut self) -> &'a [u8] {
+        let length = usize::from(self.byte()).min(self.0.len());
+        let (bytes, rest) = self.0.split_at(length);
+        self.0 = rest;
+        bytes
+    }
+
+    fn origin(&mut self) -> Origin {
+        let byte = self.byte();
+        Origin { peer: PeerKey(u64::from(byte & 3)), poller: PollerIndex(u16::from(byte >> 7)) }
+    }
+}
+
+/// A poller, and what has been done to it.
+struct Run<'a> {
+    rig: Rig,
+    input: Input<'a>,
+    waiting: Vec<Getter<Outcome>>,
+    requests: usize,
+}
+
+impl Run<'_> {
+    fn step(&mut self) {
+        match self.input.byte() & 7 {
+            0 => {
+                let (from, bytes) = (self.input.origin(), self.input.bytes());
+                self.requests += 1;
+                self.rig.message(from, bytes.to_vec());
+            }
+            1 => self.request(),
+            2 => self.reply(),
+            3 => self.outcome(),
+            4 => {
+                let Origin { peer, .. } = self.input.origin();
+                let event = match self.input.byte() {
+                    up @ 0..=127 => PeerEvent::Up { epoch: 1, pollers: u16::from(up & 31) },
+                    _ => PeerEvent::Down { cause: PeerDown::Died },
+                };
+                self.rig.peer(peer, event);
+            }
+            5 => {
+                let method = if self.input.byte() & 1 == 0 { ECHO } else { HANG };
+                let (port, limit) = (self.input.byte() & 3, self.input.byte());
+                let limit = Duration::from_millis(u64::from(limit));
+                self.waiting.push(self.rig.submit(u16::from(port), method, limit, port & 2 == 2));
+            }
+            6 => {
+                let at = usize::from(self.input.byte());
+                if at < self.waiting.len() {
+                    drop(self.waiting.swap_remove(at));
+                    self.rig.inbox.ask_for_sweep();
+                }
+            }
+            _ => self.rig.carrier.wait(Duration::from_millis(u64::from(self.input.byte()))),
+        }
+        self.rig.run();
+        let (calls, running) = self.rig.poller.sizes();
+        assert!(calls <= self.waiting.len(), "a call that nobody waits for is kept");
+        assert!(running <= self.requests, "more runs than was asked for");
+        let next = self.rig.poller.next_timer();
+        assert!(next.is_none_or(|next| next > self.rig.carrier.now), "a timer was missed");
+    }
+
+    /// A request with a header that may be right.
+    fn request(&mut self) {
+        let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
+        let method = &METHODS[usize::from(kind) % METHODS.len()];
+        let header = RequestHeader {
+            call: u64::from(call),
+            one_way: kind & 0x80 != 0,
+            service: method.service.hash,
+            method: method.hash,
+            version: method.service.version,
+            time_left_us: u64::from(self.input.byte()) << 10,
+        };
+        let header =
+            if kind & 0x40 == 0 { Header::Request(header) } else { Header::Cancel { call: header.call } };
+        self.requests += 1;
+        self.message(from, header);
+    }
+
+    /// A reply to a call that was made, or to one that never was.
+    fn reply(&mut self) {
+        let (from, call, code) = (self.input.origin(), self.input.byte(), self.input.byte());
+        let call = self.token(call).0;
+        let reason = Reason(self.input.byte() & 7);
+        self.message(from, Header::Reply { call, code, reason });
+    }
+
+    fn message(&mut self, from: Origin, header: Header) {
+        let (encoded, body) = (self.input.bytes(), self.input.bytes());
+        let mut bytes = Vec::new();
+        header.emit(u32::try_from(encoded.len()).unwrap_or_default(), &mut bytes);
+        bytes.extend_from_slice(encoded);
+        bytes.extend_from_slice(body);
+        self.rig.message(from, bytes);
+    }
+
+    fn outcome(&mut self) {
+        let (token, kind) = (self.input.byte(), self.input.byte());
+        let failure = SendFailure { may_have_arrived: kind & 2 == 2, cause: PeerDown::Cancelled };
+        let outcome = if kind & 1 == 0 { SendOutcome::Delivered } else { SendOutcome::Failed(failure) };
+        let token = self.token(token);
+        self.rig.sent(token, outcome);
+    }
+
+    /// The token of a message that was sent, which is the number of its call, or any.
+    fn token(&self, number: u8) -> Token {
+        let given = self.rig.carrier.given.get(usize::from(number));
+        given.map_or(Token(u64::from(number)), |given| given.token)
+    }
+}
+
+/// Lets peers, callers and time do what the bytes say. Nothing may panic, and what the poller keeps
+/// is bounded by what it was asked; at the end every caller has an answer.
+pub fn poller(data: &[u8]) {
+    let mut run = Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), requests: 0 };
+    for _ in 0..STEPS {
+        if run.input.0.is_empty() {
+            break;
+        }
+        run.step();
+    }
+    let Run { mut rig, waiting, requests, .. } = run;
+    rig.poller.shutdown(&mut rig.carrier);
+    let replies = |bytes: &[u8]| matches!(Header::parse(bytes), Ok((Header::Reply { .. }, _)));
+    let replies = rig.carrier.given.iter().filter(|given| replies(&given.bytes)).count();
+    assert!(replies <= requests, "more answers than questions");
+    for mut getter in waiting {
+        assert!(getter.try_take().is_some(), "a caller has no answer");
+    }
+}

@@ -1,0 +1,323 @@
+//! Orders of events that a real transport cannot be made to bring.
+
+use crate::Code;
+use crate::client::Outcome;
+use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
+use crate::frame::{Header, Reason, RequestHeader};
+use crate::name::MethodName;
+use std::time::Duration;
+use trunkline_rings::cell::Getter;
+use trunkline_transport::{
+    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token, Upper as _,
+};
+
+const PORT: u16 = 17;
+const LONG: Duration = Duration::from_secs(10);
+
+fn server() -> Origin {
+    Origin { peer: FakeCarrier::key(([127, 0, 0, 1], PORT).into()), poller: PollerIndex(0) }
+}
+
+fn call(rig: &mut Rig, method: &'static MethodName) -> (Getter<Outcome>, Token) {
+    let getter = rig.submit(PORT, method, LONG, false);
+    rig.run();
+    (getter, rig.carrier.given.last().expect("it was sent").token)
+}
+
+fn frame(header: Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.emit(u32::try_from(encoded.len()).unwrap(), &mut bytes);
+    bytes.extend_from_slice(encoded);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn reply(token: Token) -> Vec<u8> {
+    frame(Header::Reply { call: token.0, code: 0, reason: Reason::HANDLER }, &[], b"answer")
+}
+
+fn request(method: &MethodName, call: u64) -> RequestHeader {
+    RequestHeader {
+        call,
+        one_way: false,
+        service: method.service.hash,
+        method: method.hash,
+        version: method.service.version,
+        time_left_us: 0,
+    }
+}
+
+fn failed(may_have_arrived: bool) -> SendOutcome {
+    SendOutcome::Failed(SendFailure { may_have_arrived, cause: PeerDown::Died })
+}
+
+fn status(getter: &mut Getter<Outcome>) -> crate::Status {
+    getter.try_take().expect("it has ended").expect("with an outcome").expect_err("with a failure")
+}
+
+/// The headers of what was sent since the last time.
+fn sent(rig: &mut Rig) -> Vec<(Given, Header)> {
+    let given = std::mem::take(&mut rig.carrier.given);
+    given.into_iter().map(|given| (given.clone(), Header::parse(&given.bytes).unwrap().0)).collect()
+}
+
+#[test]
+fn a_reply_counts_only_from_the_peer_that_was_asked() {
+    let mut rig = Rig::new();
+    let (mut getter, token) = call(&mut rig, ECHO);
+    rig.message(Origin { peer: PeerKey(99), ..server() }, reply(token));
+    assert!(getter.try_take().is_none());
+    assert_eq!(rig.poller.table.unmatched_replies, 1);
+    // Another poller of the same peer may answer.
+    rig.message(Origin { poller: PollerIndex(5), ..server() }, reply(token));
+    let answer = getter.try_take().unwrap().unwrap().unwrap();
+    assert_eq!(answer.bytes().unwrap(), "answer");
+}
+
+#[test]
+fn late_and_double_replies_find_nothing() {
+    let mut rig = Rig::new();
+    let (mut getter, first) = call(&mut rig, ECHO);
+    rig.message(server(), reply(first));
+    rig.message(server(), reply(first));
+    assert_eq!(rig.poller.table.unmatched_replies, 1);
+    assert!(getter.try_take().unwrap().unwrap().is_ok());
+    // The slot is used again, under another number.
+    let (mut second, token) = call(&mut rig, ECHO);
+    assert_ne!(token, first);
+    assert_eq!(token.0 & 0xffff_ffff, first.0 & 0xffff_ffff, "the slot is the same");
+    rig.message(server(), reply(first));
+    rig.sent(first, failed(false));
+    assert!(second.try_take().is_none(), "what belongs to the first does nothing to the second");
+    rig.message(server(), reply(token));
+    assert!(second.try_take().unwrap().unwrap().is_ok());
+}
+
+#[test]
+fn a_reply_may_come_before_the_outcome_of_its_request() {
+    let mut rig = Rig::new();
+    let (mut getter, token) = call(&mut rig, ECHO);
+    rig.message(server(), reply(token));
+    rig.sent(token, SendOutcome::Delivered);
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Closed });
+    assert!(getter.try_take().unwrap().unwrap().is_ok());
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_failed_request_says_whether_it_may_have_run() {
+    for may_have_arrived in [false, true] {
+        let mut rig = Rig::new();
+        let (mut getter, token) = call(&mut rig, ECHO);
+        rig.sent(token, failed(may_have_arrived));
+        let status = status(&mut getter);
+        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, may_have_arrived), "{status}");
+        assert_eq!(rig.poller.next_timer(), None);
+    }
+    let causes = [
+        (PeerDown::Deadline, Code::DeadlineExceeded),
+        (PeerDown::ResourceExhausted, Code::ResourceExhausted),
+        (PeerDown::Cancelled, Code::Cancelled),
+        (PeerDown::Refused("version"), Code::Unavailable),
+    ];
+    for (cause, code) in causes {
+        let mut rig = Rig::new();
+        let (mut getter, token) = call(&mut rig, ECHO);
+        rig.sent(token, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
+        assert_eq!(status(&mut getter).code(), code);
+    }
+}
+
+#[test]
+fn a_lost_peer_ends_the_calls_that_lie_there() {
+    let mut rig = Rig::new();
+    let (mut delivered, token) = call(&mut rig, ECHO);
+    let (mut waiting, _) = call(&mut rig, ECHO);
+    rig.sent(token, SendOutcome::Delivered);
+    rig.peer(PeerKey(99), PeerEvent::Down { cause: PeerDown::Died });
+    assert!(delivered.try_take().is_none(), "that was another");
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    let status = status(&mut delivered);
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, true));
+    assert!(waiting.try_take().is_none(), "the carrier still has it and tells its outcome");
+    assert_eq!(rig.poller.sizes(), (1, 0));
+}
+
+#[test]
+fn a_one_way_call_ends_with_its_delivery_and_takes_no_reply() {
+    let mut rig = Rig::new();
+    let mut getter = rig.submit(PORT, ECHO, LONG, true);
+    rig.run();
+    let token = rig.carrier.given[0].token;
+    rig.message(server(), reply(token));
+    assert!(getter.try_take().is_none());
+    rig.sent(token, SendOutcome::Delivered);
+    assert!(getter.try_take().unwrap().unwrap().is_ok());
+}
+
+#[test]
+fn giving_up_tells_every_poller_of_the_server() {
+    let mut rig = Rig::new();
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 3 });
+    let (getter, token) = call(&mut rig, HANG);
+    rig.sent(token, SendOutcome::Delivered);
+    sent(&mut rig);
+    drop(getter);
+    rig.inbox.ask_for_sweep();
+    assert!(rig.poller.is_ready());
+    rig.run();
+    assert!(!rig.poller.is_ready());
+    assert_eq!(rig.carrier.cancelled, [token]);
+    let told: Vec<_> = sent(&mut rig).into_iter().map(|(given, header)| (given.poller, header)).collect();
+    let cancel = Header::Cancel { call: token.0 };
+    assert_eq!(told, (0..3).map(|poller| (Some(PollerIndex(poller)), cancel)).collect::<Vec<_>>());
+    // An outcome of a cancelled message comes still.
+    rig.sent(token, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause: PeerDown::Cancelled }));
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_deadline_ends_a_call_once_and_frees_its_timer() {
+    let mut rig = Rig::new();
+    let mut getter = rig.submit(PORT, HANG, Duration::from_millis(5), false);
+    rig.run();
+    assert_eq!(rig.poller.next_timer(), Some(rig.carrier.now + Duration::from_millis(5)));
+    rig.carrier.wait(Duration::from_millis(5));
+    rig.run();
+    assert_eq!(status(&mut getter).code(), Code::DeadlineExceeded);
+    assert_eq!(rig.poller.next_timer(), None);
+}
+
+#[test]
+fn what_the_carrier_refuses_has_not_run() {
+    let refusals = [
+        (SendError::QueueFull, Code::ResourceExhausted),
+        (SendError::NoPeer, Code::Unavailable),
+        (SendError::TooLarge { bytes: 5, limit: 4 }, Code::ResourceExhausted),
+    ];
+    for (refusal, code) in refusals {
+        let mut rig = Rig::new();
+        rig.carrier.refusal = Some(refusal);
+        let mut getter = rig.submit(PORT, ECHO, LONG, false);
+        rig.run();
+        let status = status(&mut getter);
+        assert_eq!((status.code(), status.may_have_run()), (code, false), "{status}");
+        assert_eq!((rig.poller.sizes(), rig.poller.next_timer()), ((0, 0), None));
+    }
+}
+
+#[test]
+fn both_tables_are_bounded() {
+    let mut rig = Rig::new();
+    rig.poller.table.most = 2;
+    let mut getters: Vec<_> = (0..3).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
+    rig.run();
+    assert!(getters[..2].iter_mut().all(|getter| getter.try_take().is_none()));
+    let refused = status(&mut getters[2]);
+    assert_eq!((refused.code(), refused.may_have_run()), (Code::ResourceExhausted, false));
+
+    rig.poller.dispatch.most = 2;
+    sent(&mut rig);
+    for number in 0..3 {
+        rig.message(server(), frame(Header::Request(request(HANG, number)), &[], &[]));
+    }
+    assert_eq!(rig.poller.sizes(), (2, 2));
+    let answers: Vec<_> = sent(&mut rig).into_iter().map(|(_, header)| header).collect();
+    let code = Code::ResourceExhausted.number();
+    assert_eq!(answers, [Header::Reply { call: 2, code, reason: Reason::NOT_RUN }]);
+    // The first ends; there is room again.
+    rig.message(server(), frame(Header::Cancel { call: 0 }, &[], &[]));
+    rig.message(server(), frame(Header::Request(request(HANG, 3)), &[], &[]));
+    assert_eq!(rig.poller.sizes(), (2, 2));
+    assert!(sent(&mut rig).is_empty());
+}
+
+#[test]
+fn the_queue_into_a_poller_is_bounded() {
+    let rig = Rig::new();
+    let mut getters: Vec<_> = (0..5000).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
+    // What was refused was dropped, and says so to the one who waits.
+    let refused = getters.iter_mut().filter_map(Getter::try_take).filter(Result::is_err).count();
+    assert_eq!(refused, 5000 - 4096);
+}
+
+#[test]
+fn a_request_is_answered_to_the_one_who_asked() {
+    let mut rig = Rig::new();
+    let from = Origin { peer: PeerKey(4), poller: PollerIndex(6) };
+    rig.message(from, frame(Header::Request(request(ECHO, 8)), &[], b"body"));
+    let [(given, header)] = sent(&mut rig).try_into().unwrap();
+    assert_eq!((given.peer, given.poller), (from.peer, Some(from.poller)));
+    assert_eq!(header, Header::Reply { call: 8, code: 0, reason: Reason::HANDLER });
+    assert!(given.bytes.ends_with(b"body"));
+}
+
+#[test]
+fn only_the_caller_itself_can_cancel() {
+    let mut rig = Rig::new();
+    rig.message(server(), frame(Header::Request(request(HANG, 8)), &[], &[]));
+    let cancel = frame(Header::Cancel { call: 8 }, &[], &[]);
+    rig.message(Origin { peer: PeerKey(99), ..server() }, cancel.clone());
+    rig.message(Origin { poller: PollerIndex(7), ..server() }, cancel.clone());
+    assert_eq!(rig.poller.sizes(), (0, 1));
+    rig.message(server(), cancel);
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn a_number_that_is_used_twice_confuses_its_user_only() {
+    let mut rig = Rig::new();
+    let header = request(HANG, 8);
+    for _ in 0..3 {
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+    }
+    rig.message(server(), frame(Header::Cancel { call: 8 }, &[], &[]));
+    assert_eq!(rig.poller.sizes(), (0, 2));
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(rig.poller.sizes(), (0, 0), "with the peer everything of it ends");
+}
+
+#[test]
+fn a_lost_peer_ends_its_requests_but_not_what_it_only_told() {
+    let mut rig = Rig::new();
+    rig.message(server(), frame(Header::Request(request(HANG, 1)), &[], &[]));
+    rig.message(
+        server(),
+        frame(Header::Request(RequestHeader { one_way: true, ..request(HANG, 2) }), &[], &[]),
+    );
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(rig.poller.sizes(), (0, 1));
+    assert!(sent(&mut rig).is_empty());
+}
+
+#[test]
+fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
+    let mut rig = Rig::new();
+    rig.message(server(), &b"nonsense"[..]);
+    rig.message(server(), &b""[..]);
+    assert!(sent(&mut rig).is_empty());
+    // The answer is longer than the request by nothing, but the error's details are too long.
+    let header = Header::Request(request(&METHODS[3], 1));
+    rig.message(server(), frame(header, &[], &vec![0; LIMIT]));
+    let [(given, header)] = sent(&mut rig).try_into().unwrap();
+    let code = Code::ResourceExhausted.number();
+    assert_eq!(header, Header::Reply { call: 1, code, reason: Reason::HANDLER });
+    assert!(String::from_utf8_lossy(&given.bytes).contains(&LIMIT.to_string()));
+    // Of a one-way call nobody hears, whatever becomes of it.
+    for method in &METHODS {
+        let header = RequestHeader { one_way: true, ..request(method, 1) };
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+    }
+    assert!(sent(&mut rig).is_empty());
+}
+
+#[test]
+fn a_poller_that_ends_without_a_shutdown_ends_its_calls() {
+    let mut rig = Rig::new();
+    let (mut getter, _) = call(&mut rig, HANG);
+    let mut queued = rig.submit(PORT, HANG, LONG, false);
+    drop(rig.poller);
+    let status = status(&mut getter);
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, true), "it was sent");
+    assert!(queued.try_take().unwrap().is_err(), "the stub says that the node has shut down");
+}
