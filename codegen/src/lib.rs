@@ -31,8 +31,9 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// The stubs of every trait marked `#[trunkline::service]` in a source text, formatted; everything
-/// else in the text is passed through.
+/// The stubs of every trait marked `#[trunkline::service]` at the top level of a source text,
+/// formatted; all other items are passed through. Attributes of the file itself (`#![...]`, `//!`)
+/// are left out, since a text with them cannot be included into another.
 ///
 /// # Errors
 /// The text does not parse, or a marked trait is not a service.

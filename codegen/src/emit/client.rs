@@ -22,13 +22,13 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
             format_ident!("{ident}Client"),
             quote!(::trunkline::Channel),
             quote!(::trunkline::Node),
-            format!("Calls [`{ident}`] from any thread and any executor. Clones are cheap."),
+            format!(" Calls [`{ident}`] from any thread and any executor. Clones are cheap."),
         ),
         Kind::Local => (
             format_ident!("{ident}Local"),
             quote!(::trunkline::LocalChannel),
             quote!(::trunkline::PollerContext),
-            format!("Calls [`{ident}`] from tasks that run on a poller, without atomics."),
+            format!(" Calls [`{ident}`] from tasks that run on a poller, without atomics."),
         ),
     };
     let functions = methods.iter().map(|method| function(service, method));

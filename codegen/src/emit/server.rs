@@ -11,7 +11,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let server = format_ident!("{ident}Server");
     let names = names_module(service);
     let entries = methods.iter().map(|method| entry(service, method));
-    let summary = format!("Serves [`{ident}`]: give it to `NodeBuilder::serve`.");
+    let summary = format!(" Serves [`{ident}`]: give it to `NodeBuilder::serve`.");
     quote! {
         #[doc = #summary]
         #[derive(Debug)]

@@ -202,3 +202,20 @@ fn a_node_without_an_address_of_its_own_calls() {
     let client = RelayClient::connect(&caller, server.local_address()).unwrap();
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
+
+/// Two ways to implement it, where a type is `Send`: then nobody can say which is meant.
+trait StaysHere<A> {
+    fn check() {}
+}
+
+impl<T: ?Sized> StaysHere<()> for T {}
+impl<T: ?Sized + Send> StaysHere<u8> for T {}
+
+#[test]
+fn what_belongs_to_a_poller_stays_there() {
+    // These lines do not compile when one of the types becomes `Send`.
+    <PollerContext as StaysHere<_>>::check();
+    <RelayLocal as StaysHere<_>>::check();
+    fn shared<T: Clone + Send + Sync>() {}
+    shared::<RelayClient>();
+}

@@ -1,0 +1,89 @@
+//! The emitted stubs as text: `golden/kv.rs` shows what stands behind `#[trunkline::service]`.
+//!
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes what the emitter emits
+//! now; look at the difference before it is committed.
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use trunkline_codegen::generate;
+
+    fn golden(name: &str) -> PathBuf {
+        [env!("CARGO_MANIFEST_DIR"), "tests/golden", name].iter().collect()
+    }
+
+    #[test]
+    fn the_stubs_are_those_of_the_golden_file() {
+        let stubs = generate(&fs::read_to_string(golden("kv.in.rs")).unwrap()).unwrap();
+        if std::env::var_os("TRUNKLINE_BLESS").is_some() {
+            fs::write(golden("kv.rs"), &stubs).unwrap();
+        }
+        let expected = fs::read_to_string(golden("kv.rs")).unwrap();
+        if let Some((line, (now, then))) = stubs
+            .lines()
+            .chain(std::iter::repeat(""))
+            .zip(expected.lines().chain(std::iter::repeat("")))
+            .take(stubs.lines().count().max(expected.lines().count()))
+            .enumerate()
+            .find(|(_, (now, then))| now != then)
+        {
+            panic!(
+                "line {} of golden/kv.rs is {then:?}, emitted is {now:?}; after a look, TRUNKLINE_BLESS=1",
+                line + 1
+            );
+        }
+        assert!(stubs == expected, "other line ends");
+    }
+
+    #[test]
+    fn every_front_end_gives_the_same_code() {
+        let source = fs::read_to_string(golden("kv.in.rs")).unwrap();
+        let syn::Item::Trait(mut item) = syn::parse_file(&source).unwrap().items.remove(1) else {
+            panic!("the second item is the trait");
+        };
+        let attribute = item.attrs.pop().expect("the attribute stands last");
+        let options = attribute.meta.require_list().unwrap().tokens.clone();
+        let expanded = trunkline_codegen::expand(options, quote::quote!(#item));
+        let text = prettyplease::unparse(&syn::parse2(expanded).unwrap());
+        assert!(generate(&source).unwrap().contains(&text), "the macro's code is part of the file's");
+    }
+
+    #[test]
+    fn what_is_not_marked_is_passed_through() {
+        let source = "trait Plain {\n    fn method(&self);\n}\n#[service]\ntrait Foreign {}\n";
+        assert_eq!(generate(source).unwrap(), source);
+    }
+
+    #[test]
+    fn a_module_of_another_name_may_hold_the_macro() {
+        let stubs = generate("#[trunkline::service]\ntrait Bare {}").unwrap();
+        assert!(stubs.contains("struct BareServer"), "{stubs}");
+        assert!(stubs.contains("name: \"Bare\""), "{stubs}");
+        let stubs = generate("#[trunkline::service(version = 9)]\ntrait r#type { }").unwrap();
+        assert!(stubs.contains("version: 9u32") && stubs.contains("name: \"type\""), "{stubs}");
+    }
+
+    #[test]
+    fn errors_come_all_at_once() {
+        let source = "#[trunkline::service]\ntrait Bad { fn one(&self); async fn two(self); type T; }";
+        let errors: Vec<_> =
+            generate(source).unwrap_err().into_iter().map(|error| error.to_string()).collect();
+        assert_eq!(
+            errors,
+            [
+                "a method of a service is an `async fn`",
+                "a method of a service takes `&self` first",
+                "a service has methods only"
+            ]
+        );
+        assert!(generate("this is no Rust").is_err());
+        assert!(generate("#[trunkline::service(colour = 1)] trait Odd {}").is_err());
+    }
+
+    #[test]
+    fn hashes_are_stable() {
+        // Part of the protocol: a change here breaks every deployed peer.
+        assert_eq!(trunkline_codegen::method_hash("golden.Kv", "get"), 0x2ad5_80a9_e5e3_f733);
+    }
+}
