@@ -4,7 +4,7 @@ use crate::Status;
 use crate::client::{Outcome, Submission};
 use crate::inbox::{Inbox, Work};
 use crate::name::{MethodName, ServiceName};
-use crate::server::{Reply, Service};
+use crate::server::Service;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
 use std::net::SocketAddr;
@@ -112,11 +112,14 @@ pub(crate) const HANG: &MethodName = &METHODS[1];
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
         let [echo, hang, decode, fail, _] = &METHODS;
-        methods.add(echo, |request| async move { Ok(Reply::bytes(request.into_body())) });
+        methods.add(echo, |request| async move {
+            let replier = request.replier();
+            replier.bytes(request.into_body())
+        });
         methods.add(hang, |_| std::future::pending());
         methods.add(decode, |request| async move {
             let value: (u64, Vec<Option<String>>) = request.arguments()?;
-            Reply::value(&value)
+            request.replier().value(&value)
         });
         methods.add(fail, |request| async move {
             Err(Status::aborted("it fails").with_details(request.into_body()))

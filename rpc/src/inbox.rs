@@ -5,12 +5,12 @@ use crate::executor::Spawn;
 use crossbeam_queue::ArrayQueue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use trunkline_rings::cell::Setter;
+use trunkline_rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
 /// Calls that may wait for a poller to take them.
 const DEPTH: usize = 4096;
-/// Buffers kept for the arguments of later calls.
+/// Buffers kept for the arguments of later calls, and cells for their outcomes.
 const SPARE: usize = 256;
 /// A buffer that has grown larger than this is not kept.
 const SPARE_BYTES: usize = 16 << 10;
@@ -34,6 +34,7 @@ pub(crate) struct Inbox {
     sweep: AtomicBool,
     closed: AtomicBool,
     spare: ArrayQueue<Vec<u8>>,
+    cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
 }
 
@@ -44,6 +45,7 @@ impl Inbox {
             sweep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             spare: ArrayQueue::new(SPARE),
+            cells: ArrayQueue::new(SPARE),
             handle: OnceLock::new(),
         }
     }
@@ -111,6 +113,23 @@ impl Inbox {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
             let _ = self.spare.push(buffer);
+        }
+    }
+
+    /// An empty cell for an outcome.
+    pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
+        let Some(resting) = self.cells.pop() else { return cell::pair() };
+        resting.pair().unwrap_or_else(|resting| {
+            // The poller is just leaving it; it will be free when its turn comes again.
+            let _ = self.cells.push(resting);
+            cell::pair()
+        })
+    }
+
+    /// Keeps a cell whose outcome was taken for later.
+    pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
+        if let Some(resting) = getter.rest() {
+            let _ = self.cells.push(resting);
         }
     }
 

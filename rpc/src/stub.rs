@@ -2,4 +2,4 @@
 
 pub use crate::client::{Call, LocalCall, Response};
 pub use crate::name::{MethodName, ServiceName};
-pub use crate::server::{Methods, Reply, Request, Service};
+pub use crate::server::{Methods, Replier, Reply, Request, Service};

@@ -46,7 +46,9 @@ impl RpcPoller {
             let Some(work) = self.inbox.pop() else { break };
             any = true;
             match work {
-                Work::Call(submission) => self.table.start(carrier, submission, &self.inbox),
+                Work::Call(submission) => {
+                    self.table.start(carrier, submission, |buffer| self.inbox.rest(buffer));
+                }
                 Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
             }
         }
@@ -54,7 +56,7 @@ impl RpcPoller {
         for _ in 0..TURN {
             let Some(submission) = local.pop() else { break };
             any = true;
-            self.table.start(carrier, submission, &self.inbox);
+            self.table.start(carrier, submission, |buffer| local.spare().rest(buffer));
         }
         // Both are asked, so that neither stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();

@@ -74,12 +74,12 @@ async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u
 }
 
 #[test]
-fn a_small_call_takes_little_from_the_heap() {
+fn a_small_call_takes_nothing_from_the_heap() {
     let server = node().serve(AddServer::new(|| Adder)).start().unwrap();
     let caller = node().start().unwrap();
     let address = server.local_address();
     let count = block_on(caller.run_on(PollerIndex(0), move |context| local(context, address)));
-    check("AddLocal", count.unwrap().unwrap(), LOCAL);
+    check("AddLocal", count.unwrap().unwrap());
 
     let client = AddClient::connect(&caller, address).unwrap();
     let shared = |from: u64| {
@@ -90,16 +90,12 @@ fn a_small_call_takes_little_from_the_heap() {
     shared(0);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     shared(CALLS);
-    check("AddClient", ALLOCATIONS.load(Ordering::Relaxed) - before, SHARED);
+    check("AddClient", ALLOCATIONS.load(Ordering::Relaxed) - before);
 }
 
-/// Most allocations of one call, on both nodes together.
-const LOCAL: u64 = 4;
-/// As above, from another thread.
-const SHARED: u64 = 3;
-
-fn check(client: &str, allocations: u64, most: u64) {
+fn check(client: &str, allocations: u64) {
     eprintln!("{client}: {allocations} allocations in {CALLS} calls");
-    // A late retransmission or a keepalive may stretch a queue once.
-    assert!(allocations <= most * CALLS + CALLS / 20, "{client}: {allocations} in {CALLS} calls");
+    // The queue of woken tasks takes a block for each 31 wakes, and a late retransmission or a
+    // keepalive may stretch a queue once.
+    assert!(allocations <= CALLS / 20, "{client}: {allocations} in {CALLS} calls");
 }

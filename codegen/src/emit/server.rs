@@ -65,11 +65,9 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     let all = method.arguments.iter().map(|argument| &argument.ident);
     let question = method.output.fallible.then(|| quote!(?));
     let reply = match method.output.payload {
-        Payload::Coded => quote!(::trunkline::stub::Reply::value(&answer)),
-        Payload::Bytes => quote!(::core::result::Result::Ok(::trunkline::stub::Reply::bytes(answer))),
-        Payload::OptionalBytes => {
-            quote!(::core::result::Result::Ok(::trunkline::stub::Reply::optional_bytes(answer)))
-        }
+        Payload::Coded => quote!(value(&answer)),
+        Payload::Bytes => quote!(bytes(answer)),
+        Payload::OptionalBytes => quote!(optional_bytes(answer)),
     };
     quote! {
         methods.add(&#names::#constant, {
@@ -78,9 +76,10 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
                 let __handler = ::std::rc::Rc::clone(&handler);
                 async move {
                     let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments()?;
+                    let __replier = __request.replier();
                     #raw
                     let answer = #trait_ident::#ident(&*__handler, #(#all),*).await #question;
-                    #reply
+                    __replier.#reply
                 }
             }
         });

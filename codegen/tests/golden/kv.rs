@@ -80,10 +80,9 @@ impl KvServer {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
                                         let (key,): (String,) = __request.arguments()?;
+                                        let __replier = __request.replier();
                                         let answer = Kv::get(&*__handler, key).await?;
-                                        ::core::result::Result::Ok(
-                                            ::trunkline::stub::Reply::optional_bytes(answer),
-                                        )
+                                        __replier.optional_bytes(answer)
                                     }
                                 }
                             },
@@ -97,9 +96,10 @@ impl KvServer {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
                                         let (key,): (String,) = __request.arguments()?;
+                                        let __replier = __request.replier();
                                         let value = __request.into_body();
                                         let answer = Kv::put(&*__handler, key, value).await?;
-                                        ::trunkline::stub::Reply::value(&answer)
+                                        __replier.value(&answer)
                                     }
                                 }
                             },
@@ -113,8 +113,9 @@ impl KvServer {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
                                         let (): () = __request.arguments()?;
+                                        let __replier = __request.replier();
                                         let answer = Kv::count(&*__handler).await;
-                                        ::trunkline::stub::Reply::value(&answer)
+                                        __replier.value(&answer)
                                     }
                                 }
                             },
@@ -128,8 +129,9 @@ impl KvServer {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
                                         let (r#type, key): (u8, String) = __request.arguments()?;
+                                        let __replier = __request.replier();
                                         let answer = Kv::forget(&*__handler, r#type, key).await;
-                                        ::trunkline::stub::Reply::value(&answer)
+                                        __replier.value(&answer)
                                     }
                                 }
                             },

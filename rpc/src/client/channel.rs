@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use trunkline_rings::cell::{self, Getter};
+use trunkline_rings::cell::Getter;
 
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Channel {
         let inbox = &self.inboxes[turn % self.inboxes.len()];
         let mut encoded = inbox.buffer();
         codec::encode(arguments, &mut encoded)?;
-        let (setter, getter) = cell::pair();
+        let (setter, getter) = inbox.cell();
         let submission = Submission {
             server: self.server,
             method,
@@ -164,7 +164,9 @@ impl Waiting<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         let Some(getter) = &mut self.getter else { return Poll::Ready(Err(polled_after_end())) };
         let outcome = std::task::ready!(Pin::new(getter).poll(context));
-        self.getter = None;
+        if let Some(getter) = self.getter.take() {
+            self.inbox.rest_cell(getter);
+        }
         let ended = |_| Err(Status::not_run(Code::Unavailable, "this node has shut down"));
         Poll::Ready(outcome.unwrap_or_else(ended))
     }

@@ -3,7 +3,7 @@
 use super::answer::LocalCell;
 use super::channel::{deadline, polled_after_end};
 use super::{Outcome, Submission, resolve};
-use crate::executor::PollerContext;
+use crate::executor::{PollerContext, Spare};
 use crate::name::MethodName;
 use crate::{Status, codec};
 use bytes::Bytes;
@@ -18,12 +18,16 @@ use std::time::Duration;
 
 /// Most calls that wait for the poller's turn.
 const DEPTH: usize = 65_536;
+/// Completion cells kept for later calls.
+const SPARE_CELLS: usize = 256;
 
 /// Calls that tasks of a poller have made since its last turn.
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueue {
     calls: RefCell<VecDeque<Submission<Rc<LocalCell>>>>,
     sweep: Cell<bool>,
+    spare: Spare,
+    cells: RefCell<Vec<Rc<LocalCell>>>,
 }
 
 impl LocalQueue {
@@ -37,6 +41,23 @@ impl LocalQueue {
 
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
+    }
+
+    /// Buffers of the poller.
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
+    }
+
+    fn cell(&self) -> Rc<LocalCell> {
+        self.cells.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a cell whose outcome was taken for later, if nobody else holds it.
+    fn rest_cell(&self, cell: Rc<LocalCell>) {
+        let mut cells = self.cells.borrow_mut();
+        if Rc::strong_count(&cell) == 1 && cells.len() < SPARE_CELLS {
+            cells.push(cell);
+        }
     }
 
     fn push(&self, submission: Submission<Rc<LocalCell>>) -> Result<(), Status> {
@@ -112,9 +133,9 @@ impl LocalChannel {
         body: Bytes,
         one_way: bool,
     ) -> Result<Waiting<'_>, Status> {
-        let mut encoded = Vec::new();
+        let mut encoded = self.queue.spare.take();
         codec::encode(arguments, &mut encoded)?;
-        let cell = Rc::new(LocalCell::default());
+        let cell = self.queue.cell();
         let submission = Submission {
             server: self.server,
             method,
@@ -166,7 +187,9 @@ impl Waiting<'_> {
     fn poll(&mut self, context: &Context<'_>) -> Poll<Outcome> {
         let Some(cell) = &self.cell else { return Poll::Ready(Err(polled_after_end())) };
         let outcome = std::task::ready!(cell.poll(context));
-        self.cell = None;
+        if let Some(cell) = self.cell.take() {
+            self.queue.rest_cell(cell);
+        }
         Poll::Ready(outcome)
     }
 }

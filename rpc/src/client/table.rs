@@ -5,7 +5,6 @@
 
 use super::{Answer, Outcome, Response, Submission};
 use crate::frame::{Header, Reason, RequestHeader};
-use crate::inbox::Inbox;
 use crate::name::MethodName;
 use crate::{Code, Status};
 use bytes::Bytes;
@@ -72,12 +71,12 @@ impl Table {
         self.flights.len()
     }
 
-    /// Sends a call's request.
+    /// Sends a call's request; `rest` gets the buffer of its arguments back.
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
         submission: Submission<impl Into<Answer>>,
-        inbox: &Inbox,
+        rest: impl FnOnce(Vec<u8>),
     ) {
         let now = carrier.now();
         let refusal = if self.closed {
@@ -120,7 +119,7 @@ impl Table {
             Ok(spare) => {
                 self.deadlines.insert((deadline, call));
                 if let Some(buffer) = spare {
-                    inbox.rest(buffer);
+                    rest(buffer);
                 }
             }
             Err(error) => self.finish(call, Err(refused(server, error))),

@@ -2,9 +2,11 @@
 
 mod context;
 mod ready;
+mod spare;
 mod tasks;
 
 pub use context::PollerContext;
 pub(crate) use context::Spawn;
 pub(crate) use ready::{Ready, TaskId, TaskWaker};
+pub(crate) use spare::Spare;
 pub(crate) use tasks::Tasks;

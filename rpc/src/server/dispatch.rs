@@ -2,13 +2,14 @@
 
 use super::method::{Answered, Method};
 use super::{Request, Service};
-use crate::client::{Frame, NOBODY};
+use crate::client::{Frame, LocalQueue, NOBODY};
 use crate::executor::{PollerContext, Ready, TaskId};
 use crate::frame::{Header, Reason, RequestHeader};
 use crate::name::ServiceName;
 use crate::{Code, Status};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_transport::{Carrier, Message, Origin, PeerKey, SendError};
@@ -41,6 +42,7 @@ pub(crate) struct Dispatch {
     by_key: HashMap<Key, TaskId>,
     deadlines: BTreeSet<(Instant, TaskId)>,
     scratch: Vec<u8>,
+    poller: Rc<LocalQueue>,
 }
 
 impl Dispatch {
@@ -54,6 +56,7 @@ impl Dispatch {
             by_key: HashMap::new(),
             deadlines: BTreeSet::new(),
             scratch: Vec::new(),
+            poller: context.calls(),
         };
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
@@ -93,7 +96,7 @@ impl Dispatch {
         let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
             return;
         };
-        match method.start(table, Request::new(message, encoded), ready) {
+        match method.start(table, Request::new(message, encoded, Rc::clone(&self.poller)), ready) {
             Ok(slot) => {
                 let task = TaskId { table, slot };
                 self.running.insert(task, Running { key, one_way: header.one_way, deadline });
@@ -209,7 +212,9 @@ impl Dispatch {
         let (code, encoded, body) = match answered {
             Ok(reply) => (0, reply.encoded, reply.body),
             Err(status) => {
-                (status.code().number(), status.message().as_bytes().to_vec(), status.details().clone())
+                let mut text = self.poller.spare().take();
+                text.extend_from_slice(status.message().as_bytes());
+                (status.code().number(), text, status.details().clone())
             }
         };
         let frame = Frame {
@@ -221,7 +226,10 @@ impl Dispatch {
             token: NOBODY,
             deadline: None,
         };
-        frame.send(carrier, &mut self.scratch).map(|_| ())
+        if let Some(buffer) = frame.send(carrier, &mut self.scratch)? {
+            self.poller.spare().rest(buffer);
+        }
+        Ok(())
     }
 
     fn drop_task(&mut self, task: TaskId) {

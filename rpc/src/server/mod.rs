@@ -6,5 +6,5 @@ mod request;
 mod service;
 
 pub(crate) use dispatch::Dispatch;
-pub use request::{Reply, Request};
+pub use request::{Replier, Reply, Request};
 pub use service::{Methods, Service};

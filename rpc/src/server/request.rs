@@ -1,10 +1,12 @@
 //! What a method is given, and what it answers.
 
+use crate::client::LocalQueue;
 use crate::{Code, Status, codec};
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ops::Range;
+use std::rc::Rc;
 use trunkline_transport::Message;
 
 /// A request on its way into a handler.
@@ -12,11 +14,18 @@ use trunkline_transport::Message;
 pub struct Request {
     message: Message,
     encoded: Range<usize>,
+    poller: Rc<LocalQueue>,
 }
 
 impl Request {
-    pub(crate) fn new(message: Message, encoded: Range<usize>) -> Self {
-        Self { message, encoded }
+    pub(crate) fn new(message: Message, encoded: Range<usize>, poller: Rc<LocalQueue>) -> Self {
+        Self { message, encoded, poller }
+    }
+
+    /// Makes answers in buffers that the poller uses again.
+    #[must_use]
+    pub fn replier(&self) -> Replier {
+        Replier { poller: Rc::clone(&self.poller) }
     }
 
     /// The encoded arguments.
@@ -36,34 +45,44 @@ impl Request {
     }
 }
 
+/// Makes successful answers in buffers of the poller.
+#[derive(Debug)]
+pub struct Replier {
+    poller: Rc<LocalQueue>,
+}
+
+impl Replier {
+    /// A value, by the codec.
+    ///
+    /// # Errors
+    /// `Internal` when it cannot be encoded.
+    pub fn value<T: Serialize>(&self, value: &T) -> Result<Reply, Status> {
+        let mut encoded = self.poller.spare().take();
+        codec::encode(value, &mut encoded)?;
+        Ok(Reply { encoded, body: Bytes::new() })
+    }
+
+    /// Bytes as they are.
+    ///
+    /// # Errors
+    /// None: as `value`, so that stubs need not tell them apart.
+    pub fn bytes(&self, body: Bytes) -> Result<Reply, Status> {
+        Ok(Reply { encoded: Vec::new(), body })
+    }
+
+    /// Bytes as they are, or none.
+    ///
+    /// # Errors
+    /// None: as `value`, so that stubs need not tell them apart.
+    pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Status> {
+        let reply = self.value(&body.is_some())?;
+        Ok(Reply { body: body.unwrap_or_default(), ..reply })
+    }
+}
+
 /// A successful answer on its way out.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) encoded: Vec<u8>,
     pub(crate) body: Bytes,
-}
-
-impl Reply {
-    /// A value, by the codec.
-    ///
-    /// # Errors
-    /// `Internal` when it cannot be encoded.
-    pub fn value<T: Serialize>(value: &T) -> Result<Self, Status> {
-        let mut encoded = Vec::new();
-        codec::encode(value, &mut encoded)?;
-        Ok(Self { encoded, body: Bytes::new() })
-    }
-
-    /// Bytes as they are.
-    #[must_use]
-    pub fn bytes(body: Bytes) -> Self {
-        Self { encoded: Vec::new(), body }
-    }
-
-    /// Bytes as they are, or none.
-    #[must_use]
-    pub fn optional_bytes(body: Option<Bytes>) -> Self {
-        // The codec's form of a bool.
-        Self { encoded: vec![u8::from(body.is_some())], body: body.unwrap_or_default() }
-    }
 }

@@ -152,10 +152,11 @@ impl<T> Getter<T> {
         (word & DONE != 0).then(|| self.take())
     }
 
-    /// Gives the cell back to be used again; see [`Pool::rest`]. An outcome nobody took is dropped.
-    fn into_shared(mut self) -> Option<Arc<Shared<T>>> {
+    /// The cell, to be used again; see [`Pool::rest`]. An outcome nobody took is dropped.
+    #[must_use]
+    pub fn rest(mut self) -> Option<Resting<T>> {
         self.leave();
-        self.shared.take()
+        self.shared.take().map(Resting)
     }
 
     fn shared(&self) -> &Arc<Shared<T>> {
@@ -224,10 +225,36 @@ impl<T> fmt::Debug for Getter<T> {
     }
 }
 
+/// A cell whose getter is gone, to be used again: for pools that are shared between threads.
+pub struct Resting<T>(Arc<Shared<T>>);
+
+impl<T> Resting<T> {
+    /// The cell as new.
+    ///
+    /// # Errors
+    /// Gives it back while its setter is still there.
+    pub fn pair(mut self) -> Result<(Setter<T>, Getter<T>), Self> {
+        if Arc::get_mut(&mut self.0).is_none() {
+            return Err(self);
+        }
+        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it was its to
+        // take, and the getter has emptied the rest when it left.
+        // SYNC: cell-word
+        self.0.word.store(0, Ordering::Relaxed);
+        Ok(halves(self.0))
+    }
+}
+
+impl<T> fmt::Debug for Resting<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resting").finish_non_exhaustive()
+    }
+}
+
 /// Cells that wait to be used again, so that a call needs no allocation. Belongs to one thread or stands behind the lock of
 /// its owner.
 pub struct Pool<T> {
-    resting: VecDeque<Arc<Shared<T>>>,
+    resting: VecDeque<Resting<T>>,
     limit: usize,
 }
 
@@ -241,23 +268,18 @@ impl<T> Pool<T> {
     /// A cell: one that rests and whose setter has let go of it, else a fresh one.
     #[must_use]
     pub fn pair(&mut self) -> (Setter<T>, Getter<T>) {
-        let Some(mut shared) = self.resting.pop_front() else { return pair() };
-        if Arc::get_mut(&mut shared).is_none() {
+        let Some(resting) = self.resting.pop_front() else { return pair() };
+        resting.pair().unwrap_or_else(|resting| {
             // The setter is still on its way out; it will have left by the time the others have been through.
-            self.resting.push_back(shared);
-            return pair();
-        }
-        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it was its to
-        // take, and the getter has emptied the rest when it left.
-        // SYNC: cell-word
-        shared.word.store(0, Ordering::Relaxed);
-        halves(shared)
+            self.resting.push_back(resting);
+            pair()
+        })
     }
 
     /// Takes the cell of a getter that is no longer needed; its setter may still be there. Above the limit the cell is freed.
     pub fn rest(&mut self, getter: Getter<T>) {
-        if let Some(shared) = getter.into_shared().filter(|_| self.resting.len() < self.limit) {
-            self.resting.push_back(shared);
+        if let Some(resting) = getter.rest().filter(|_| self.resting.len() < self.limit) {
+            self.resting.push_back(resting);
         }
     }
 
