@@ -88,13 +88,13 @@ impl Progress {
         }
     }
 
-    /// After a poller has done the card's work, under its lock. What it took off the link ended
-    /// the link's arming; a thread that sleeps on the descriptors relies on it.
+    /// After a poller has done the card's work, under its lock. What it took off the link may have
+    /// ended the link's arming; a thread that sleeps on the descriptors relies on it.
     pub(super) fn worked(&self, card: &mut Card, now: Instant) {
         if !self.watching.load(Ordering::Relaxed) {
             return;
         }
-        if card.arm() {
+        if !card.stays_armed() && card.arm() {
             self.wake();
         } else {
             self.card_changed(card, now);
@@ -142,15 +142,17 @@ fn run(shared: &Shared, sleeper: &mut Sleeper) {
     while !progress.stopping.load(Ordering::Acquire) {
         progress.watching.store(false, Ordering::Relaxed);
         progress.sleeps_until_ns.store(0, Ordering::Relaxed);
-        match progress.handover.background_check() {
+        let woken = match progress.handover.background_check() {
             Duty::Leave => sleeper.tick(),
-            Duty::TakeOver => {
-                if let Some(timeout) = work(shared, sleeper) {
-                    sleeper.sleep(timeout);
-                }
-            }
+            Duty::TakeOver => match work(shared, sleeper) {
+                Some(timeout) => sleeper.sleep(timeout),
+                // A wake that came meanwhile ends the next sleep.
+                None => false,
+            },
+        };
+        if woken {
+            let _empty = progress.waker.read();
         }
-        let _empty = progress.waker.read();
     }
 }
 
@@ -220,20 +222,23 @@ impl Sleeper {
         self.version = version;
     }
 
-    fn tick(&mut self) {
-        sleep_on(&mut self.quiet, &mut self.events, Some(TICK));
+    /// Sleeps for a tick; answers whether the waker was written.
+    fn tick(&mut self) -> bool {
+        sleep_on(&mut self.quiet, &mut self.events, Some(TICK))
     }
 
-    fn sleep(&mut self, timeout: Option<Duration>) {
-        sleep_on(&mut self.full, &mut self.events, timeout);
+    /// Sleeps until packets come, too; answers whether the waker was written.
+    fn sleep(&mut self, timeout: Option<Duration>) -> bool {
+        sleep_on(&mut self.full, &mut self.events, timeout)
     }
 }
 
-fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) {
+fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> bool {
     if let Err(error) = poll.poll(events, timeout)
         && error.kind() != io::ErrorKind::Interrupted
     {
         tracing::error!(%error, "the card's background thread cannot sleep");
         std::thread::sleep(TICK);
     }
+    events.iter().any(|event| event.token() == WAKER)
 }

@@ -126,6 +126,10 @@ impl Link for CapturedLink {
         self.inner.arm()
     }
 
+    fn stays_armed(&self) -> bool {
+        self.inner.stays_armed()
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.fds()
     }

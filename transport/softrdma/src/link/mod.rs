@@ -78,6 +78,12 @@ pub trait Link: Send + Debug {
     /// sleep. The next `receive` ends it.
     fn arm(&mut self) -> bool;
 
+    /// Whether an edge-triggered watcher is told of every datagram, however the others before it
+    /// were received: then `receive` does not end what [`Link::arm`] began.
+    fn stays_armed(&self) -> bool {
+        false
+    }
+
     /// The descriptors that become readable when datagrams arrive. They change with `open` and
     /// `close` only.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;

@@ -150,6 +150,10 @@ impl Link for UdpLink {
         udp_ffi::any_readable(self.sockets.iter().map(|bound| bound.socket.as_fd()))
     }
 
+    fn stays_armed(&self) -> bool {
+        true
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.sockets.iter().map(|bound| bound.socket.as_fd()).collect()
     }
@@ -206,6 +210,7 @@ fn local_address(address: IpAddr) -> Result<SocketAddr, LinkError> {
 mod tests {
     use super::super::Datagram;
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     /// An address of 127/8 that no other test uses, in this process or another.
@@ -358,6 +363,28 @@ mod tests {
         let dropped = counters.iter().find(|counter| counter.name == "drop_receive_queue_full").unwrap();
         assert!(dropped.value > 0);
         assert_eq!(arrived + dropped.value, 64);
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_each_datagram_without_arming_again() {
+        let (a, b) = (own_address(), own_address());
+        let (mut sender, mut receiver) = (open(a), open(b));
+        assert!(receiver.stays_armed() && !receiver.arm());
+        let mut poll = mio::Poll::new().unwrap();
+        let fd = receiver.sockets[0].socket.as_raw_fd();
+        poll.registry()
+            .register(&mut mio::unix::SourceFd(&fd), mio::Token(0), mio::Interest::READABLE)
+            .unwrap();
+        let mut events = mio::Events::with_capacity(4);
+        let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
+        for round in 0..3 {
+            let mut batch = SendBatch::new();
+            batch.push(Datagram { source, destination, bytes: b"edge" });
+            sender.send(&mut batch, Instant::now());
+            poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            assert!(!events.is_empty(), "round {round}");
+            assert_eq!(collect(&mut receiver, 1).len(), 1);
+        }
     }
 
     #[test]

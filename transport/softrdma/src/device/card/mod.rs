@@ -165,6 +165,11 @@ impl Card {
         self.link.arm()
     }
 
+    /// Whether receiving leaves the link armed.
+    pub(super) fn stays_armed(&self) -> bool {
+        self.link.stays_armed()
+    }
+
     /// The link's descriptors, and a number that changes when they do.
     pub(super) fn descriptors(&self) -> (u64, Vec<RawFd>) {
         (self.descriptors_changed, self.link.fds().iter().map(AsRawFd::as_raw_fd).collect())

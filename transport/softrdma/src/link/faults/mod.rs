@@ -247,6 +247,10 @@ impl Link for FaultyLink {
         self.inner.arm()
     }
 
+    fn stays_armed(&self) -> bool {
+        self.inner.stays_armed()
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.fds()
     }
