@@ -13,6 +13,10 @@ const SHARED_PATIENCE: Duration = Duration::from_micros(50);
 /// One that has its core for itself.
 const ALONE_PATIENCE: Duration = Duration::from_millis(1);
 
+/// One that waits for the bytes of a large message sleeps after this long without work: packets
+/// arrive all the while, and whoever sleeps between them is woken for each.
+const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
+
 /// What to do after an empty round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
@@ -43,12 +47,13 @@ impl Idle {
         self.since = None;
     }
 
-    /// A round at `now` did nothing.
-    pub(super) fn empty_round(&mut self, now: Instant) -> Rest {
+    /// A round at `now` did nothing. `transferring` is asked when it would go to sleep.
+    pub(super) fn empty_round(&mut self, now: Instant, transferring: impl FnOnce() -> bool) -> Rest {
         self.empty = self.empty.saturating_add(1);
         let since = *self.since.get_or_insert(now);
         let patience = if self.alone { ALONE_PATIENCE } else { SHARED_PATIENCE };
-        if now.saturating_duration_since(since) >= patience {
+        let waited = now.saturating_duration_since(since);
+        if waited >= patience && (waited >= TRANSFER_PATIENCE || !transferring()) {
             Rest::Sleep
         } else if !self.alone && self.empty > POLLS_BEFORE_YIELD {
             Rest::Yield
@@ -66,20 +71,34 @@ mod tests {
     fn a_poller_that_shares_its_core_yields_then_sleeps() {
         let start = Instant::now();
         let mut idle = Idle::new(false);
-        let rests = (0..30).map(|_| idle.empty_round(start)).collect::<Vec<_>>();
+        let rests = (0..30).map(|_| idle.empty_round(start, || false)).collect::<Vec<_>>();
         assert_eq!(rests[..20], [Rest::Spin; 20]);
         assert_eq!(rests[20..], [Rest::Yield; 10]);
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Sleep);
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Sleep);
         idle.reset();
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Spin);
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Spin);
     }
 
     #[test]
     fn one_that_is_alone_spins_longer() {
         let start = Instant::now();
         let mut idle = Idle::new(true);
-        assert!((0..1000).all(|_| idle.empty_round(start) == Rest::Spin));
-        assert_eq!(idle.empty_round(start + SHARED_PATIENCE), Rest::Spin);
-        assert_eq!(idle.empty_round(start + ALONE_PATIENCE), Rest::Sleep);
+        assert!((0..1000).all(|_| idle.empty_round(start, || false) == Rest::Spin));
+        assert_eq!(idle.empty_round(start + SHARED_PATIENCE, || false), Rest::Spin);
+        assert_eq!(idle.empty_round(start + ALONE_PATIENCE, || false), Rest::Sleep);
+    }
+
+    #[test]
+    fn nobody_sleeps_in_the_middle_of_a_transfer_nor_waits_for_ever() {
+        let start = Instant::now();
+        for alone in [false, true] {
+            let mut idle = Idle::new(alone);
+            for _ in 0..30 {
+                idle.empty_round(start, || true);
+            }
+            let rest = idle.empty_round(start + ALONE_PATIENCE, || true);
+            assert_eq!(rest, if alone { Rest::Spin } else { Rest::Yield });
+            assert_eq!(idle.empty_round(start + TRANSFER_PATIENCE, || true), Rest::Sleep);
+        }
     }
 }

@@ -129,7 +129,7 @@ impl<U: Upper> Poller<U> {
                 self.idle.reset();
                 continue;
             }
-            match self.idle.empty_round(self.core.res.now) {
+            match self.idle.empty_round(self.core.res.now, || self.core.is_transferring()) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Sleep => self.sleep(),
@@ -198,6 +198,11 @@ impl<U: Upper> Poller<U> {
 }
 
 impl Core {
+    /// Whether bytes of large messages are on their way in or out.
+    fn is_transferring(&self) -> bool {
+        self.trunks.iter().any(|(_, trunk)| trunk.reads_out > 0 || !trunk.sources.is_empty())
+    }
+
     /// Whether something came up that the next round must see to.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty()
