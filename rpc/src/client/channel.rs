@@ -1,5 +1,6 @@
 //! The way from any thread to a server.
 
+use super::call::{Call, Wait};
 use super::{Outcome, resolve};
 use crate::inbox::{Inbox, Work};
 use crate::name::MethodName;
@@ -54,26 +55,23 @@ impl Channel {
     }
 
     /// Makes a call; it begins at once, and ends when the future does.
-    pub fn call<A: Serialize>(&self, method: &'static MethodName, arguments: &A, body: Bytes) -> Call<'_> {
-        self.begin(method, arguments, body, false)
-    }
-
-    /// Makes a one-way call; its future ends when the call lies at the server.
-    pub fn send<A: Serialize>(&self, method: &'static MethodName, arguments: &A, body: Bytes) -> Call<'_> {
-        self.begin(method, arguments, body, true)
-    }
-
-    fn begin<A: Serialize>(
+    pub fn call<A: Serialize>(
         &self,
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
-        one_way: bool,
-    ) -> Call<'_> {
-        Call(match self.submit(method, arguments, body, one_way) {
-            Ok(waiting) => State::Waiting(waiting),
-            Err(status) => State::Ended(Some(status)),
-        })
+    ) -> Call<SharedWait<'_>> {
+        Call::new(self.submit(method, arguments, body, false))
+    }
+
+    /// Makes a one-way call; its future ends when the call lies at the server.
+    pub fn send<A: Serialize>(
+        &self,
+        method: &'static MethodName,
+        arguments: &A,
+        body: Bytes,
+    ) -> Call<SharedWait<'_>> {
+        Call::new(self.submit(method, arguments, body, true))
     }
 
     fn submit<A: Serialize>(
@@ -82,7 +80,7 @@ impl Channel {
         arguments: &A,
         body: Bytes,
         one_way: bool,
-    ) -> Result<Waiting<'_>, Status> {
+    ) -> Result<SharedWait<'_>, Status> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let inbox = &self.inboxes[turn % self.inboxes.len()];
         let mut encoded = inbox.buffer();
@@ -98,7 +96,7 @@ impl Channel {
             answer: setter,
         };
         inbox.push(Work::Call(submission)).map_err(|_| too_many())?;
-        Ok(Waiting { getter: Some(getter), inbox })
+        Ok(SharedWait { getter: Some(getter), inbox })
     }
 }
 
@@ -127,42 +125,17 @@ pub(crate) fn too_many() -> Status {
     Status::not_run(Code::ResourceExhausted, "too many calls are under way on this poller")
 }
 
-/// A call under way. Dropping it cancels the call.
-#[derive(Debug)]
-#[must_use = "a call ends when its future is dropped"]
-pub struct Call<'a>(State<'a>);
-
-#[derive(Debug)]
-enum State<'a> {
-    Waiting(Waiting<'a>),
-    /// It could not begin; `None` once that was told.
-    Ended(Option<Status>),
-}
-
-impl Future for Call<'_> {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let outcome = match &mut self.0 {
-            State::Ended(status) => Err(status.take().unwrap_or_else(polled_after_end)),
-            State::Waiting(waiting) => std::task::ready!(waiting.poll(context)),
-        };
-        self.0 = State::Ended(None);
-        Poll::Ready(outcome)
-    }
-}
-
 /// A call that a poller has, or will have.
 #[derive(Debug)]
-struct Waiting<'a> {
+pub struct SharedWait<'a> {
     /// Gone once the outcome was handed out.
     getter: Option<Getter<Outcome>>,
     inbox: &'a Inbox,
 }
 
-impl Waiting<'_> {
+impl Wait for SharedWait<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(getter) = &mut self.getter else { return Poll::Ready(Err(polled_after_end())) };
+        let Some(getter) = &mut self.getter else { return Poll::Pending };
         let outcome = std::task::ready!(Pin::new(getter).poll(context));
         if let Some(getter) = self.getter.take() {
             self.inbox.rest_cell(getter);
@@ -172,15 +145,11 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         // The getter goes first: a sweep finds the calls whose getter is gone.
         if self.getter.take().is_some() {
             self.inbox.ask_for_sweep();
         }
     }
-}
-
-pub(super) fn polled_after_end() -> Status {
-    Status::internal("a call was polled after its end")
 }

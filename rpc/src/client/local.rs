@@ -1,7 +1,8 @@
 //! The way from a poller's own tasks to a server.
 
 use super::answer::LocalCell;
-use super::channel::{deadline, polled_after_end};
+use super::call::{Call, Wait};
+use super::channel::deadline;
 use super::{Outcome, Submission, resolve};
 use crate::executor::{PollerContext, Spare};
 use crate::name::MethodName;
@@ -11,7 +12,6 @@ use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -99,8 +99,8 @@ impl LocalChannel {
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
-    ) -> LocalCall<'_> {
-        self.begin(method, arguments, body, false)
+    ) -> Call<LocalWait<'_>> {
+        Call::new(self.submit(method, arguments, body, false))
     }
 
     /// Makes a one-way call; its future ends when the call lies at the server.
@@ -109,21 +109,8 @@ impl LocalChannel {
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
-    ) -> LocalCall<'_> {
-        self.begin(method, arguments, body, true)
-    }
-
-    fn begin<A: Serialize>(
-        &self,
-        method: &'static MethodName,
-        arguments: &A,
-        body: Bytes,
-        one_way: bool,
-    ) -> LocalCall<'_> {
-        LocalCall(match self.submit(method, arguments, body, one_way) {
-            Ok(waiting) => State::Waiting(waiting),
-            Err(status) => State::Ended(Some(status)),
-        })
+    ) -> Call<LocalWait<'_>> {
+        Call::new(self.submit(method, arguments, body, true))
     }
 
     fn submit<A: Serialize>(
@@ -132,7 +119,7 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
         one_way: bool,
-    ) -> Result<Waiting<'_>, Status> {
+    ) -> Result<LocalWait<'_>, Status> {
         let mut encoded = self.queue.spare.take();
         codec::encode(arguments, &mut encoded)?;
         let cell = self.queue.cell();
@@ -146,46 +133,21 @@ impl LocalChannel {
             answer: Rc::clone(&cell),
         };
         self.queue.push(submission)?;
-        Ok(Waiting { cell: Some(cell), queue: &self.queue })
-    }
-}
-
-/// A call under way. Dropping it cancels the call.
-#[derive(Debug)]
-#[must_use = "a call ends when its future is dropped"]
-pub struct LocalCall<'a>(State<'a>);
-
-#[derive(Debug)]
-enum State<'a> {
-    Waiting(Waiting<'a>),
-    /// It could not begin; `None` once that was told.
-    Ended(Option<Status>),
-}
-
-impl Future for LocalCall<'_> {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let outcome = match &mut self.0 {
-            State::Ended(status) => Err(status.take().unwrap_or_else(polled_after_end)),
-            State::Waiting(waiting) => std::task::ready!(waiting.poll(context)),
-        };
-        self.0 = State::Ended(None);
-        Poll::Ready(outcome)
+        Ok(LocalWait { cell: Some(cell), queue: &self.queue })
     }
 }
 
 /// A call that the poller has, or will have.
 #[derive(Debug)]
-struct Waiting<'a> {
+pub struct LocalWait<'a> {
     /// Gone once the outcome was handed out.
     cell: Option<Rc<LocalCell>>,
     queue: &'a LocalQueue,
 }
 
-impl Waiting<'_> {
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Outcome> {
-        let Some(cell) = &self.cell else { return Poll::Ready(Err(polled_after_end())) };
+impl Wait for LocalWait<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(cell) = &self.cell else { return Poll::Pending };
         let outcome = std::task::ready!(cell.poll(context));
         if let Some(cell) = self.cell.take() {
             self.queue.rest_cell(cell);
@@ -194,7 +156,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LocalWait<'_> {
     fn drop(&mut self) {
         if self.cell.take().is_some() {
             self.queue.sweep.set(true);

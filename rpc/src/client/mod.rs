@@ -1,16 +1,18 @@
 //! The calling side: channels that stubs call through, and the table of calls in flight.
 
 mod answer;
+mod call;
 mod channel;
 mod local;
 mod response;
 mod table;
 
 pub(crate) use answer::{Answer, Outcome};
+pub use call::{Call, Wait};
 pub(crate) use channel::Submission;
-pub use channel::{Call, Channel};
+pub use channel::{Channel, SharedWait};
 pub(crate) use local::LocalQueue;
-pub use local::{LocalCall, LocalChannel};
+pub use local::{LocalChannel, LocalWait};
 pub use response::Response;
 pub(crate) use table::{Frame, NOBODY, Table};
 
