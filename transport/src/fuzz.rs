@@ -63,6 +63,11 @@ pub fn credit(data: &[u8]) {
             }
             _ => grantor.grant(now_ms),
         }
+        for &pair in pairs.iter().filter(|&&pair| grantor.must_tell(pair)).collect::<Vec<_>>() {
+            if step[3] & 1 == 0 {
+                grantor.tell(pair);
+            }
+        }
         assert!(grantor.outstanding() <= grantor.capacity(), "granted more than there is");
     }
 }

@@ -43,6 +43,12 @@ impl Pair {
     fn outstanding(&self) -> u32 {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
+
+    /// What of that the spender was told of: it can neither use nor give back more, however well
+    /// it guesses.
+    fn known(&self) -> u32 {
+        self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
+    }
 }
 
 /// Grants the depth of one SRQ.
@@ -118,7 +124,7 @@ impl Grantor {
     ) -> Result<(), CreditViolation> {
         let Some(pair) = self.pairs.get_mut(id.0) else { return Ok(()) };
         let given_back = released.wrapping_sub(pair.released);
-        if given_back > pair.outstanding() {
+        if given_back > pair.known() {
             return Err(CreditViolation("gave back credit that it did not have"));
         }
         pair.released = released;
@@ -129,7 +135,7 @@ impl Grantor {
             self.active -= 1;
         }
         if used_credit {
-            if pair.outstanding() == 0 {
+            if pair.known() == 0 {
                 return Err(CreditViolation("sent beyond its credit"));
             }
             pair.consumed = pair.consumed.wrapping_add(1);
@@ -181,7 +187,7 @@ impl Grantor {
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };
         let news = pair.granted.wrapping_sub(pair.told);
-        news > 0 && news >= pair.outstanding() - news
+        news > 0 && news >= pair.known()
     }
 
     /// Credits that may still be used by all spenders together.

@@ -221,3 +221,17 @@ fn positions_survive_the_wrap() {
         spender.hear(grantor.tell(id)).unwrap();
     }
 }
+
+#[test]
+fn credit_that_was_not_told_yet_is_not_used() {
+    let mut grantor = Grantor::new(64);
+    let id = grantor.open(0, QpNumber::new(1)).unwrap();
+    grantor.hear(id, 0, 0, 0, true).unwrap();
+    grantor.grant(0);
+    assert!(grantor.outstanding() > 0, "granted, but the frame that says so has not left");
+    assert!(grantor.hear(id, 0, 0, 0, true).is_err(), "used by guessing");
+    assert!(grantor.hear(id, 0, 0, 1, false).is_err(), "given back by guessing");
+    assert!(grantor.must_tell(id));
+    grantor.tell(id);
+    grantor.hear(id, 0, 0, 1, true).unwrap();
+}
