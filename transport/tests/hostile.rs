@@ -9,20 +9,30 @@ mod common;
 
 use bytes::Bytes;
 use common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_transport::PeerDown;
 use trunkline_verbs::{
-    CmChannel, CmEventKind, CmId, CompletionQueue, ConnectParameters, CqInit, Device, EndpointRequest,
-    EndpointSide, PortSpace, QpInit, QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation,
-    SendRequest, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
+    Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
+    EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, QpInit, QpModify, QpType,
+    QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
 };
 
 const EPOCH: u64 = 0x1234;
 /// Where credit positions begin, and the base credit beyond it.
 const GRANT: u32 = u32::MAX - 999 + 1;
+
+/// Receives of the peer, and their length.
+const RECEIVES: usize = 16;
+const RECEIVE_BYTES: usize = 4096;
+/// Work request number of the first receive.
+const FIRST_RECEIVE: u64 = 100;
+/// Sends under way at once.
+const SENDS: u32 = 32;
 
 /// One INI to the node and one TGT from it.
 struct RawPeer {
@@ -35,6 +45,13 @@ struct RawPeer {
     ini: Arc<dyn QueuePair>,
     ids: Vec<Arc<dyn CmId>>,
     node_srq: SrqNumber,
+    memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    /// What the node granted, how many messages used credit, and how many sends are under way.
+    granted: Cell<u32>,
+    used: Cell<u32>,
+    sending: Cell<u32>,
+    broken: Cell<bool>,
 }
 
 impl RawPeer {
@@ -55,6 +72,8 @@ impl RawPeer {
         let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
         let srq = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 16, max_sge: 1, context: 0 };
         let srq = device.create_srq(srq).unwrap();
+        let memory = Memory::zeroed(RECEIVES * RECEIVE_BYTES).unwrap();
+        let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
         let capacities =
             QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
         let ini = QpInit {
@@ -75,7 +94,26 @@ impl RawPeer {
         id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
         let node_srq = SrqNumber::new(0);
         let ids = vec![id];
-        let mut peer = Self { device, channel, listener, cq, xrcd, srq, ini, ids, node_srq };
+        let (granted, used, sending, broken) =
+            (Cell::new(GRANT), Cell::new(0), Cell::new(0), Cell::new(false));
+        let mut peer = Self {
+            device,
+            channel,
+            listener,
+            cq,
+            xrcd,
+            srq,
+            ini,
+            ids,
+            node_srq,
+            memory,
+            region,
+            granted,
+            used,
+            sending,
+            broken,
+        };
+        (0..RECEIVES).for_each(|slot| peer.receive(slot));
         peer.finish();
         peer
     }
@@ -92,7 +130,10 @@ impl RawPeer {
             match event.kind {
                 CmEventKind::ConnectRequest { id, parameters } => {
                     let tgt = QpInit { xrcd: Some(Arc::clone(&self.xrcd)), ..QpInit::new(QpType::XrcTgt) };
-                    id.attach(self.device.create_qp(tgt).unwrap()).unwrap();
+                    let tgt = self.device.create_qp(tgt).unwrap();
+                    id.attach(Arc::clone(&tgt)).unwrap();
+                    let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
+                    tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
                     let mut welcome = b"TRNK\x01\x00\x00\x01".to_vec();
                     welcome.extend(EPOCH.to_be_bytes());
                     welcome.extend(1u32.to_be_bytes());
@@ -130,8 +171,60 @@ impl RawPeer {
             remote_srq: self.node_srq,
         };
         self.ini.post_send(&[request]).unwrap();
-        // Polling lets the card work in this thread.
-        self.cq.poll(&mut [Default::default(); 16]);
+        self.sending.set(self.sending.get() + 1);
+        self.poll();
+    }
+
+    fn receive(&self, slot: usize) {
+        let address = self.memory.address(slot * RECEIVE_BYTES);
+        let length = u32::try_from(RECEIVE_BYTES).unwrap();
+        let scatter = [Sge { address, length, lkey: self.region.lkey() }];
+        self.srq
+            .post_receive(&[ReceiveRequest { wr_id: FIRST_RECEIVE + slot as u64, scatter: &scatter }])
+            .unwrap();
+    }
+
+    /// Lets the card work in this thread, and hears what the node grants.
+    fn poll(&self) {
+        let mut completions = [Completion::default(); 16];
+        let count = self.cq.poll(&mut completions);
+        for completion in &completions[..count] {
+            if completion.wr_id < FIRST_RECEIVE {
+                self.sending.set(self.sending.get() - 1);
+                self.broken.set(self.broken.get() || !completion.status.is_success());
+            } else if completion.status.is_success() {
+                let slot = usize::try_from(completion.wr_id - FIRST_RECEIVE).unwrap();
+                let mut grant = [0; 4];
+                self.memory.read(slot * RECEIVE_BYTES + 8, &mut grant).unwrap();
+                self.granted.set(u32::from_le_bytes(grant));
+                self.receive(slot);
+            }
+        }
+    }
+
+    /// Sends as an honest peer may: when `credit` are needed and granted, and there is room.
+    /// `false` once the session is over.
+    fn send_politely(&self, frame: &[u8], credit: u32) -> bool {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let left = self.granted.get().wrapping_sub(GRANT - 1).wrapping_sub(self.used.get());
+            let ended = self
+                .channel
+                .next_event()
+                .is_some_and(|event| matches!(event.kind, CmEventKind::Disconnected));
+            self.broken.set(self.broken.get() || ended);
+            if self.broken.get() {
+                return false;
+            }
+            if left >= credit && self.sending.get() < SENDS {
+                self.used.set(self.used.get() + credit);
+                self.send(frame);
+                return true;
+            }
+            assert!(Instant::now() < until, "no credit and no end");
+            self.poll();
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -197,4 +290,15 @@ fn nonsense_ends_the_session_and_nothing_else() {
     let key = client.connect(0, node.address);
     client.send(0, key, &[ECHO], Bytes::from_static(b"still there"), 1);
     assert_eq!(&client.message().1[..], b"!still there");
+}
+
+#[test]
+fn a_flood_of_credit_frames_ends_the_session() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    // Each as such is right; they use no credit.
+    let sent = (0..5000).take_while(|_| peer.send_politely(&frame(4, 0, &[]), 0)).count();
+    assert!(sent < 5000, "all were taken");
+    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
 }

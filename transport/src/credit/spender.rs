@@ -9,6 +9,12 @@ const IDLE_MS: u64 = 60;
 /// No peer grants more than this ahead; a position beyond, or before the last, is nonsense.
 const MOST_AHEAD: u32 = 1 << 15;
 
+/// Frames that carry nothing but positions, beyond those that answer messages of ours. They use
+/// no credit and so no room that was granted: a peer that floods us with them takes the receives
+/// of all others. An honest one sends about one for each message of ours at the very most (when
+/// it grants one credit at a time), and some when it gives back or is given room.
+const CREDIT_FRAMES: u64 = 64;
+
 /// What one INI may still send into one remote SRQ.
 #[derive(Debug)]
 pub(crate) struct Spender {
@@ -16,12 +22,25 @@ pub(crate) struct Spender {
     released: u32,
     sent: u32,
     used_ms: u64,
+    /// Credit frames that may still come, as of the position and the time at which this was
+    /// computed.
+    allowed: u64,
+    allowed_sent: u32,
+    allowed_ms: u64,
 }
 
 impl Spender {
     /// A fresh pair: the base credit and nothing else.
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { granted: START.wrapping_add(BASE), released: 0, sent: START, used_ms: now_ms }
+        Self {
+            granted: START.wrapping_add(BASE),
+            released: 0,
+            sent: START,
+            used_ms: now_ms,
+            allowed: CREDIT_FRAMES,
+            allowed_sent: START,
+            allowed_ms: now_ms,
+        }
     }
 
     /// How many messages may leave now.
@@ -46,6 +65,18 @@ impl Spender {
             return Err(CreditViolation("grant position went backwards or leapt"));
         }
         self.granted = grant;
+        Ok(())
+    }
+
+    /// Counts a frame of the peer that carries nothing but positions. Two are allowed for each
+    /// message of ours and one for each millisecond, and a few at once.
+    pub(crate) fn hear_credit_frame(&mut self, now_ms: u64) -> Result<(), CreditViolation> {
+        let sent = u64::from(self.sent.wrapping_sub(self.allowed_sent));
+        let waited_ms = now_ms.saturating_sub(self.allowed_ms);
+        let allowed = self.allowed.saturating_add(2 * sent).saturating_add(waited_ms).min(CREDIT_FRAMES);
+        (self.allowed_sent, self.allowed_ms) = (self.sent, now_ms);
+        let left = allowed.checked_sub(1).ok_or(CreditViolation("floods us with credit frames"))?;
+        self.allowed = left;
         Ok(())
     }
 

@@ -235,3 +235,18 @@ fn credit_that_was_not_told_yet_is_not_used() {
     grantor.tell(id);
     grantor.hear(id, 0, 0, 1, true).unwrap();
 }
+
+#[test]
+fn credit_frames_that_answer_nothing_are_bounded() {
+    let mut flooded = Spender::new(0);
+    let heard = (0..10_000).take_while(|_| flooded.hear_credit_frame(0).is_ok()).count();
+    assert!((1..=100).contains(&heard), "{heard} at once");
+    assert!(flooded.hear_credit_frame(50).is_ok(), "time passed");
+    let (mut busy, mut grant) = (Spender::new(0), super::START.wrapping_add(BASE));
+    for _ in 0..10_000 {
+        assert!(busy.spend(0));
+        grant = grant.wrapping_add(1);
+        busy.hear(grant).unwrap();
+        assert!(busy.hear_credit_frame(0).is_ok(), "each message may be answered by one");
+    }
+}

@@ -177,6 +177,9 @@ impl Trunk {
             return Err(FrameError("frame from a poller that the session does not have"));
         };
         known.spender.hear(header.grant).map_err(|violation| FrameError(violation.0))?;
+        if header.kind == Kind::Credit {
+            known.spender.hear_credit_frame(res.now_ms).map_err(|violation| FrameError(violation.0))?;
+        }
         if !known.queue.is_empty() || !known.fins.is_empty() {
             res.mark(self);
         }
