@@ -302,3 +302,23 @@ fn a_flood_of_credit_frames_ends_the_session() {
     assert!(sent < 5000, "all were taken");
     assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
 }
+
+#[test]
+fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    // Each is READ and handed on, but the peer grants no credit for the FINs.
+    let large = |id: u64| {
+        let mut out = Vec::new();
+        for field in [id, 1, peer.memory.address(0).0] {
+            out.extend(u64::to_le_bytes(field));
+        }
+        out.extend(peer.region.rkey().0.to_le_bytes());
+        out.extend(1000u32.to_le_bytes());
+        frame(2, 0, &out)
+    };
+    let sent = (0..500).take_while(|&id| peer.send_politely(&large(id), 1)).count();
+    assert!(sent < 500, "all were taken");
+    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+}

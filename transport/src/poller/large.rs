@@ -67,8 +67,10 @@ impl Trunk {
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
             return Err(FrameError("rendezvous of nothing, or beyond the agreed size"));
         }
-        let pending = self.sinks.iter().filter(|(_, sink)| sink.lane == lane).count();
-        if pending >= REQUESTS_PER_LANE as usize {
+        // Those that only wait for the credit to send their FIN count, too: a peer that never
+        // grants it would else make us remember ever more of them.
+        let reading = self.sinks.iter().filter(|(_, sink)| sink.lane == lane).count();
+        if reading + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError("more rendezvous at once than agreed"));
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
