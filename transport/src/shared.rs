@@ -61,6 +61,12 @@ impl NodeShared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).key(address)
     }
 
+    /// The key of the peer that listens at `address`, if it has one.
+    pub(crate) fn known_key(&self, address: SocketAddr) -> Option<PeerKey> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.keys.get(&canonical(address)).copied()
+    }
+
     /// Makes sure that an address has this key again, if it was forgotten meanwhile.
     pub(crate) fn restore_key(&self, address: SocketAddr, key: PeerKey) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -387,10 +387,13 @@ impl CmThread {
         let from = id.peer_address().ok_or(Refusal::Nonsense)?;
         // The dial-back goes to where the request came from, never to an address that it names.
         let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
-        let key = self.shared.peer_key(address);
-        if !self.peers.contains_key(&key) && self.peers.len() >= MAX_PEERS {
+        // Looked for before it is given out: addresses that are refused must leave no key behind,
+        // because nobody would ever forget it.
+        let known = self.shared.known_key(address).is_some_and(|key| self.peers.contains_key(&key));
+        if !known && self.peers.len() >= MAX_PEERS {
             return Err(Refusal::Resources);
         }
+        let key = self.shared.peer_key(address);
         let local = id.local_address().ip();
         let peer = self.peer(key, address);
         peer.source = Some(local);
