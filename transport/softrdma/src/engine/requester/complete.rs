@@ -145,7 +145,12 @@ impl Requester {
             wqe.received += 1;
         }
         self.moved(now, psn.plus(1));
-        self.after_probe(now, psn);
+        // Unlike an acknowledgement, one response says nothing of those behind it: they are on their
+        // way, or the next probe finds them missing. To ask for all of them again would fill the
+        // buffer that the window was made for.
+        if self.retry.probed.is_some_and(|probed| self.una.after(probed) > 0) {
+            self.retry.probed = None;
+        }
         Response::Progress
     }
 

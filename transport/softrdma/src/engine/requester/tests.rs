@@ -700,6 +700,11 @@ fn a_probe_asks_for_the_rest_of_a_piece() {
     rig.hear_piece(100, 100..101, 104);
     rig.wait();
     assert_eq!(rig.reads(), [(101, 256, 3)]);
+    // The answers were late, not lost: what follows is not asked for again.
+    rig.hear_piece(100, 101..103, 104);
+    assert_eq!(rig.reads(), []);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
 }
 
 #[test]
