@@ -86,7 +86,8 @@ impl Upper for RpcPoller {
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
-                tracing::warn!(peer = ?from.peer, %error, "a message that is no RPC frame was dropped");
+                // Not a warning: a peer could fill the log with them.
+                tracing::debug!(peer = ?from.peer, %error, "a message that is no RPC frame was dropped");
                 return;
             }
         };

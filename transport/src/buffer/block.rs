@@ -26,7 +26,7 @@ static ZEROES: [u8; 4096] = [0; 4096];
 /// Rounds up to one of four sizes per doubling, so that at most a fifth is wasted.
 fn class_of(length: usize) -> usize {
     let length = length.max(SMALLEST);
-    let step = (length.next_power_of_two() / 8).max(1);
+    let step = (length.checked_next_power_of_two().unwrap_or(usize::MAX) / 8).max(1);
     length.div_ceil(step).saturating_mul(step)
 }
 
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn classes_waste_at_most_a_fifth() {
-        for length in [1, SMALLEST, SMALLEST + 1, 1 << 20, (1 << 26) + 65_536, 5_000_001] {
+        for length in [1, SMALLEST, SMALLEST + 1, 1 << 20, (1 << 26) + 65_536, 5_000_001, usize::MAX] {
             let class = class_of(length);
             assert!(class >= length);
             assert!(class <= SMALLEST || class - length <= length / 4, "{length} in {class}");

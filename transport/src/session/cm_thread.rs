@@ -138,6 +138,7 @@ impl CmThread {
 
     /// Runs until all sessions are closed and their endpoints gone.
     pub(crate) fn run(mut self) {
+        let _end = EndPollers(Arc::clone(&self.shared));
         let mut wakeups = Events::with_capacity(8);
         while !(self.closed && self.endpoints.is_quiet()) {
             let timeout = self.next_timer().map(|at| at.saturating_duration_since(Instant::now()));
@@ -157,9 +158,6 @@ impl CmThread {
                 self.command(command);
             }
             self.tick();
-        }
-        for poller in &self.shared.pollers {
-            poller.command(Command::End);
         }
     }
 
@@ -469,6 +467,17 @@ impl CmThread {
     fn next_timer(&self) -> Option<Instant> {
         let peers = self.peers.values().flat_map(|peer| [peer.machine.next_timer(), peer.forget_at]);
         peers.flatten().chain(self.endpoints.next_timer()).min()
+    }
+}
+
+/// Ends the pollers with the CM thread, however that ends: nobody else would tell them.
+struct EndPollers(Arc<NodeShared>);
+
+impl Drop for EndPollers {
+    fn drop(&mut self) {
+        for poller in &self.0.pollers {
+            poller.command(Command::End);
+        }
     }
 }
 
