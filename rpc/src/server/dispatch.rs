@@ -194,12 +194,15 @@ impl Dispatch {
     }
 
     fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, answered: Answered) {
-        let Err(too_large @ SendError::TooLarge { .. }) = self.send(carrier, key, reason, answered) else {
-            // Else it was sent, or the caller's node is gone or drowned: its own deadline tells it.
-            return;
+        let text = match self.send(carrier, key, reason, answered) {
+            Err(error @ SendError::TooLarge { .. }) => format!("the answer is too large: {error}"),
+            Err(SendError::QueueFull) => "too much waits for this caller at the server already".to_owned(),
+            // It was sent, or the caller's node is gone.
+            Ok(()) | Err(_) => return,
         };
-        let status = Status::resource_exhausted(format!("the answer is too large: {too_large}"));
-        let _ = self.send(carrier, key, Reason::HANDLER, Err(status));
+        if self.send(carrier, key, Reason::HANDLER, Err(Status::resource_exhausted(text))).is_err() {
+            tracing::debug!(?key, "a caller takes no answers; its deadline tells it");
+        }
     }
 
     fn send(

@@ -1,7 +1,7 @@
 //! What a poller does for its upper half.
 #![forbid(unsafe_code)]
 
-use super::{Core, Event, Peer};
+use super::{Core, EAGER_BYTES, Event, Peer};
 use crate::shared::canonical;
 use crate::trunk::Outbound;
 use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token};
@@ -11,6 +11,8 @@ use std::time::Instant;
 
 /// Messages that may wait for one peer, or for one of its pollers.
 const QUEUE_LIMIT: usize = 16_384;
+/// Bytes of long ones among them.
+const QUEUE_BYTES: usize = 1 << 30;
 
 impl Carrier for Core {
     fn now(&self) -> Instant {
@@ -48,7 +50,7 @@ impl Carrier for Core {
             if self.shutdown.is_some() {
                 return Err(SendError::NoPeer);
             }
-            if peer.waiting.len() >= QUEUE_LIMIT {
+            if !has_room(&peer.waiting, bytes) {
                 return Err(SendError::QueueFull);
             }
             peer.waiting.push_back(outbound(&message));
@@ -65,7 +67,7 @@ impl Carrier for Core {
             self.res.events.push_back(Event::Sent(message.token, outcome));
             return Ok(());
         };
-        if trunk.lanes[lane].queue.len() >= QUEUE_LIMIT {
+        if !has_room(&trunk.lanes[lane].queue, bytes) {
             return Err(SendError::QueueFull);
         }
         let at_once = trunk.lanes[lane].queue.is_empty()
@@ -96,6 +98,15 @@ impl Carrier for Core {
     }
 }
 
+/// Whether a message of so many bytes may wait behind those that wait already. Short ones are bounded
+/// by their number, long ones by their bytes too: a peer that asks for much and takes nothing must
+/// not make us hold it all.
+fn has_room(queue: &VecDeque<Outbound>, bytes: usize) -> bool {
+    let size = |message: &Outbound| message.head.len().saturating_add(message.body.len());
+    let fits = || queue.iter().map(size).fold(bytes, usize::saturating_add) <= QUEUE_BYTES;
+    queue.len() < QUEUE_LIMIT && (queue.is_empty() || bytes <= EAGER_BYTES || fits())
+}
+
 fn outbound(message: &Outgoing<'_>) -> Outbound {
     Outbound {
         token: message.token,
@@ -110,4 +121,32 @@ fn outbound(message: &Outgoing<'_>) -> Outbound {
 fn take(queue: &mut VecDeque<Outbound>, token: Token) -> bool {
     let Some(at) = queue.iter().position(|message| message.token == token) else { return false };
     queue.remove(at).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn waiting(count: usize, body: &Bytes) -> VecDeque<Outbound> {
+        let message = || Outbound {
+            token: Token(0),
+            poller: None,
+            head: Vec::new(),
+            body: body.clone(),
+            deadline: None,
+        };
+        (0..count).map(|_| message()).collect()
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_number_and_by_bytes() {
+        let (short, long) = (Bytes::from_static(&[0; 8]), Bytes::from(vec![0; 64 << 20]));
+        assert!(has_room(&waiting(QUEUE_LIMIT - 1, &short), 8));
+        assert!(!has_room(&waiting(QUEUE_LIMIT, &short), 8));
+        assert!(has_room(&waiting(15, &long), long.len()));
+        assert!(!has_room(&waiting(16, &long), long.len()));
+        assert!(has_room(&waiting(16, &long), 8), "a short one is no burden");
+        assert!(has_room(&waiting(0, &long), usize::MAX), "one alone is bounded elsewhere");
+    }
 }
