@@ -1,0 +1,73 @@
+//! Ships the lines of standard input to a collector.
+
+use clap::{Parser, Subcommand};
+use std::error::Error;
+use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use trunkline::{Bytes, Node};
+use trunkline_example_logs::LogsClient;
+
+/// A log shipper.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Where the collector listens.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7472")]
+    collector: SocketAddr,
+    /// Own address, another one than the collector's.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.2")]
+    address: IpAddr,
+    /// Give a call up after so many milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    timeout_ms: u64,
+    /// Use an address other than loopback although peers are not authenticated.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+    #[command(subcommand)]
+    request: Request,
+}
+
+#[derive(Debug, Subcommand)]
+enum Request {
+    /// Send the lines of standard input under the name of a source.
+    Send { source: String },
+    /// Print what the collector got so far: source, lines, lines dropped.
+    Totals,
+}
+
+/// Lines are sent when so many bytes of them have been read, or when none is waiting.
+const BLOCK_BYTES: usize = 8 << 10;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let node = Node::builder()
+        .listen(SocketAddr::new(options.address, 0))
+        .allow_unauthenticated(options.allow_unauthenticated)
+        .start()?;
+    let client = LogsClient::connect(&node, options.collector)?
+        .with_timeout(Duration::from_millis(options.timeout_ms));
+    match options.request {
+        Request::Send { source } => send(&client, &source)?,
+        Request::Totals => {
+            for total in trunkline::block_on(client.totals())? {
+                println!("{} {} {}", total.source, total.lines, total.dropped);
+            }
+        }
+    }
+    node.shutdown();
+    Ok(())
+}
+
+fn send(client: &LogsClient, source: &str) -> Result<(), Box<dyn Error>> {
+    let mut input = BufReader::new(std::io::stdin());
+    let (mut block, mut is_open) = (Vec::new(), true);
+    while is_open {
+        is_open = input.read_until(b'\n', &mut block)? > 0;
+        let is_due = !is_open || block.len() >= BLOCK_BYTES || input.buffer().is_empty();
+        if is_due && !block.is_empty() {
+            let lines = Bytes::from(std::mem::take(&mut block));
+            trunkline::block_on(client.append(source.to_owned(), lines))?;
+        }
+    }
+    Ok(())
+}
