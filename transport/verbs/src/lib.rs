@@ -20,6 +20,7 @@ mod cq;
 mod device;
 mod error;
 mod gid;
+pub mod legacy;
 mod memory;
 mod mr;
 mod mtu;
