@@ -73,6 +73,14 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a limit above the queue's size.
     fn arm_limit(&self, limit: u32) -> Result<(), VerbsError>;
 
+    /// Makes it hold `max_wr` requests (contract D7); what is posted stays. Devices with
+    /// `SRQ_RESIZE` can.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] below the armed limit or the number of posted requests, or above the
+    /// device's maximum; [`VerbsError::NotSupported`].
+    fn resize(&self, max_wr: u32) -> Result<(), VerbsError>;
+
     /// Destroys it. Posted requests vanish without completions (contract D9).
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 mod cm;
 mod domain;
 mod errors;
+mod events;
 mod initiator;
 mod modify;
 mod srq;
@@ -41,6 +42,7 @@ pub const ITEMS: &[Item] = &[
     item!("D4", srq::d4, "XRC SRQs have distinct 24-bit numbers"),
     item!("D5", srq::d5, "an SRQ is at least as large as asked for, and not larger than allowed"),
     item!("D6", srq::d6, "the limit fires once, when fewer than it are posted"),
+    item!("D7", srq::d7, "an SRQ can be resized, not below its limit or what is posted"),
     item!("D8", srq::d8, "a basic SRQ in use is busy, an XRC SRQ never is"),
     item!("D9", srq::d9, "receives of a destroyed SRQ vanish without completions"),
     item!("D10", srq::d10, "a basic SRQ has no number to be reached by"),
@@ -61,6 +63,11 @@ pub const ITEMS: &[Item] = &[
     item!("G7", target::g7, "an SRQ that the domain does not have ends the connection"),
     item!("G9", target::g9, "an empty SRQ holds the sender back, or ends it after its retries"),
     item!("G10", target::g10, "a message that is too long for its receive ends both in an error"),
+    item!("H1", events::h1, "an error of a TGT is told to its handles"),
+    item!("H2", events::h2, "and to those that are left when the creator's is gone"),
+    item!("H3", events::h3, "the first packet at a TGT in RTR is an event"),
+    item!("H4", events::h4, "a QP with an SRQ tells that it took its last receive"),
+    item!("H5", events::h5, "a CQ that overflows is told of once, and what completes into it stops"),
     item!("I1", errors::i1, "an INI in ERR flushes what is outstanding, and nothing else suffers"),
     item!("I2", errors::i2, "a TGT in ERR leaves the receives to others, and its peer runs out of retries"),
     item!("I3", errors::i3, "objects in use are busy, and the customary order destroys them all"),

@@ -6,7 +6,8 @@ use crate::traffic::{receive, request};
 use crate::{Deviation, Lab};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AsyncEventKind, AsyncSubject, CompletionOpcode, QpInit, ReceiveRequest, SendOperation, SrqInit, SrqKind,
+    AsyncEventKind, AsyncSubject, CompletionOpcode, DeviceCapabilities, QpInit, ReceiveRequest,
+    SendOperation, SrqInit, SrqKind,
 };
 
 pub(super) fn d1(lab: &Lab) -> Verdict {
@@ -113,6 +114,44 @@ fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
         }
     }
     None
+}
+
+pub(super) fn d7(lab: &Lab) -> Verdict {
+    if !lab.far.device.attributes().capabilities.contains(DeviceCapabilities::SRQ_RESIZE) {
+        return Err(Deviation::Skipped("the device does not resize SRQs, as contract D7 allows".to_owned()));
+    }
+    let route = lab.route(&Terms::default())?;
+    let capacity = route.srq.query()?.max_wr;
+    let post = |wr_id| route.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &[lab.far.piece(0, 64)] }]);
+    let send = |wr_id| {
+        let data = [lab.near.piece(0, 8)];
+        route.ini.post_send(&[request(wr_id, SendOperation::Send, &data, route.srq_number)])?;
+        lab.succeeds("a send", &lab.near.cq, wr_id, CompletionOpcode::Send)?;
+        lab.succeeds("a receive", &route.cq, wr_id, CompletionOpcode::Receive)
+    };
+    // Some are taken first, so that the queue does not start at its own beginning.
+    for wr_id in 0..4 {
+        post(wr_id)?;
+        send(wr_id)?;
+    }
+    for wr_id in 4..4 + u64::from(capacity) {
+        post(wr_id)?;
+    }
+    check(post(0).is_err(), || "a full SRQ took one more".to_owned())?;
+    route.srq.resize(capacity * 2)?;
+    check(route.srq.query()?.max_wr >= capacity * 2, || "the SRQ did not grow".to_owned())?;
+    post(4 + u64::from(capacity))?;
+    refused("a size below what is posted", route.srq.resize(capacity), EINVAL)?;
+    for wr_id in 4..=4 + u64::from(capacity) {
+        send(wr_id)?;
+    }
+    route.srq.arm_limit(3)?;
+    refused("a size below the limit", route.srq.resize(2), EINVAL)?;
+    refused("a size of 0", route.srq.resize(0), EINVAL)?;
+    let most = lab.far.device.attributes().max_srq_wr;
+    refused("a size above max_srq_wr", route.srq.resize(most.saturating_add(1)), EINVAL)?;
+    route.srq.resize(3)?;
+    equal("the limit after a resize", route.srq.query()?.limit, 3)
 }
 
 pub(super) fn d8(lab: &Lab) -> Verdict {

@@ -18,6 +18,8 @@ pub(super) struct CqRing {
     /// Entries waiting, so that an empty poll takes no lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
+    /// A completion was lost for want of room.
+    overflowed: AtomicBool,
     capacity: usize,
     /// Where it fires, and with which context.
     channel: Option<Arc<Signal<u64>>>,
@@ -28,19 +30,15 @@ pub(super) struct CqRing {
 struct State {
     entries: VecDeque<Completion>,
     notify: Option<Notify>,
-    overflowed: bool,
 }
 
 impl CqRing {
     pub(super) fn new(capacity: usize, channel: Option<Arc<Signal<u64>>>, context: u64) -> Self {
         Self {
-            state: Mutex::new(State {
-                entries: VecDeque::with_capacity(capacity),
-                notify: None,
-                overflowed: false,
-            }),
+            state: Mutex::new(State { entries: VecDeque::with_capacity(capacity), notify: None }),
             waiting: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
+            overflowed: AtomicBool::new(false),
             capacity,
             channel,
             context,
@@ -57,12 +55,17 @@ impl CqRing {
         self.armed.load(Ordering::Relaxed)
     }
 
+    /// Whether a completion was lost: what completes here is broken (contract H5).
+    pub(super) fn is_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
     /// Adds a completion. `false` the first time there is no room: the completion is lost and
     /// the CQ is broken, which its owner learns by an asynchronous event.
     pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
         let mut state = lock(&self.state);
         if state.entries.len() >= self.capacity {
-            return std::mem::replace(&mut state.overflowed, true);
+            return self.overflowed.swap(true, Ordering::Relaxed);
         }
         state.entries.push_back(completion);
         // SYNC: cq-waiting
@@ -127,8 +130,10 @@ mod tests {
         let ring = CqRing::new(2, None, 7);
         assert!(ring.push(completion(1), false));
         assert!(ring.push(completion(2), false));
+        assert!(!ring.is_overflowed());
         assert!(!ring.push(completion(3), false), "the first loss is told");
         assert!(ring.push(completion(4), false), "and told once");
+        assert!(ring.is_overflowed());
         let mut out = [Completion::default(); 4];
         assert_eq!(ring.take(&mut out), 2);
         assert_eq!([out[0].wr_id, out[1].wr_id], [1, 2]);

@@ -16,6 +16,8 @@ pub(super) struct ReceiveQueue {
     stride: usize,
     head: usize,
     length: usize,
+    /// Where it completes lost a completion: nothing is taken any more.
+    broken: bool,
 }
 
 /// A receive that a message has taken. Kept by the QP and used again for its next message.
@@ -36,12 +38,23 @@ impl ReceiveQueue {
             stride,
             head: 0,
             length: 0,
+            broken: false,
         }
     }
 
-    /// Requests posted.
+    /// Requests that messages may take: none, once it is broken.
     pub(super) fn len(&self) -> usize {
-        self.length
+        if self.broken { 0 } else { self.length }
+    }
+
+    /// Gives out no more requests (contract G10).
+    pub(super) fn break_off(&mut self) {
+        self.broken = true;
+    }
+
+    /// Whether it gives out no more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Requests it can hold.
@@ -52,6 +65,25 @@ impl ReceiveQueue {
     /// SGEs per request.
     pub(super) fn max_sge(&self) -> usize {
         self.stride
+    }
+
+    /// Gives it room for `max_wr` requests; `false` when more are posted than that.
+    pub(super) fn resize(&mut self, max_wr: u32) -> bool {
+        if self.length > max_wr as usize {
+            return false;
+        }
+        let stride = u32::try_from(self.stride).unwrap_or(u32::MAX);
+        let mut resized = Self::new(max_wr, stride);
+        for index in 0..self.length {
+            let from = (self.head + index) % self.requests.len();
+            resized.requests[index] = self.requests[from];
+            resized.sges[index * self.stride..][..self.stride]
+                .copy_from_slice(&self.sges[from * self.stride..][..self.stride]);
+        }
+        resized.length = self.length;
+        resized.broken = self.broken;
+        *self = resized;
+        true
     }
 
     /// Adds a request.
@@ -71,7 +103,7 @@ impl ReceiveQueue {
 
     /// Moves the oldest request into `taken`; answers whether there was one.
     pub(super) fn take(&mut self, taken: &mut Taken) -> bool {
-        if self.length == 0 {
+        if self.len() == 0 {
             return false;
         }
         let (wr_id, count) = self.requests[self.head];

@@ -36,11 +36,13 @@ use trunkline_verbs::{
 /// The name of the one device there is.
 pub(super) const DEVICE_NAME: &str = "trunkline0";
 
-const MAX_WR: u32 = 32_768;
+/// Work requests of any queue.
+pub(super) const MAX_WR: u32 = 32_768;
 const MAX_SGE: u32 = 32;
 const MAX_CQE: u32 = 1 << 22;
 const MAX_INLINE: u32 = 1024;
-const MAX_MESSAGE: u32 = 1 << 30;
+/// Bytes of one message.
+pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 /// Receives of an RC QP that asked for none.
 const LEAST_RECEIVES: u32 = 1;
 
@@ -213,7 +215,7 @@ fn limits(link: String, guid: u64) -> DeviceAttributes {
         name: DEVICE_NAME.to_owned(),
         link,
         guid,
-        capabilities: DeviceCapabilities::XRC | DeviceCapabilities::ATOMICS,
+        capabilities: DeviceCapabilities::XRC | DeviceCapabilities::ATOMICS | DeviceCapabilities::SRQ_RESIZE,
         max_qp: u32::try_from(MAX_QPS).unwrap_or(u32::MAX),
         max_qp_wr: MAX_WR,
         max_sge: MAX_SGE,

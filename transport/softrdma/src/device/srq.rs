@@ -7,6 +7,7 @@ use super::cq::SoftCq;
 use super::pd::SoftPd;
 use super::receive_queue::ReceiveQueue;
 use super::signal::lock;
+use super::soft_device::MAX_WR;
 use super::uses::{Hold, Used, Uses};
 use super::xrcd::SoftXrcd;
 use std::sync::{Arc, Mutex};
@@ -96,6 +97,13 @@ impl SharedReceiveQueue for SoftSrq {
 
     fn arm_limit(&self, limit: u32) -> Result<(), VerbsError> {
         self.core.card().arm_srq(self.number, limit)
+    }
+
+    fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
+        if max_wr == 0 || max_wr > MAX_WR {
+            return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
+        }
+        self.core.card().resize_srq(self.number, max_wr)
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

@@ -16,6 +16,7 @@ mod cm;
 mod completions;
 mod connect;
 mod memory;
+mod overflow;
 mod peers;
 mod qp;
 mod receive;
@@ -83,6 +84,8 @@ pub(super) struct Card {
     peers: peers::Peers,
     counters: CardCounters,
     events: Arc<AsyncEvents>,
+    /// CQs whose overflow the QPs know of.
+    overflows_served: u64,
     unknown_srq: UnknownSrq,
     random: Random,
     /// Where the engine's time starts.
@@ -111,6 +114,7 @@ impl Card {
             cm: cm::CmSide::new(init.guid, random),
             peers: peers::Peers::default(),
             counters: CardCounters::default(),
+            overflows_served: 0,
             events: init.events,
             unknown_srq: init.unknown_srq,
             random: init.random,

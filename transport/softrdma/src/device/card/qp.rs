@@ -12,6 +12,7 @@ use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::Domain;
 use crate::device::keys::PdNumber;
 use crate::device::receive_queue::ReceiveQueue;
+use crate::device::soft_device::MAX_MESSAGE;
 use crate::engine::{PostRefused, Requester, ResponderState, Tuning};
 use crate::link::ROCE_PORT;
 use std::net::SocketAddr;
@@ -113,7 +114,11 @@ impl Card {
             requester: sends.then(|| {
                 Requester::new(number24, qp_type, parts.capacities, parts.signal_all, Tuning::default())
             }),
-            responder: (qp_type != QpType::XrcIni).then(|| ResponderState::new(number24)),
+            responder: (qp_type != QpType::XrcIni).then(|| {
+                let mut responder = ResponderState::new(number24);
+                responder.limit_message(MAX_MESSAGE);
+                responder
+            }),
             reception: Reception::new(inlets),
             pd,
             send_cq: parts.send_cq,

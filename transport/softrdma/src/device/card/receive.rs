@@ -7,10 +7,13 @@ use super::Card;
 use super::completions::Completer;
 use super::memory::QpMemory;
 use super::peers::Judgement;
+use super::qp::Qp;
 use super::target::QpTarget;
+use crate::device::counters::CardCounters;
+use crate::device::numbers::NumberMap;
 use crate::engine::is_request;
 use crate::link::{Datagram, ReceiveBatch};
-use crate::wire::{ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
+use crate::wire::{Bth, ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
 use std::time::Instant;
 use trunkline_verbs::{PKEY_DEFAULT, QpType};
 
@@ -38,9 +41,15 @@ impl Card {
             return;
         };
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
-        let Ok(packet) = Packet::parse(body) else {
-            self.counters.malformed += 1;
-            return;
+        let packet = match Packet::parse(body) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.counters.malformed += 1;
+                if error.is_answerable() && judgement == Judgement::Take {
+                    self.handle_malformed(body, datagram);
+                }
+                return;
+            }
         };
         // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
@@ -71,26 +80,7 @@ impl Card {
         let time = self.time(now);
         let Self { qps, keys, srqs, counters, events, ready, unknown_srq, cm, .. } = self;
         let number = packet.bth.destination.get();
-        let Some(qp) = qps.get_mut(&number) else {
-            counters.unknown_qp += 1;
-            return;
-        };
-        // contract rocev2 8.3: both addresses, not the UDP source port.
-        let connected = qp.route.is_some_and(|route| {
-            route.destination.ip() == datagram.source.ip() && route.source.ip() == datagram.destination.ip()
-        });
-        if !connected {
-            counters.wrong_address += 1;
-            return;
-        }
-        let service = match qp.attributes.qp_type {
-            QpType::Rc => Service::RC,
-            QpType::XrcIni | QpType::XrcTgt => Service::XRC,
-        };
-        if packet.bth.opcode.service() != service {
-            counters.wrong_service += 1;
-            return;
-        }
+        let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
         if is_request(packet.bth.opcode) {
             let Some(responder) = &mut qp.responder else {
                 counters.wrong_half += 1;
@@ -123,4 +113,48 @@ impl Card {
             ready.push_back(number);
         }
     }
+
+    /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
+    /// be read (contract rocev2 7.9).
+    fn handle_malformed(&mut self, body: &[u8], datagram: Datagram<'_>) {
+        let Ok(bth) = Bth::parse(body) else { return };
+        if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
+            return;
+        }
+        let Some(qp) = addressed(&mut self.qps, &bth, datagram, &mut self.counters) else { return };
+        if let Some(responder) = &mut qp.responder {
+            let _handled = responder.handle_malformed(&bth);
+            self.mark_ready(bth.destination.get());
+        }
+    }
+}
+
+/// The QP that a packet names, if it may come to it.
+fn addressed<'a>(
+    qps: &'a mut NumberMap<Box<Qp>>,
+    bth: &Bth,
+    datagram: Datagram<'_>,
+    counters: &mut CardCounters,
+) -> Option<&'a mut Box<Qp>> {
+    let Some(qp) = qps.get_mut(&bth.destination.get()) else {
+        counters.unknown_qp += 1;
+        return None;
+    };
+    // contract rocev2 8.3: both addresses, not the UDP source port.
+    let connected = qp.route.is_some_and(|route| {
+        route.destination.ip() == datagram.source.ip() && route.source.ip() == datagram.destination.ip()
+    });
+    if !connected {
+        counters.wrong_address += 1;
+        return None;
+    }
+    let service = match qp.attributes.qp_type {
+        QpType::Rc => Service::RC,
+        QpType::XrcIni | QpType::XrcTgt => Service::XRC,
+    };
+    if bth.opcode.service() != service {
+        counters.wrong_service += 1;
+        return None;
+    }
+    Some(qp)
 }

@@ -96,6 +96,18 @@ impl Card {
         srq.limit = limit;
         Ok(())
     }
+
+    /// Changes how many requests it can hold (contract D7).
+    pub(in crate::device) fn resize_srq(&mut self, number: u32, max_wr: u32) -> Result<(), VerbsError> {
+        let srq = self.srq(number)?;
+        if max_wr < srq.limit {
+            return Err(VerbsError::Invalid("the armed limit is above the new size; disarm it first"));
+        }
+        if !srq.queue.resize(max_wr) {
+            return Err(VerbsError::Invalid("more receives are posted than the new size holds"));
+        }
+        Ok(())
+    }
 }
 
 /// Posts until one is refused.

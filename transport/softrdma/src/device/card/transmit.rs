@@ -41,6 +41,7 @@ impl Card {
             let Some(number) = self.ready.pop_front() else { break };
             self.serve(number, time);
         }
+        self.serve_overflows();
         self.send(now);
     }
 
