@@ -7,9 +7,15 @@
 //! active : create_endpoint -> attach(INI) -> connect -> Established | Rejected | Unreachable
 //! passive: create_endpoint -> listen -> ConnectRequest(new id) -> attach(TGT) -> accept -> Established
 //! either : disconnect, or the peer's -> Disconnected -> TimewaitExit
+//!
+//! step by step, as librdmacm's programs do it (the program brings its own QP up):
+//! active : create_id [-> bind] -> resolve_address -> AddressResolved -> resolve_route -> RouteResolved
+//!          -> connect(QP number) -> ConnectResponse -> qp_changes(RTR, RTS) -> establish
+//! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> qp_changes(RTR, RTS)
+//!          -> accept(QP number) -> Established
 //! ```
 
-use crate::{QpType, QueuePair, VerbsError};
+use crate::{QpModify, QpNumber, QpState, QpType, QueuePair, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -80,6 +86,11 @@ pub struct ConnectParameters {
     /// Local ACK timeout of the connecting side's QP: 4.096 us times 2 to this, 1 to 31. Travels
     /// in the request (contract rocev2 12.2); ignored when accepting.
     pub ack_timeout: u8,
+    /// Towards the device: the QP of an endpoint that has none attached; the program brings it up
+    /// itself ([`CmId::qp_changes`]). In events: the peer's QP.
+    pub qp_number: Option<QpNumber>,
+    /// The QP has an SRQ; XRC says so always (contract J5).
+    pub srq: bool,
 }
 
 impl Default for ConnectParameters {
@@ -91,8 +102,25 @@ impl Default for ConnectParameters {
             retry_count: 7,
             rnr_retry_count: 7,
             ack_timeout: 19,
+            qp_number: None,
+            srq: false,
         }
     }
+}
+
+/// What can be set on an endpoint before it connects or listens (`rdma_set_option`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CmOption {
+    /// Traffic class of the connection's packets (`RDMA_OPTION_ID_TOS`).
+    TypeOfService(u8),
+    /// Other endpoints may be bound to the same port, as long as one of them listens at most
+    /// (`RDMA_OPTION_ID_REUSEADDR`).
+    ReuseAddress(bool),
+    /// A listener at `::` is not asked by IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
+    AddressFamilyOnly(bool),
+    /// Instead of [`ConnectParameters::ack_timeout`] (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
+    AckTimeout(u8),
 }
 
 /// Why a connection was rejected (contract rocev2 9.7).
@@ -122,6 +150,8 @@ impl RejectReason {
     pub const INVALID_PATH_MTU: Self = Self(26);
     /// The application refused.
     pub const CONSUMER: Self = Self(28);
+    /// The application does not support the vendor options that it was offered.
+    pub const VENDOR_OPTION: Self = Self(35);
 }
 
 /// Names an endpoint in events; unique in its device for the life of the process.
@@ -139,8 +169,18 @@ pub enum CmEventKind {
         /// What the peer offers; counts are as seen from here.
         parameters: ConnectParameters,
     },
-    /// At an active endpoint without an attached QP: the peer accepted.
-    ConnectResponse,
+    /// `resolve_address` has found the own address and the way.
+    AddressResolved,
+    /// `resolve_address` has not.
+    AddressError(VerbsError),
+    /// `resolve_route` is done.
+    RouteResolved,
+    /// At an active endpoint without an attached QP: the peer accepted. Bring the QP up and call
+    /// [`CmId::establish`]; no further event says that the endpoint is connected.
+    ConnectResponse {
+        /// What the peer answered; counts are as seen from here.
+        parameters: ConnectParameters,
+    },
     /// Connected.
     Established,
     /// Something local failed.
@@ -195,7 +235,41 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// longer touch it.
     fn detach(&self) -> Option<Arc<dyn QueuePair>>;
 
-    /// Starts to listen; at most `backlog` requests wait to be answered.
+    /// Binds it to an own address. Port 0 picks a free one.
+    ///
+    /// # Errors
+    /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`], and
+    /// [`VerbsError::Invalid`] when it is bound.
+    fn bind(&self, local: SocketAddr) -> Result<(), VerbsError>;
+
+    /// Finds the own address for a peer, `source` if that is given and the endpoint is not bound;
+    /// answers by [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
+    ///
+    /// # Errors
+    /// As `bind`.
+    fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
+
+    /// Finds the way to the peer; answers by [`CmEventKind::RouteResolved`].
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] before the address is resolved.
+    fn resolve_route(&self) -> Result<(), VerbsError>;
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for a value out of range.
+    fn set_option(&self, option: CmOption) -> Result<(), VerbsError>;
+
+    /// What brings a QP of this connection to a state: INIT at any time, RTR and RTS once the
+    /// peer has asked or answered (`rdma_init_qp_attr`).
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] too early, and for another state.
+    fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
+
+    /// Starts to listen, unbound at any port of every address; at most `backlog` requests wait
+    /// to be answered.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
@@ -207,17 +281,35 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
-    /// Moves the QP to RTS and sends the reply.
+    /// Moves the attached QP, if there is one, to RTS and sends the reply.
     ///
     /// # Errors
     /// As `connect`.
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
+    /// After [`CmEventKind::ConnectResponse`]: the QP is in RTS.
+    ///
+    /// # Errors
+    /// As `connect`.
+    fn establish(&self) -> Result<(), VerbsError>;
+
+    /// A packet has arrived at the QP of an accepted connection: as good as the peer's last word
+    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing where that has come.
+    fn communication_established(&self);
+
     /// Refuses, with up to 148 bytes for the peer.
     ///
     /// # Errors
     /// As `connect`.
-    fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError>;
+    fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.reject_for(RejectReason::CONSUMER, private_data)
+    }
+
+    /// Refuses for another reason than the application's.
+    ///
+    /// # Errors
+    /// As `connect`.
+    fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError>;
 
     /// Ends the connection; an attached QP goes to ERR.
     ///
@@ -239,6 +331,18 @@ pub trait ConnectionManager: Send + Sync + Debug {
     /// # Errors
     /// What the operating system answered when it was asked for a descriptor.
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
+
+    /// Makes an endpoint that is neither bound nor resolved. Its QPs are of the type: `XrcIni` if it
+    /// is to connect by XRC, `XrcTgt` if it is to listen for XRC.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`], or a channel of another device.
+    fn create_id(
+        &self,
+        port_space: PortSpace,
+        qp_type: QpType,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError>;
 
     /// Makes an endpoint: resolved when active, bound when passive. May block while addresses
     /// and routes are resolved (hardware: up to 2 s + 2 s).

@@ -38,8 +38,8 @@ pub use access::Access;
 pub use async_event::{AsyncEvent, AsyncEventKind, AsyncSubject};
 pub use channel::CompletionChannel;
 pub use cm::{
-    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters, ConnectionManager, EndpointRequest,
-    EndpointSide, PortSpace, RejectReason,
+    CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, CmOption, ConnectParameters, ConnectionManager,
+    EndpointRequest, EndpointSide, PortSpace, RejectReason,
 };
 pub use completion::{Completion, CompletionFlags, CompletionOpcode, CompletionStatus};
 pub use counters::Counter;

@@ -70,6 +70,12 @@ impl CmMachine {
         Ok(())
     }
 
+    /// Private data of the answer to a request that is not confirmed yet.
+    #[must_use]
+    pub fn reply_private(&self, id: ConnectionId) -> Vec<u8> {
+        self.table.get(id).map(|connection| connection.reply_private.clone()).unwrap_or_default()
+    }
+
     pub(super) fn handle_rep(&mut self, now: u64, addresses: Addresses, transaction: u64, rep: &Rep) {
         let id = ConnectionId(rep.remote_id);
         let Some(connection) = self.table.get(id) else {

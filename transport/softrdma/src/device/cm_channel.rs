@@ -56,7 +56,10 @@ impl CmChannel for SoftCmChannel {
                 let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
                 CmEventKind::ConnectRequest { id, parameters }
             }
-            HappeningKind::ConnectResponse => CmEventKind::ConnectResponse,
+            HappeningKind::AddressResolved => CmEventKind::AddressResolved,
+            HappeningKind::AddressError(error) => CmEventKind::AddressError(error),
+            HappeningKind::RouteResolved => CmEventKind::RouteResolved,
+            HappeningKind::ConnectResponse { parameters } => CmEventKind::ConnectResponse { parameters },
             HappeningKind::Established => CmEventKind::Established,
             HappeningKind::ConnectError => CmEventKind::ConnectError,
             HappeningKind::Unreachable => CmEventKind::Unreachable,

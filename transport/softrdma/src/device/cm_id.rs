@@ -11,7 +11,10 @@ use super::signal::lock;
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use trunkline_verbs::{CmChannel, CmId, CmIdNumber, ConnectParameters, QueuePair, VerbsError};
+use trunkline_verbs::{
+    CmChannel, CmId, CmIdNumber, CmOption, ConnectParameters, QpModify, QpState, QueuePair, RejectReason,
+    VerbsError,
+};
 
 /// An endpoint.
 #[derive(Debug)]
@@ -74,6 +77,26 @@ impl CmId for SoftCmId {
         attached.take().map(|qp| qp as Arc<dyn QueuePair>)
     }
 
+    fn bind(&self, local: SocketAddr) -> Result<(), VerbsError> {
+        self.core.card().bind(self.number, local)
+    }
+
+    fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError> {
+        self.core.act(|card, _| card.resolve_address(self.number, source, remote))
+    }
+
+    fn resolve_route(&self) -> Result<(), VerbsError> {
+        self.core.card().resolve_route(self.number)
+    }
+
+    fn set_option(&self, option: CmOption) -> Result<(), VerbsError> {
+        self.core.card().set_cm_option(self.number, option)
+    }
+
+    fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError> {
+        self.core.card().qp_changes(self.number, state)
+    }
+
     fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
         self.core.act(|card, _| card.listen(self.number, backlog))
     }
@@ -86,8 +109,16 @@ impl CmId for SoftCmId {
         self.core.act(|card, now| card.accept(self.number, parameters, now))
     }
 
-    fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
-        self.core.act(|card, now| card.reject(self.number, private_data, now))
+    fn establish(&self) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.establish(self.number, now))
+    }
+
+    fn communication_established(&self) {
+        self.core.act(|card, now| card.communication_established(self.number, now));
+    }
+
+    fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError> {
+        self.core.act(|card, now| card.reject(self.number, reason, private_data, now))
     }
 
     fn disconnect(&self) -> Result<(), VerbsError> {

@@ -352,6 +352,19 @@ impl ConnectionManager for SoftDevice {
         Ok(SoftCmChannel::new(Arc::clone(&self.core))?)
     }
 
+    fn create_id(
+        &self,
+        port_space: PortSpace,
+        qp_type: QpType,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        check_port_space(port_space, qp_type)?;
+        let channel = own_channel(&self.core, channel)?;
+        let queue = Arc::clone(channel.queue());
+        let number = self.core.card().create_id(port_space, qp_type, queue);
+        Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
+    }
+
     fn create_endpoint(
         &self,
         request: &EndpointRequest,
@@ -366,12 +379,17 @@ impl ConnectionManager for SoftDevice {
         if !fits {
             return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
         }
-        if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
-            return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
-        }
+        check_port_space(request.port_space, request.qp_type)?;
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
         let number = self.core.act(|card, _| card.create_endpoint(request, queue))?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
+}
+
+fn check_port_space(port_space: PortSpace, qp_type: QpType) -> Result<(), VerbsError> {
+    if qp_type != QpType::Rc && port_space != PortSpace::Ib {
+        return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
+    }
+    Ok(())
 }

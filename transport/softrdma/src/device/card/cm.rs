@@ -4,8 +4,10 @@
 //! `connect`.
 
 use super::Card;
-use super::connect::{Endpoint, Happening, HappeningKind};
-use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectRequest, ConnectionId, Event, ListenerId, Peer};
+use super::connect::{Endpoint, Happening, HappeningKind, Role};
+use crate::cm::{
+    CmConfig, CmDrop, CmMachine, ConnectRequest, ConnectionId, Event, ListenerId, Peer, Transport,
+};
 use crate::device::random::Random;
 use crate::engine::Time;
 use crate::link::ROCE_PORT;
@@ -132,7 +134,13 @@ impl Card {
             Event::Reply(_, peer) => self.connect_reply(id, connection, peer, now),
             Event::Established(_, private) => {
                 self.set_awaits_rtu(id, false);
-                self.cm.tell(id, HappeningKind::Established, private);
+                let knows = self.cm.endpoints.get(&id).is_some_and(|endpoint| {
+                    matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
+                });
+                // Who brings the QP up itself has established the connection by that.
+                if !knows {
+                    self.cm.tell(id, HappeningKind::Established, private);
+                }
             }
             Event::Rejected(_, reason, private) => {
                 self.end_connection(id, connection);
@@ -166,25 +174,28 @@ impl Card {
             return;
         };
         let id = CmIdNumber(self.cm.next_number);
-        let mut endpoint = Endpoint::new(Arc::clone(&listener.channel), listener.request);
+        let (channel, port_space, qp_type) =
+            (Arc::clone(&listener.channel), listener.port_space, listener.qp_type);
+        let traffic_class = listener.traffic_class;
+        if listener.is_family_only && request.local.is_ipv4() {
+            let reason = RejectReason::INVALID_SERVICE_ID;
+            let _gone = self.cm.machine.reject(time.0, connection, reason, &[]);
+            return;
+        }
+        let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
+        endpoint.role = Role::Passive;
+        endpoint.traffic_class = traffic_class;
         endpoint.local = request.local;
         endpoint.peer = Some(request.remote);
         endpoint.connection = Some(connection);
         endpoint.offered = Some(request.peer);
         let kind = HappeningKind::ConnectRequest {
             new: id,
-            parameters: ConnectParameters {
-                private_data: request.private.clone(),
-                responder_resources: request.peer.responder_resources,
-                initiator_depth: request.peer.initiator_depth,
-                retry_count: request.peer.retry_count,
-                rnr_retry_count: request.peer.rnr_retry,
-                ack_timeout: request.peer.ack_timeout,
-            },
+            parameters: offer(&request.peer, request.private.clone()),
         };
         let happening =
             Happening { id: self.cm.by_listener[&request.listener], kind, private_data: request.private };
-        if listener.channel.push(happening).is_err() {
+        if channel.push(happening).is_err() {
             // The peer asks again.
             self.cm.machine.release(time.0, connection);
             return;
@@ -200,7 +211,9 @@ impl Card {
         let Some(endpoint) = self.cm.endpoints.get_mut(&id) else { return };
         endpoint.offered = Some(peer);
         let Some(qp) = endpoint.qp else {
-            self.cm.tell(id, HappeningKind::ConnectResponse, Vec::new());
+            let private = self.cm.machine.reply_private(connection);
+            let parameters = offer(&peer, private.clone());
+            self.cm.tell(id, HappeningKind::ConnectResponse { parameters }, private);
             return;
         };
         let ready = self.bring_up(id, qp, peer.responder_resources, peer.initiator_depth);
@@ -257,7 +270,7 @@ impl Card {
 
     /// Whether the first packet at the endpoint's QP stands for the RTU.
     pub(super) fn set_awaits_rtu(&mut self, id: CmIdNumber, awaits: bool) {
-        let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp);
+        let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp));
         if let Some(qp) = qp.and_then(|number| self.qps.get_mut(&number.get())) {
             qp.awaits_rtu = awaits;
         }
@@ -266,5 +279,19 @@ impl Card {
     /// The type of a QP, for endpoints that check it.
     pub(super) fn type_of(&self, qp: QpNumber) -> Option<QpType> {
         self.qps.get(&qp.get()).map(|qp| qp.attributes.qp_type)
+    }
+}
+
+/// What a peer asks or answers, for the program.
+fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
+    ConnectParameters {
+        private_data,
+        responder_resources: peer.responder_resources,
+        initiator_depth: peer.initiator_depth,
+        retry_count: peer.retry_count,
+        rnr_retry_count: peer.rnr_retry,
+        ack_timeout: peer.ack_timeout,
+        qp_number: Some(peer.qpn),
+        srq: peer.transport == Transport::Xrc,
     }
 }

@@ -10,12 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
-    Access, AddressVector, CmIdNumber, ConnectParameters, EndpointRequest, EndpointSide, Gid, Psn, QpModify,
-    QpNumber, QpState, QpType, RejectReason, VerbsError,
+    Access, AddressVector, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify, QpNumber, QpState,
+    QpType, RejectReason, VerbsError,
 };
-
-/// Loopback addresses tried for a client whose natural one is served by another process.
-const OTHER_LOOPBACKS: usize = 16;
 
 /// An event on its way to a channel, without the objects that the program gets.
 #[derive(Debug)]
@@ -29,7 +26,10 @@ pub(in crate::device) struct Happening {
 #[derive(Debug)]
 pub(in crate::device) enum HappeningKind {
     ConnectRequest { new: CmIdNumber, parameters: ConnectParameters },
-    ConnectResponse,
+    AddressResolved,
+    AddressError(VerbsError),
+    RouteResolved,
+    ConnectResponse { parameters: ConnectParameters },
     Established,
     ConnectError,
     Unreachable,
@@ -38,34 +38,70 @@ pub(in crate::device) enum HappeningKind {
     TimewaitExit,
 }
 
+/// Which end of a connection an endpoint is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It neither listens nor has a peer.
+    Undecided,
+    /// It connects to there.
+    Active { remote: SocketAddr },
+    /// It listens, or a listener made it.
+    Passive,
+}
+
 /// An endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) channel: Arc<Signal<Happening>>,
-    pub(super) request: EndpointRequest,
+    pub(super) port_space: PortSpace,
+    pub(super) qp_type: QpType,
+    pub(super) role: Role,
     pub(super) local: SocketAddr,
+    /// `local` was asked for, so that nobody else gets it.
+    pub(super) is_bound: bool,
+    pub(super) has_route: bool,
     pub(super) peer: Option<SocketAddr>,
     pub(super) connection: Option<ConnectionId>,
-    listener: Option<ListenerId>,
+    pub(super) listener: Option<ListenerId>,
     pub(super) qp: Option<QpNumber>,
+    /// The QP that the program brings up itself.
+    pub(super) named_qp: Option<QpNumber>,
     /// What the peer said.
     pub(super) offered: Option<Peer>,
     /// Where the peer starts to send.
     announced: Psn,
+    pub(super) traffic_class: u8,
+    pub(super) reuses_address: bool,
+    pub(super) is_family_only: bool,
+    pub(super) ack_timeout: Option<u8>,
 }
 
 impl Endpoint {
-    pub(super) fn new(channel: Arc<Signal<Happening>>, request: EndpointRequest) -> Self {
+    pub(super) fn new(
+        channel: Arc<Signal<Happening>>,
+        port_space: PortSpace,
+        qp_type: QpType,
+        announced: Psn,
+    ) -> Self {
         Self {
             channel,
-            request,
+            port_space,
+            qp_type,
+            role: Role::Undecided,
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            is_bound: false,
+            has_route: false,
             peer: None,
             connection: None,
             listener: None,
             qp: None,
+            named_qp: None,
             offered: None,
-            announced: Psn::default(),
+            announced,
+            traffic_class: 0,
+            reuses_address: false,
+            is_family_only: false,
+            ack_timeout: None,
         }
     }
 
@@ -90,7 +126,7 @@ impl Endpoint {
                 port: 1,
                 flow_label: 0,
                 hop_limit: 64,
-                traffic_class: 0,
+                traffic_class: self.traffic_class,
             }),
             path_mtu: Some(peer.mtu),
             destination_qp: Some(peer.qpn),
@@ -112,6 +148,16 @@ impl Endpoint {
     }
 }
 
+fn to_init() -> QpModify {
+    QpModify {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(granted(1)),
+        ..QpModify::default()
+    }
+}
+
 fn granted(responder_resources: u8) -> Access {
     match responder_resources {
         0 => Access::REMOTE_WRITE,
@@ -120,90 +166,6 @@ fn granted(responder_resources: u8) -> Access {
 }
 
 impl Card {
-    /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
-    pub(in crate::device) fn create_endpoint(
-        &mut self,
-        request: &EndpointRequest,
-        channel: Arc<Signal<Happening>>,
-    ) -> Result<CmIdNumber, VerbsError> {
-        let mut endpoint = Endpoint::new(channel, *request);
-        match request.side {
-            EndpointSide::Passive { local } => {
-                if !local.ip().is_unspecified() {
-                    self.gid_of(local.ip())?;
-                }
-                endpoint.local = local;
-            }
-            EndpointSide::Active { remote, source } => {
-                let source = match source {
-                    Some(source) => {
-                        self.gid_of(source)?;
-                        self.open_address(source)?;
-                        source
-                    }
-                    None => self.choose_source(remote)?,
-                };
-                let port = 0xc000 | (self.random.next_u32() & 0x3fff);
-                endpoint.local = SocketAddr::new(source, u16::try_from(port).unwrap_or(0xc000));
-                endpoint.peer = Some(remote);
-            }
-        }
-        let number = self.cm.new_number();
-        self.cm.endpoints.insert(number, endpoint);
-        Ok(number)
-    }
-
-    fn gid_of(&mut self, address: IpAddr) -> Result<u16, VerbsError> {
-        self.gids
-            .index_of(address)
-            .ok_or(VerbsError::AddressNotAvailable("no port of the device has it; see its GID table"))
-    }
-
-    /// The own address for packets to `remote`: the route's, when the table has it, else the
-    /// first of the family. It is open afterwards.
-    fn choose_source(&mut self, remote: SocketAddr) -> Result<IpAddr, VerbsError> {
-        let routed = route_source(remote);
-        let table = self.gids.addresses();
-        let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
-        let chosen = table
-            .iter()
-            .find(|address| Some(**address) == routed)
-            .or_else(|| {
-                let mut family = table.iter().filter(same_family);
-                family
-                    .clone()
-                    .find(|address| address.is_loopback() == remote.ip().is_loopback())
-                    .or(family.next())
-            })
-            .copied()
-            .ok_or(VerbsError::AddressNotAvailable("the device has no address of the peer's family"))?;
-        match self.open_address(chosen) {
-            Ok(()) => Ok(chosen),
-            Err(VerbsError::AddressInUse(why)) if self.may_be_replaced(chosen, remote) => {
-                self.open_some_loopback().ok_or(VerbsError::AddressInUse(why))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// On one host any loopback address reaches any other: a client there need not share the
-    /// server's, unless the user named addresses.
-    fn may_be_replaced(&self, chosen: IpAddr, remote: SocketAddr) -> bool {
-        let on_this_host = remote.ip().is_loopback() || remote.ip() == chosen;
-        !self.gids.is_named() && remote.is_ipv4() && on_this_host
-    }
-
-    fn open_some_loopback(&mut self) -> Option<IpAddr> {
-        for _ in 0..OTHER_LOOPBACKS {
-            let [_, b, c, d] = self.random.next_u32().to_be_bytes();
-            let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
-            if self.open_address(address).is_ok() && self.gids.index_of(address).is_some() {
-                return Some(address);
-            }
-        }
-        None
-    }
-
     /// Own and peer's address.
     pub(in crate::device) fn endpoint_addresses(
         &self,
@@ -212,7 +174,7 @@ impl Card {
         self.cm.endpoints.get(&id).map(|endpoint| (endpoint.local, endpoint.peer))
     }
 
-    fn endpoint(&mut self, id: CmIdNumber) -> Result<&mut Endpoint, VerbsError> {
+    pub(super) fn endpoint(&mut self, id: CmIdNumber) -> Result<&mut Endpoint, VerbsError> {
         self.cm.endpoints.get_mut(&id).ok_or(VerbsError::Gone)
     }
 
@@ -223,19 +185,12 @@ impl Card {
         if endpoint.qp.is_some() {
             return Err(VerbsError::Invalid("the endpoint has a QP"));
         }
-        if endpoint.request.qp_type != qp_type {
+        if endpoint.qp_type != qp_type {
             return Err(VerbsError::Invalid("the QP's type is not the endpoint's"));
         }
         endpoint.qp = Some(qp);
         if self.query_qp(qp)?.state == QpState::Reset {
-            let init = QpModify {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                access: Some(granted(1)),
-                ..QpModify::default()
-            };
-            self.modify_qp(qp, &init)?;
+            self.modify_qp(qp, &to_init())?;
         }
         Ok(())
     }
@@ -248,36 +203,64 @@ impl Card {
         }
     }
 
+    /// What brings a QP of the connection to a state.
+    pub(in crate::device) fn qp_changes(
+        &mut self,
+        id: CmIdNumber,
+        state: QpState,
+    ) -> Result<QpModify, VerbsError> {
+        let endpoint = self.cm.endpoints.get(&id).ok_or(VerbsError::Gone)?;
+        if state == QpState::Init {
+            return Ok(to_init());
+        }
+        let peer = endpoint.offered.ok_or(VerbsError::Invalid("the peer has not asked or answered yet"))?;
+        let resources = peer.responder_resources.min(super::MAX_RD_ATOMIC);
+        let depth = peer.initiator_depth.min(super::MAX_RD_ATOMIC);
+        let (rtr, rts) = endpoint.transitions(&mut self.gids, &peer, resources, depth)?;
+        match state {
+            QpState::ReadyToReceive => Ok(rtr),
+            QpState::ReadyToSend => Ok(rts),
+            _ => Err(VerbsError::Invalid("connections know changes to INIT, RTR and RTS only")),
+        }
+    }
+
     /// Starts to listen.
     pub(in crate::device) fn listen(&mut self, id: CmIdNumber, backlog: u32) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
-        let (local, request) = (endpoint.local, endpoint.request);
-        if endpoint.listener.is_some() || !matches!(request.side, EndpointSide::Passive { .. }) {
+        if endpoint.role != Role::Undecided {
             return Err(VerbsError::Invalid("the endpoint listens already, or is an active one"));
         }
-        self.open_for_listener(local.ip())?;
+        if endpoint.qp_type == QpType::XrcIni {
+            return Err(VerbsError::Invalid("an INI's endpoint does not listen"));
+        }
+        let (local, only) = (endpoint.local, endpoint.is_family_only);
+        let (port_space, qp_type) = (endpoint.port_space, endpoint.qp_type);
+        self.open_for_listener(local.ip(), only)?;
         let listen = Listen {
             address: local.ip(),
-            port_space: request.port_space,
+            port_space,
             port: local.port(),
-            transport: Some(transport(request.qp_type)),
+            transport: Some(transport(qp_type)),
             backlog: backlog.max(1),
         };
         let (listener, port) = self.cm.machine.listen(&listen).map_err(refusal)?;
         self.cm.by_listener.insert(listener, id);
         let endpoint = self.endpoint(id)?;
         endpoint.listener = Some(listener);
+        endpoint.role = Role::Passive;
+        endpoint.is_bound = true;
         endpoint.local.set_port(port);
         Ok(())
     }
 
     /// Opens the address, or all of a wildcard's that are free.
-    fn open_for_listener(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+    fn open_for_listener(&mut self, address: IpAddr, is_family_only: bool) -> Result<(), VerbsError> {
         if !address.is_unspecified() {
             return self.open_address(address);
         }
-        let all: Vec<IpAddr> =
-            self.gids.addresses().iter().copied().filter(|own| address.is_ipv6() || own.is_ipv4()).collect();
+        let wanted =
+            |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
+        let all: Vec<IpAddr> = self.gids.addresses().iter().copied().filter(|own| wanted(own)).collect();
         let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
         for own in all {
             let opened = self.open_address(own);
@@ -299,32 +282,39 @@ impl Card {
         now: Instant,
     ) -> Result<(), VerbsError> {
         let time = self.time(now);
-        let announced = Psn::new(self.random.next_u32());
         let endpoint = self.endpoint(id)?;
-        let EndpointSide::Active { remote, .. } = endpoint.request.side else {
-            return Err(VerbsError::Invalid("a passive endpoint does not connect"));
+        let Role::Active { remote } = endpoint.role else {
+            return Err(VerbsError::Invalid(
+                "an endpoint without a peer, or a passive one, does not connect",
+            ));
         };
+        if endpoint.qp_type == QpType::XrcTgt {
+            return Err(VerbsError::Invalid("a TGT's endpoint does not connect"));
+        }
         if endpoint.connection.is_some() {
             return Err(VerbsError::Invalid("the endpoint is connecting or connected"));
         }
-        let qpn = endpoint.qp.ok_or(VerbsError::Invalid("attach a QP before connecting"))?;
-        endpoint.announced = announced;
-        let (local, request) = (endpoint.local, endpoint.request);
+        let none = VerbsError::Invalid("attach a QP before connecting, or name one");
+        let qpn = endpoint.qp.or(parameters.qp_number).ok_or(none)?;
+        endpoint.named_qp = parameters.qp_number.filter(|_| endpoint.qp.is_none());
+        let starting_psn = endpoint.announced;
+        let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
+        let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
         let mtu = self.mtu_of(local.ip());
         let connect = Connect {
             local,
             remote,
-            port_space: request.port_space,
-            transport: transport(request.qp_type),
+            port_space,
+            transport: transport(qp_type),
             qpn,
-            starting_psn: announced,
+            starting_psn,
             mtu,
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth,
             retry_count: parameters.retry_count.min(7),
             rnr_retry: parameters.rnr_retry_count.min(7),
-            ack_timeout: parameters.ack_timeout.clamp(1, 31),
-            srq: false,
+            ack_timeout: ack_timeout.clamp(1, 31),
+            srq: parameters.srq,
             private: &parameters.private_data,
         };
         let connection = self.cm.machine.connect(time.0, &connect).map_err(refusal)?;
@@ -342,29 +332,30 @@ impl Card {
         now: Instant,
     ) -> Result<(), VerbsError> {
         let time = self.time(now);
-        let announced = Psn::new(self.random.next_u32());
         let endpoint = self.endpoint(id)?;
         let not_asked = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = endpoint.connection.ok_or(not_asked)?;
         let peer = endpoint.offered.ok_or(not_asked)?;
-        if matches!(endpoint.request.side, EndpointSide::Active { .. }) {
-            // The program brought up a QP of its own after ConnectResponse.
-            self.cm.machine.confirm(connection).map_err(refusal)?;
-            self.finish(now);
-            return Ok(());
+        if endpoint.role != Role::Passive {
+            return Err(not_asked);
         }
-        let qpn = endpoint.qp.ok_or(VerbsError::Invalid("attach a QP before accepting"))?;
-        endpoint.announced = announced;
+        let none = VerbsError::Invalid("attach a QP before accepting, or name one");
+        let attached = endpoint.qp;
+        let qpn = attached.or(parameters.qp_number).ok_or(none)?;
+        endpoint.named_qp = parameters.qp_number.filter(|_| attached.is_none());
+        let starting_psn = endpoint.announced;
         let resources = parameters.responder_resources.min(super::MAX_RD_ATOMIC);
         let depth = parameters.initiator_depth.min(peer.initiator_depth);
-        self.bring_up(id, qpn, resources, depth)?;
+        if attached.is_some() {
+            self.bring_up(id, qpn, resources, depth)?;
+        }
         let accept = Accept {
             qpn,
-            starting_psn: announced,
+            starting_psn,
             responder_resources: resources,
             initiator_depth: depth,
             rnr_retry: parameters.rnr_retry_count.min(7),
-            srq: false,
+            srq: parameters.srq,
             private: &parameters.private_data,
         };
         self.set_awaits_rtu(id, true);
@@ -376,17 +367,36 @@ impl Card {
         Ok(())
     }
 
+    /// The program has brought its QP up after the peer's answer.
+    pub(in crate::device) fn establish(&mut self, id: CmIdNumber, now: Instant) -> Result<(), VerbsError> {
+        let none = VerbsError::Invalid("no peer has answered this endpoint");
+        let connection = self.endpoint(id)?.connection.ok_or(none)?;
+        self.cm.machine.confirm(connection).map_err(refusal)?;
+        self.finish(now);
+        Ok(())
+    }
+
+    /// The program has seen a packet at the QP of an endpoint that it accepted for.
+    pub(in crate::device) fn communication_established(&mut self, id: CmIdNumber, now: Instant) {
+        let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp));
+        if let Some(qp) = qp {
+            self.cm.machine.communication_established(qp);
+            self.finish(now);
+        }
+    }
+
     /// Refuses a request.
     pub(in crate::device) fn reject(
         &mut self,
         id: CmIdNumber,
+        reason: RejectReason,
         private: &[u8],
         now: Instant,
     ) -> Result<(), VerbsError> {
         let time = self.time(now);
         let none = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = self.endpoint(id)?.connection.ok_or(none)?;
-        self.cm.machine.reject(time.0, connection, RejectReason::CONSUMER, private).map_err(refusal)?;
+        self.cm.machine.reject(time.0, connection, reason, private).map_err(refusal)?;
         self.finish(now);
         Ok(())
     }
@@ -463,14 +473,4 @@ fn refusal(error: CmError) -> VerbsError {
         CmError::Unknown => VerbsError::Gone,
         _ => VerbsError::Invalid("the connection is not in a state for this call"),
     }
-}
-
-/// The address that the host's routing would send from.
-fn route_source(remote: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr =
-        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
-    // Connecting a UDP socket asks for the route and sends nothing.
-    socket.connect(remote).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }

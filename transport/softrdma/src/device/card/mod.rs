@@ -20,6 +20,7 @@ mod overflow;
 mod peers;
 mod qp;
 mod receive;
+mod resolve;
 mod srq;
 mod target;
 mod timers;
