@@ -21,6 +21,8 @@ pub(crate) struct Terms {
     /// The state the TGT is left in.
     pub(crate) tgt_state: QpState,
     pub(crate) signal_all: bool,
+    /// READs and atomics that the INI has outstanding, and that the TGT serves.
+    pub(crate) rd_atomic: (u8, u8),
 }
 
 impl Default for Terms {
@@ -32,6 +34,7 @@ impl Default for Terms {
             access: remote_rights(),
             tgt_state: QpState::ReadyToSend,
             signal_all: false,
+            rd_atomic: (4, 4),
         }
     }
 }
@@ -85,8 +88,8 @@ pub(crate) fn every_attribute(
         destination_qp: Some(peer),
         rq_psn: Some(INI_PSN),
         sq_psn: Some(INI_PSN),
-        max_dest_rd_atomic: Some(4),
-        max_rd_atomic: Some(4),
+        max_dest_rd_atomic: Some(terms.rd_atomic.1),
+        max_rd_atomic: Some(terms.rd_atomic.0),
         // 0.01 ms (contract rocev2 6.3), so that RNR costs the suite no time.
         min_rnr_timer: Some(1),
         timeout: Some(terms.timeout),
@@ -183,10 +186,11 @@ impl End<'_> {
         terms: &Terms,
     ) -> Result<(), trunkline_verbs::VerbsError> {
         let mut change = every_attribute(self.side, self.other, self.peer, from, to, terms);
-        if self.qp.qp_type() == QpType::XrcTgt {
-            change.sq_psn = Some(TGT_PSN);
-        } else {
-            change.rq_psn = Some(TGT_PSN);
+        // Of an RC connection both directions start at the same number.
+        match self.qp.qp_type() {
+            QpType::XrcTgt => change.sq_psn = Some(TGT_PSN),
+            QpType::XrcIni => change.rq_psn = Some(TGT_PSN),
+            QpType::Rc => {}
         }
         self.qp.modify(&only(&change, mask))
     }
@@ -225,6 +229,17 @@ impl Lab {
     }
 }
 
+impl Lab {
+    /// Connects two RC QPs.
+    pub(crate) fn join_rc(&self, near: &Arc<dyn QueuePair>, far: &Arc<dyn QueuePair>) -> Verdict {
+        let terms = Terms::default();
+        let end = End { side: &self.far, qp: far, other: &self.near, peer: near.number() };
+        end.bring_to(QpState::ReadyToSend, &terms)?;
+        let end = End { side: &self.near, qp: near, other: &self.far, peer: far.number() };
+        end.bring_to(QpState::ReadyToSend, &terms)
+    }
+}
+
 /// A connection that the CM made.
 #[derive(Debug)]
 pub(crate) struct CmRoute {
@@ -234,7 +249,7 @@ pub(crate) struct CmRoute {
     /// The private data of the reply.
     pub(crate) answer: Vec<u8>,
     /// Kept, because an endpoint that is dropped ends its part of the connection.
-    pub(crate) _tgt_id: Arc<dyn CmId>,
+    pub(crate) tgt_id: Arc<dyn CmId>,
     pub(crate) active: Arc<dyn CmChannel>,
     pub(crate) passive: Arc<dyn CmChannel>,
 }
@@ -279,7 +294,11 @@ impl Lab {
         let (ini_id, active) = dial(from, listener.local_address())?;
         let ini = from.new_ini()?;
         ini_id.attach(Arc::clone(&ini))?;
-        let offer = ConnectParameters { private_data: b"offer".to_vec(), ..ConnectParameters::default() };
+        let offer = ConnectParameters {
+            private_data: b"offer".to_vec(),
+            retry_count: reply.retry_count,
+            ..ConnectParameters::default()
+        };
         ini_id.connect(&offer)?;
         let asked = self.next_cm("a connection request", &passive)?;
         equal("the request's private data", asked.private_data.get(..5), Some(&b"offer"[..]))?;
@@ -297,7 +316,7 @@ impl Lab {
         if !matches!(accepted.kind, CmEventKind::Established) {
             return Err(unexpected("the passive side", &accepted));
         }
-        Ok(CmRoute { ini, ini_id, tgt, answer: answered.private_data, _tgt_id: tgt_id, active, passive })
+        Ok(CmRoute { ini, ini_id, tgt, answer: answered.private_data, tgt_id, active, passive })
     }
 }
 

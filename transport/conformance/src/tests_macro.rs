@@ -6,16 +6,18 @@
 macro_rules! conformance_tests {
     ($bench:expr) => {
         $crate::conformance_tests! { @each $bench;
-            a1 a2 a3 a4 a5 a6 a10 a11 a12
-            c1 c4 c6 c8 c9 c10 c11 c12
-            d1 d2 d4 d5 d6 d7 d8 d9 d10
-            e1 e2 e3 e4 e7 e8
-            f1 f3 f4
-            g1 g2 g3 g4 g5 g7 g9 g10
+            a1 a2 a3 a4 a5 a6 a7 a10 a11 a12 a13 a16
+            c1 c2 c3 c4 c5 c6 c8 c9 c10 c11 c12
+            d1 d2 d3 d4 d5 d6 d7 d8 d9 d10
+            e1 e2 e3 e4 e5 e6 e7 e8
+            f1 f2 f3 f4 f5
+            g1 g2 g3 g4 g5 g7 g8 g9 g10
             h1 h2 h3 h4 h5
             i1 i2 i3
-            j1 j5 j6 j7 j8 j9 j10 j12
+            j1 j5 j6 j7 j8 j9 j10 j11 j12
             k1
+            m9
+            r1 r2
         }
     };
     (@each $bench:expr; $($id:ident)*) => {

@@ -35,6 +35,54 @@ impl Bench for Soft {
     }
 }
 
+/// One of the answers to a message for an SRQ that nobody has, in place of the default (contract G7).
+#[cfg(test)]
+mod policies {
+    use super::{common, open};
+    use trunkline_conformance::{Bench, Port, assert_item};
+    use trunkline_softrdma::device::{SoftOptions, UnknownSrq};
+    use trunkline_verbs::{CompletionStatus, VerbsError};
+
+    struct Policy {
+        choice: UnknownSrq,
+        status: [CompletionStatus; 1],
+    }
+
+    impl Bench for Policy {
+        fn provider(&self) -> &str {
+            "softrdma"
+        }
+
+        fn link(&self) -> &str {
+            "in-process, another policy"
+        }
+
+        fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+            let [near, far] = common::in_process();
+            Ok([open(near)?, open(SoftOptions { unknown_srq: self.choice, ..far })?])
+        }
+
+        fn xrc_violation(&self) -> &[CompletionStatus] {
+            &self.status
+        }
+    }
+
+    #[test]
+    fn g7_nak62() {
+        let status = [CompletionStatus::RemoteAccessError];
+        assert_item(&Policy { choice: UnknownSrq::Nak62, status }, "G7");
+    }
+
+    #[test]
+    fn g7_drop() {
+        let status = [CompletionStatus::RetryExceeded];
+        let policy = Policy { choice: UnknownSrq::Drop, status };
+        assert_item(&policy, "G7");
+        // The TGT lives on, for others too (contract G8).
+        assert_item(&policy, "G8");
+    }
+}
+
 fn open(options: SoftOptions) -> Result<Port, VerbsError> {
     let address: IpAddr = options.addresses[0];
     let device = SoftDevice::open(options)?;

@@ -1,9 +1,9 @@
 //! Sections J and K: XRC through the connection manager, and who announces it.
 
-use crate::Lab;
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
-use crate::connect::{dial, listen, unexpected};
+use crate::connect::{CmRoute, dial, listen, unexpected};
 use crate::traffic::{receive, request};
+use crate::{Deviation, Lab};
 use std::net::SocketAddr;
 use trunkline_verbs::{
     CmEventKind, CompletionOpcode as Op, ConnectParameters, DeviceCapabilities, EndpointRequest,
@@ -96,7 +96,51 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
             return Err(unexpected(what, &event));
         }
     }
-    equal("the INI's state", route.ini.query()?.state, QpState::Error)
+    equal("the INI's state", route.ini.query()?.state, QpState::Error)?;
+
+    // The target's endpoint goes without a word: its QP may be in use by others.
+    let xrcd = lab.far.new_xrcd()?;
+    let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;
+    let CmRoute { ini, ini_id: _kept, tgt, tgt_id, active, .. } = route;
+    let detached = tgt_id.detach().ok_or_else(|| Deviation::Failed("the endpoint lost its QP".to_owned()))?;
+    equal("the QP taken back", detached.number(), tgt.number())?;
+    drop(tgt_id);
+    receive(&srq, 1, &[lab.far.piece(0, 64)])?;
+    ini.post_send(&[request(2, SendOperation::Send, &[lab.near.piece(0, 8)], srq.number()?)])?;
+    lab.succeeds("a receive after the target's endpoint went", &lab.far.cq, 1, Op::Receive)?;
+    lab.succeeds("its send", &lab.near.cq, 2, Op::Send)?;
+    let told = active.next_event();
+    check(told.is_none(), || format!("the active side was told of {told:?}"))
+}
+
+pub(super) fn j11(lab: &Lab) -> Verdict {
+    let xrcd = lab.far.new_xrcd()?;
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;
+    let (listener, _passive) = listen(&lab.far, QpType::XrcTgt)?;
+    let (second, active) = dial(&lab.near, listener.local_address())?;
+    second.attach(std::sync::Arc::clone(&route.ini))?;
+    second.connect(&ConnectParameters::default())?;
+    let event = lab.next_cm("the second request of one INI", &active)?;
+    let CmEventKind::Rejected(reason) = event.kind else {
+        return Err(unexpected("the active side", &event));
+    };
+    equal("the reason", reason, RejectReason::STALE_CONNECTION)?;
+    let event = lab.next_cm("the connection before", &route.passive)?;
+    if matches!(event.kind, CmEventKind::Disconnected) {
+        Ok(())
+    } else {
+        Err(unexpected("the passive side of the connection before", &event))
+    }
+}
+
+pub(super) fn m9(lab: &Lab) -> Verdict {
+    // Three bits on the wire; libfabric asks for 15.
+    let many = ConnectParameters { retry_count: 15, rnr_retry_count: 15, ..ConnectParameters::default() };
+    let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &many)?;
+    let ini = route.ini.query()?;
+    equal("the INI's RNR retries", ini.rnr_retry, 7)?;
+    check(ini.retry_count <= 7, || format!("the INI retries {} times", ini.retry_count))
 }
 
 pub(super) fn j10(lab: &Lab) -> Verdict {

@@ -138,6 +138,47 @@ pub(super) fn a6(lab: &Lab) -> Verdict {
     lab.stays_quiet("the SRQ of the other domain", &lab.far.cq)
 }
 
+pub(super) fn a7(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    // O_RDWR and O_CLOEXEC, whose bits mean nothing here.
+    let others = XrcdFlags::from_bits_retain(!(XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE).bits());
+    refused("an open with other flags alone", open(lab, &file, others), EAGAIN)?;
+    let _held = open(lab, &file, XrcdFlags::CREATE | others)?;
+    open(lab, &file, others)?;
+    Ok(())
+}
+
+pub(super) fn a13(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let handle = open(lab, &file, XrcdFlags::CREATE)?;
+    let other = open(lab, &file, XrcdFlags::empty())?;
+    let tgt = lab.far.new_tgt(&other)?;
+    refused("closing a handle in use", other.close(), EBUSY)?;
+    handle.close()?;
+    check(handle.close().is_err(), || "a handle was closed twice".to_owned())?;
+    let srq = lab.far.device.create_srq(lab.far.srq_init(&handle, &lab.far.cq));
+    check(srq.is_err(), || "an SRQ was made with a closed handle".to_owned())?;
+    let opened = lab.far.device.open_qp(&handle, tgt.number());
+    check(opened.is_err(), || "a TGT was opened with a closed handle".to_owned())
+}
+
+pub(super) fn a16(lab: &Lab) -> Verdict {
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    let handle = open(lab, &file, XrcdFlags::CREATE)?;
+    drop(file);
+    let route = lab.route_into(handle, &Terms::default())?;
+    receive(&route.srq, 1, &[lab.far.piece(0, 64)])?;
+    let data = [lab.near.piece(0, 8)];
+    route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
+    lab.succeeds("a receive after the file was closed", &route.cq, 1, CompletionOpcode::Receive)?;
+    let again = File::open(folder.0.join("domain"))?;
+    open(lab, &again, XrcdFlags::empty())?;
+    Ok(())
+}
+
 pub(super) fn a10(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;

@@ -4,7 +4,11 @@ use crate::Lab;
 use crate::check::{Verdict, check, equal, post_refused};
 use crate::connect::{Route, Terms};
 use crate::traffic::{poll_one, receive, request, rnr_received};
-use trunkline_verbs::{CompletionOpcode as Op, SendData, SendFlags, SendOperation, SendRequest, SrqNumber};
+use std::sync::Arc;
+use trunkline_verbs::{
+    CompletionFlags, CompletionOpcode as Op, CompletionStatus as Status, CqInit, Notify, SendData, SendFlags,
+    SendOperation, SendRequest, SrqNumber,
+};
 
 /// A number that is not `taken` and, by the spread of real ones, nobody's.
 pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
@@ -39,10 +43,126 @@ pub(super) fn f1(lab: &Lab) -> Verdict {
     lab.far.holds("memory that was named together with no SRQ", 0, 8, 0x55)
 }
 
+pub(super) fn f2(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms::default())?;
+    let remote = lab.far.remote(64);
+    let operations = [
+        (SendOperation::Send, Op::Send, true),
+        (SendOperation::SendWithImmediate(1), Op::Send, true),
+        (SendOperation::RdmaWrite(remote), Op::RdmaWrite, false),
+        (SendOperation::RdmaWriteWithImmediate(remote, 1), Op::RdmaWrite, true),
+        (SendOperation::RdmaRead(remote), Op::RdmaRead, false),
+        (SendOperation::CompareSwap { remote, compare: 0, swap: 0 }, Op::CompareSwap, false),
+        (SendOperation::FetchAdd { remote, add: 0 }, Op::FetchAdd, false),
+    ];
+    let data = [lab.near.piece(0, 8)];
+    for (wr_id, (operation, opcode, receives)) in (0..).zip(operations) {
+        receive(&route.srq, wr_id, &[lab.far.piece(0, 64)])?;
+        route.ini.post_send(&[request(wr_id, operation, &data, route.srq_number)])?;
+        lab.succeeds(&format!("{operation:?}"), &lab.near.cq, wr_id, opcode)?;
+        let taken =
+            lab.wait("a receive", || poll_one(&route.cq).map(Some).or((!receives).then_some(None)))?;
+        equal(&format!("whether {operation:?} took a receive"), taken.is_some(), receives)?;
+    }
+    Ok(())
+}
+
+pub(super) fn f5(lab: &Lab) -> Verdict {
+    let most = lab.near.device.attributes().max_rd_atomic;
+    let remote = lab.far.remote(0);
+    let read = SendOperation::RdmaRead(remote);
+    let add = SendOperation::FetchAdd { remote, add: 1 };
+    for depth in [1, 2, most] {
+        let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
+        lab.far.memory.write(0, &0u64.to_ne_bytes())?;
+        // Far more than may be outstanding, and every answer in its place.
+        for wr_id in 0..24u64 {
+            let word = [lab.near.piece(8 * usize::try_from(wr_id).unwrap_or(0), 8)];
+            let operation = if wr_id % 2 == 0 { add } else { read };
+            route.ini.post_send(&[request(wr_id, operation, &word, route.srq_number)])?;
+        }
+        for wr_id in 0..24u64 {
+            let opcode = if wr_id % 2 == 0 { Op::FetchAdd } else { Op::RdmaRead };
+            lab.succeeds(&format!("one of many with depth {depth}"), &lab.near.cq, wr_id, opcode)?;
+            let place = 8 * usize::try_from(wr_id).unwrap_or(0);
+            let mut came = [0; 8];
+            lab.near.memory.read(place, &mut came)?;
+            // A READ sees the atomics before it, and without a fence perhaps some behind it.
+            let (came, due) = (u64::from_ne_bytes(came), wr_id.div_ceil(2));
+            let fits = if opcode == Op::FetchAdd { came == due } else { (due..=12).contains(&came) };
+            check(fits, || format!("{opcode:?} number {wr_id} brought {came}, not {due}"))?;
+        }
+    }
+    let data = [lab.near.piece(0, 8)];
+    let mute = lab.route(&Terms { rd_atomic: (0, 4), ..Terms::default() })?;
+    let refused = mute.ini.post_send(&[request(1, read, &data, mute.srq_number)]);
+    post_refused("a READ of an INI that may have none outstanding", refused)?;
+    let deaf = lab.route(&Terms { rd_atomic: (4, 0), ..Terms::default() })?;
+    deaf.ini.post_send(&[request(2, read, &data, deaf.srq_number)])?;
+    lab.ends("a READ of a TGT that serves none", &lab.near.cq, 2, Status::RemoteInvalidRequest)?;
+    let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&deaf.xrcd)?);
+    let above = Terms { rd_atomic: (most.saturating_add(1), 1), ..Terms::default() };
+    check(lab.join(&ini, &tgt, &above).is_err(), || "more outstanding READs than the device has".to_owned())
+}
+
+/// A fenced SEND carries what the READ before it brought.
+fn fence(lab: &Lab, route: &Route) -> Verdict {
+    for round in 0..8 {
+        lab.far.fill(32_768, 20_000, round)?;
+        lab.near.fill(0, 20_000, !round)?;
+        receive(&route.srq, 71, &[lab.far.piece(0, 20_000)])?;
+        let data = [lab.near.piece(0, 20_000)];
+        let read = SendOperation::RdmaRead(lab.far.remote(32_768));
+        let base = request(73, SendOperation::Send, &data, route.srq_number);
+        let fenced = SendRequest { flags: SendFlags::SIGNALED | SendFlags::FENCE, ..base };
+        route.ini.post_send(&[request(72, read, &data, route.srq_number), fenced])?;
+        lab.succeeds("the READ", &lab.near.cq, 72, Op::RdmaRead)?;
+        lab.succeeds("the fenced send", &lab.near.cq, 73, Op::Send)?;
+        lab.succeeds("its receive", &route.cq, 71, Op::Receive)?;
+        lab.far.holds("a message sent behind a fence", 0, 20_000, round)?;
+    }
+    Ok(())
+}
+
+/// A CQ armed for solicited completions fires for those alone.
+fn solicited(lab: &Lab) -> Verdict {
+    const CONTEXT: u64 = 0x736f;
+    let channel = lab.far.device.create_completion_channel()?;
+    let init = CqInit { capacity_cqe: 16, channel: Some(Arc::clone(&channel)), context: CONTEXT };
+    let cq = lab.far.device.create_cq(init)?;
+    let route = lab.route(&Terms::default())?;
+    let srq = lab.far.new_srq(&route.xrcd, &cq)?;
+    let number = srq.number()?;
+    let data = [lab.near.piece(0, 8)];
+    let send = |wr_id, flags| {
+        receive(&srq, wr_id, &[lab.far.piece(0, 64)])?;
+        let base = request(wr_id, SendOperation::SendWithImmediate(3), &data, number);
+        route.ini.post_send(&[SendRequest { flags: SendFlags::SIGNALED | flags, ..base }])?;
+        lab.succeeds("a send", &lab.near.cq, wr_id, Op::Send)
+    };
+    cq.request_notify(Notify::Solicited)?;
+    send(1, SendFlags::empty())?;
+    check(channel.next_event().is_none(), || "a plain message woke who waits for solicited ones".to_owned())?;
+    send(2, SendFlags::SOLICITED)?;
+    equal("the CQ that fired", lab.wait("a solicited event", || channel.next_event())?, CONTEXT)?;
+    send(3, SendFlags::SOLICITED)?;
+    check(channel.next_event().is_none(), || "a CQ fired twice after one arming".to_owned())?;
+    for wr_id in 1..=3 {
+        let got = lab.succeeds("a receive", &cq, wr_id, Op::Receive)?;
+        let shown = got.flags.contains(CompletionFlags::SOLICITED);
+        equal("whether it shows as solicited", shown, wr_id > 1)?;
+    }
+    cq.request_notify(Notify::Any)?;
+    send(4, SendFlags::empty())?;
+    equal("the CQ that fired", lab.wait("an event of any", || channel.next_event())?, CONTEXT)
+}
+
 pub(super) fn f3(lab: &Lab) -> Verdict {
     let route = lab.route(&Terms::default())?;
     messages(lab, &route)?;
     one_sided(lab, &route)?;
+    fence(lab, &route)?;
+    solicited(lab)?;
     signalling(lab, &route)?;
     inline(lab, &route)?;
     let all = lab.route(&Terms { signal_all: true, ..Terms::default() })?;

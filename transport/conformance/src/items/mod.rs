@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod initiator;
 mod modify;
+mod rc;
 mod srq;
 mod target;
 mod tgt;
@@ -26,11 +27,17 @@ pub const ITEMS: &[Item] = &[
     item!("A4", domain::a4, "of several exclusive opens at once one succeeds"),
     item!("A5", domain::a5, "the outcome of an open follows the table of flags"),
     item!("A6", domain::a6, "without a file each open makes a private domain"),
+    item!("A7", domain::a7, "flags besides CREATE and EXCLUSIVE are not looked at"),
     item!("A10", domain::a10, "each open gives a handle; handles of one inode share one domain"),
     item!("A11", domain::a11, "objects pin the handle they were made with, and no other"),
     item!("A12", domain::a12, "the last one out destroys the domain"),
+    item!("A13", domain::a13, "a closed handle is of no use any more"),
+    item!("A16", domain::a16, "the file may be closed once the domain is open"),
     item!("C1", tgt::c1, "a TGT needs a domain and nothing else"),
+    item!("C2", tgt::c2, "sizes of queues that a QP does not have are ignored"),
+    item!("C3", tgt::c3, "a TGT is the domain's: its creator's handle is one as any other"),
     item!("C4", tgt::c4, "a TGT opens by number in its own domain only"),
+    item!("C5", tgt::c5, "an opened handle shows the one QP, and works until it is destroyed itself"),
     item!("C6", tgt::c6, "a TGT lives until its last handle is destroyed"),
     item!("C8", tgt::c8, "all handles of a TGT see and change one state"),
     item!("C9", tgt::c9, "a TGT and the SRQs of its domain do not pin each other"),
@@ -39,6 +46,7 @@ pub const ITEMS: &[Item] = &[
     item!("C12", tgt::c12, "an RC QP takes no XRC SRQ"),
     item!("D1", srq::d1, "an XRC SRQ takes PD, domain and CQ of its own device"),
     item!("D2", srq::d2, "an SRQ pins its PD, domain handle and CQ"),
+    item!("D3", srq::d3, "objects of another open device are not taken"),
     item!("D4", srq::d4, "XRC SRQs have distinct 24-bit numbers"),
     item!("D5", srq::d5, "an SRQ is at least as large as asked for, and not larger than allowed"),
     item!("D6", srq::d6, "the limit fires once, when fewer than it are posted"),
@@ -50,17 +58,26 @@ pub const ITEMS: &[Item] = &[
     item!("E2", modify::e2, "ERR and RESET are reached with the state alone, and no state is skipped"),
     item!("E3", modify::e3, "attributes that the type has no use for are dropped, so RC masks work"),
     item!("E4", modify::e4, "port and P_Key index are checked"),
+    item!("E5", modify::e5, "the TGT's rights decide over WRITE, READ and atomics, not the INI's"),
+    item!("E6", modify::e6, "INI and TGT name each other; PSNs of the direction without requests are free"),
     item!("E7", modify::e7, "a TGT receives from RTR on"),
     item!("E8", modify::e8, "an INI takes work from RTS on, holds it in SQD and flushes it in ERR"),
     item!("F1", initiator::f1, "every operation names an SRQ, one-sided ones too"),
+    item!(
+        "F2",
+        initiator::f2,
+        "an INI does SEND, WRITE, READ and atomics, with immediate where there is one"
+    ),
     item!("F3", initiator::f3, "sends complete at the INI as those of an RC QP"),
     item!("F4", initiator::f4, "one INI reaches every SRQ of the domain, strictly in order"),
+    item!("F5", initiator::f5, "no more READs and atomics are outstanding than both ends allow"),
     item!("G1", target::g1, "receives complete into the CQ of the SRQ they name"),
     item!("G2", target::g2, "a receive shows the number of the TGT it came through"),
     item!("G3", target::g3, "receives show immediate data and length as on RC"),
     item!("G4", target::g4, "the SRQ's PD decides which rkeys a message may use"),
     item!("G5", target::g5, "the SRQ's PD decides which lkeys its receives may use"),
     item!("G7", target::g7, "an SRQ that the domain does not have ends the connection"),
+    item!("G8", target::g8, "an SRQ that goes may end a TGT, never the SRQs of others"),
     item!("G9", target::g9, "an empty SRQ holds the sender back, or ends it after its retries"),
     item!("G10", target::g10, "a message that is too long for its receive ends both in an error"),
     item!("H1", events::h1, "an error of a TGT is told to its handles"),
@@ -78,6 +95,10 @@ pub const ITEMS: &[Item] = &[
     item!("J8", cm::j8, "INI and TGT are told each other's numbers"),
     item!("J9", cm::j9, "the INI's disconnect reaches the target"),
     item!("J10", cm::j10, "the reply decides the INI's RNR retries and READ depth"),
+    item!("J11", cm::j11, "a second request of a connected INI is stale, and ends the first connection"),
     item!("J12", cm::j12, "the CM sets an RNR timer of 655 ms, which can be changed afterwards"),
     item!("K1", cm::k1, "the device announces XRC"),
+    item!("M9", cm::m9, "retries above seven are cut to seven"),
+    item!("R1", rc::r1, "RC with receive queues of its own does everything both ways"),
+    item!("R2", rc::r2, "RC QPs share a basic SRQ"),
 ];

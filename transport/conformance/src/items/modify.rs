@@ -1,13 +1,14 @@
 //! Section E: `modify_qp` of INI and TGT.
 
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
-use crate::connect::{End, Terms, init_mask, rtr_mask, rts_mask, set_state};
+use crate::connect::{End, Terms, impatient, init_mask, rtr_mask, rts_mask, set_state};
+use crate::lab::remote_rights;
 use crate::traffic::{poll_one, receive, request};
 use crate::{Deviation, Lab};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AttributeMask as M, CompletionOpcode, CompletionStatus, QpModify, QpNumber, QpState, QpType, QueuePair,
-    SendOperation,
+    Access, AttributeMask as M, CompletionOpcode, CompletionStatus, QpModify, QpNumber, QpState, QpType,
+    QueuePair, SendOperation,
 };
 
 /// A row of the table of contract E1, for one type.
@@ -21,10 +22,11 @@ struct Step {
 /// The table as the contract has it, not as some provider does.
 fn steps(qp_type: QpType) -> Vec<Step> {
     use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
-    let target = qp_type == QpType::XrcTgt;
-    let timer = if target { M::MIN_RNR_TIMER } else { M::empty() };
-    let sending = M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-    let receiving = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let only = |holds: bool, mask: M| if holds { mask } else { M::empty() };
+    let (receives, sends) = (qp_type != QpType::XrcIni, qp_type != QpType::XrcTgt);
+    let timer = only(receives, M::MIN_RNR_TIMER);
+    let sending = only(sends, M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC);
+    let receiving = only(receives, M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
     let running = M::CURRENT_STATE | M::ACCESS_FLAGS | timer;
     let drained = M::PORT | M::AV | M::TIMEOUT | M::ACCESS_FLAGS | M::PKEY_INDEX;
     let none = M::empty();
@@ -36,7 +38,7 @@ fn steps(qp_type: QpType) -> Vec<Step> {
         (ReadyToSend, ReadyToSend, none, running),
         (ReadyToSend, SendQueueDrained, none, none),
         (SendQueueDrained, ReadyToSend, none, running),
-        (SendQueueDrained, SendQueueDrained, none, drained | if target { receiving } else { sending }),
+        (SendQueueDrained, SendQueueDrained, none, drained | receiving | sending),
     ]
     .into_iter()
     .map(|(from, to, required, optional)| Step { from, to, required, optional })
@@ -45,10 +47,10 @@ fn steps(qp_type: QpType) -> Vec<Step> {
 
 /// What the kernel takes off the mask before it looks (contract E3).
 fn dropped(qp_type: QpType) -> M {
-    if qp_type == QpType::XrcTgt {
-        M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY
-    } else {
-        M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER
+    match qp_type {
+        QpType::XrcTgt => M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY,
+        QpType::XrcIni => M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+        QpType::Rc => M::empty(),
     }
 }
 
@@ -84,8 +86,9 @@ fn attempt(end: &End<'_>, step: &Step, mask: M, allowed: bool) -> Verdict {
 }
 
 pub(super) fn e1(lab: &Lab) -> Verdict {
-    let pair = pair(lab)?;
-    for end in ends(lab, &pair) {
+    let xrc = pair(lab)?;
+    let rc = (lab.near.device.create_qp(lab.near.rc_init())?, lab.far.device.create_qp(lab.far.rc_init())?);
+    for end in ends(lab, &xrc).into_iter().chain(ends(lab, &rc)) {
         for step in steps(end.qp.qp_type()) {
             let mild = step.optional | dropped(end.qp.qp_type());
             attempt(&end, &step, step.required, true)?;
@@ -175,6 +178,74 @@ pub(super) fn e4(lab: &Lab) -> Verdict {
         }
         let change = crate::connect::only(&change, rtr_mask(end.qp.qp_type()));
         refused("an address vector with another port", end.qp.modify(&change), EINVAL)?;
+    }
+    Ok(())
+}
+
+pub(super) fn e5(lab: &Lab) -> Verdict {
+    // What the INI grants counts for nothing; what the TGT grants decides, and not over SENDs.
+    let xrcd = lab.far.new_xrcd()?;
+    let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
+    let number = srq.number()?;
+    let data = [lab.near.piece(0, 8)];
+    let remote = lab.far.remote(0);
+    let read = SendOperation::RdmaRead(remote);
+    let write = SendOperation::RdmaWrite(remote);
+    let add = SendOperation::FetchAdd { remote, add: 1 };
+    let rights = [(read, Access::REMOTE_READ), (write, Access::REMOTE_WRITE), (add, Access::REMOTE_ATOMIC)];
+    for (operation, right) in rights {
+        for granted in [right, remote_rights() - right] {
+            let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&xrcd)?);
+            let target = End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() };
+            target.bring_to(QpState::ReadyToSend, &Terms { access: granted, ..Terms::default() })?;
+            let initiator = End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() };
+            // The INI grants the opposite.
+            let access = remote_rights() - granted;
+            initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
+            receive(&srq, 1, &[lab.far.piece(64, 64)])?;
+            ini.post_send(&[request(2, SendOperation::Send, &data, number)])?;
+            lab.succeeds("a SEND, which needs no right", &lab.near.cq, 2, CompletionOpcode::Send)?;
+            lab.succeeds("its receive", &lab.far.cq, 1, CompletionOpcode::Receive)?;
+            ini.post_send(&[request(3, operation, &data, number)])?;
+            let due = if granted == right {
+                CompletionStatus::Success
+            } else {
+                CompletionStatus::RemoteInvalidRequest
+            };
+            lab.ends(&format!("{operation:?} where {granted:?} is granted"), &lab.near.cq, 3, due)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn e6(lab: &Lab) -> Verdict {
+    let data = [lab.near.piece(0, 8)];
+    let read = SendOperation::RdmaRead(lab.far.remote(0));
+    // The suite's routes have unequal PSNs where nothing travels: an INI's rq_psn, a TGT's sq_psn.
+    let route = lab.route(&impatient())?;
+    let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
+    check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;
+    route.ini.post_send(&[request(1, read, &data, route.srq_number)])?;
+    lab.succeeds("a READ whose answer echoes its PSN", &lab.near.cq, 1, CompletionOpcode::RdmaRead)?;
+    // An INI that names another QP than its TGT, and a TGT that expects another.
+    let bystander = lab.far.new_tgt(&route.xrcd)?;
+    for wrong in ["the INI", "the TGT"] {
+        let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
+        let ends = [
+            End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() },
+            End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() },
+        ];
+        let [mut target, mut initiator] = ends;
+        if wrong == "the INI" {
+            initiator.peer = bystander.number();
+        } else {
+            target.peer = bystander.number();
+        }
+        target.bring_to(QpState::ReadyToSend, &impatient())?;
+        initiator.bring_to(QpState::ReadyToSend, &impatient())?;
+        ini.post_send(&[request(2, read, &data, route.srq_number)])?;
+        let what = format!("a READ where {wrong} names another peer");
+        lab.ends(&what, &lab.near.cq, 2, CompletionStatus::RetryExceeded)?;
     }
     Ok(())
 }

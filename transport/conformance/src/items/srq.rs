@@ -6,8 +6,8 @@ use crate::traffic::{receive, request};
 use crate::{Deviation, Lab};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AsyncEventKind, AsyncSubject, CompletionOpcode, DeviceCapabilities, QpInit, ReceiveRequest,
-    SendOperation, SrqInit, SrqKind,
+    AsyncEventKind, AsyncSubject, CompletionOpcode, DeviceCapabilities, QpInit, QpNumber, QpType,
+    ReceiveRequest, SendOperation, SrqInit, SrqKind,
 };
 
 pub(super) fn d1(lab: &Lab) -> Verdict {
@@ -42,6 +42,25 @@ pub(super) fn d2(lab: &Lab) -> Verdict {
     cq.destroy()?;
     pd.destroy()?;
     Ok(xrcd.close()?)
+}
+
+pub(super) fn d3(lab: &Lab) -> Verdict {
+    let (near, far) = (&lab.near, &lab.far);
+    if Arc::ptr_eq(&near.device, &far.device) {
+        return Err(Deviation::Skipped("the bench has one device only".to_owned()));
+    }
+    // Handles belong to one open of a device: those of another are not taken, for nothing.
+    let refuse = |what: &str, init: QpInit| refused(what, far.device.create_qp(init), EINVAL);
+    refuse("an INI with another device's PD", QpInit { pd: Some(Arc::clone(&near.pd)), ..far.ini_init() })?;
+    let send_cq = Some(Arc::clone(&near.cq));
+    refuse("an INI with another device's CQ", QpInit { send_cq, ..far.ini_init() })?;
+    let receive_cq = Some(Arc::clone(&near.cq));
+    refuse("an RC QP with another device's CQ", QpInit { receive_cq, ..far.rc_init() })?;
+    let srq = Some(near.new_basic_srq()?);
+    refuse("an RC QP with another device's SRQ", QpInit { srq, ..far.rc_init() })?;
+    let xrcd = near.new_xrcd()?;
+    refused("opening a TGT by another device's domain", far.device.open_qp(&xrcd, QpNumber::new(5)), EINVAL)?;
+    refuse("a TGT in another device's domain", QpInit { xrcd: Some(xrcd), ..QpInit::new(QpType::XrcTgt) })
 }
 
 pub(super) fn d4(lab: &Lab) -> Verdict {

@@ -2,13 +2,13 @@
 
 use super::initiator::bogus;
 use crate::Lab;
-use crate::check::{Verdict, check, equal};
-use crate::connect::{Terms, impatient};
+use crate::check::{Verdict, check, equal, post_refused};
+use crate::connect::{Terms, impatient, set_state};
 use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, AsyncEventKind, AsyncSubject, CompletionFlags, CompletionOpcode as Op,
-    CompletionStatus as Status, QpState, RemoteAddress, SendOperation, Sge, SrqInit,
+    CompletionStatus as Status, IoAddress, Memory, QpState, RemoteAddress, Rkey, SendOperation, Sge, SrqInit,
 };
 
 pub(super) fn g1(lab: &Lab) -> Verdict {
@@ -96,7 +96,62 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
     route.ini.post_send(&[request(2, write, &data, foreign.number()?)])?;
     lab.ends("a WRITE by way of another PD", &lab.near.cq, 2, Status::RemoteAccessError)?;
     far.holds("memory behind another PD", 0, 8, 1)?;
-    rights(lab)
+    rights(lab)?;
+    bounds(lab)
+}
+
+/// An operation toward some place.
+type Toward = fn(RemoteAddress) -> SendOperation;
+
+/// Each operation needs its own right of the region, and no byte beyond its ends.
+fn bounds(lab: &Lab) -> Verdict {
+    let far = &lab.far;
+    let operations: [(Access, Toward); 4] = [
+        (Access::REMOTE_WRITE, SendOperation::RdmaWrite),
+        (Access::REMOTE_READ, SendOperation::RdmaRead),
+        (Access::REMOTE_ATOMIC, |remote| SendOperation::FetchAdd { remote, add: 1 }),
+        (Access::REMOTE_ATOMIC, |remote| SendOperation::CompareSwap { remote, compare: 0, swap: 1 }),
+    ];
+    let every = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let memory = Arc::new(Memory::zeroed(64)?);
+    let before = vec![0; memory.len()];
+    let data = [lab.near.piece(0, 8)];
+    for (right, operation) in operations {
+        let lacking = far.pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | (every - right))?;
+        let whole = far.pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | every)?;
+        let at = |address, rkey| RemoteAddress { address, rkey };
+        let start = memory.address(0);
+        let places = [
+            ("without the right", at(start, lacking.rkey())),
+            ("before the region", at(IoAddress(start.0.wrapping_sub(8)), whole.rkey())),
+            ("behind the region", at(start.plus(64), whole.rkey())),
+            ("at the end of the address space", at(IoAddress(u64::MAX - 7), whole.rkey())),
+            ("with a key that nobody has", at(start, Rkey(whole.rkey().0 ^ 0x5555_5500))),
+        ];
+        for (what, remote) in places {
+            let route = lab.route(&Terms::default())?;
+            route.ini.post_send(&[request(4, operation(remote), &data, route.srq_number)])?;
+            let what = format!("{:?} {what}", operation(remote));
+            lab.ends(&what, &lab.near.cq, 4, Status::RemoteAccessError)?;
+        }
+        whole.destroy()?;
+        let route = lab.route(&Terms::default())?;
+        let gone = operation(at(start, whole.rkey()));
+        route.ini.post_send(&[request(5, gone, &data, route.srq_number)])?;
+        lab.ends("access to a region that is gone", &lab.near.cq, 5, Status::RemoteAccessError)?;
+        let mut bytes = vec![0; memory.len()];
+        memory.read(0, &mut bytes)?;
+        check(bytes == before, || format!("{right:?} was needed, and memory was written without"))?;
+    }
+    // An atomic has 8 aligned bytes.
+    let route = lab.route(&Terms::default())?;
+    let short = [lab.near.piece(0, 4)];
+    let add = SendOperation::FetchAdd { remote: far.remote(8), add: 1 };
+    post_refused("an atomic of 4 bytes", route.ini.post_send(&[request(6, add, &short, route.srq_number)]))?;
+    let odd = SendOperation::FetchAdd { remote: far.remote(4), add: 1 };
+    route.ini.post_send(&[request(7, odd, &data, route.srq_number)])?;
+    lab.ends("a misaligned atomic", &lab.near.cq, 7, Status::RemoteInvalidRequest)?;
+    Ok(())
 }
 
 /// Rights and bounds of the region, and those of the TGT.
@@ -157,6 +212,36 @@ pub(super) fn g7(lab: &Lab) -> Verdict {
         {}
     }
     check(poll_one(&route.cq).is_none(), || "a receive of another SRQ completed".to_owned())
+}
+
+pub(super) fn g8(lab: &Lab) -> Verdict {
+    // Two SRQs behind one TGT, of which one goes while a peer still sends to it.
+    let route = lab.route(&impatient())?;
+    let kept = lab.far.new_srq(&route.xrcd, &lab.far.cq)?;
+    let data = [lab.near.piece(0, 8)];
+    route.srq.destroy()?;
+    route.ini.post_send(&[request(1, SendOperation::Send, &data, route.srq_number)])?;
+    let ended = lab.next("a send to an SRQ that has gone", &lab.near.cq)?;
+    check(lab.xrc_violation.contains(&ended.status), || format!("it ended with {:?}", ended.status))?;
+    let tgt = route.tgt.query()?.state;
+    if ended.status == Status::RetryExceeded && tgt == QpState::ReadyToSend {
+        // It dropped the message, and may serve the next sender.
+        let ini = lab.near.new_ini()?;
+        set_state(&route.tgt, QpState::Reset)?;
+        lab.join(&ini, &route.tgt, &Terms::default())?;
+        receive(&kept, 2, &[lab.far.piece(0, 64)])?;
+        ini.post_send(&[request(3, SendOperation::Send, &data, kept.number()?)])?;
+        lab.succeeds("a receive of the SRQ that stayed", &lab.far.cq, 2, Op::Receive)?;
+        return Ok(());
+    }
+    // The hazard: what others had behind this TGT needs a new one, and their SRQs are unharmed.
+    equal("the TGT's state", tgt, QpState::Error)?;
+    receive(&kept, 4, &[lab.far.piece(0, 64)])?;
+    let (ini, fresh) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
+    lab.join(&ini, &fresh, &Terms::default())?;
+    ini.post_send(&[request(5, SendOperation::Send, &data, kept.number()?)])?;
+    lab.succeeds("a receive of the SRQ that stayed", &lab.far.cq, 4, Op::Receive)?;
+    Ok(())
 }
 
 pub(super) fn g9(lab: &Lab) -> Verdict {

@@ -1,12 +1,13 @@
 //! Section C: the object model of TGT QPs.
 
 use crate::Lab;
-use crate::check::{EINVAL, Verdict, equal, post_refused, refused};
+use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::{Terms, set_state};
 use crate::traffic::{receive, request};
 use std::sync::Arc;
 use trunkline_verbs::{
-    CompletionOpcode, QpInit, QpNumber, QpState, QpType, ReceiveRequest, SendOperation, SrqNumber,
+    CompletionOpcode, QpInit, QpNumber, QpState, QpType, QueueCapacities, ReceiveRequest, SendOperation,
+    SrqNumber,
 };
 
 pub(super) fn c1(lab: &Lab) -> Verdict {
@@ -15,6 +16,65 @@ pub(super) fn c1(lab: &Lab) -> Verdict {
     let tgt = lab.far.new_tgt(&lab.far.new_xrcd()?)?;
     equal("its type", tgt.qp_type(), QpType::XrcTgt)?;
     equal("its state", tgt.query()?.state, QpState::Reset)
+}
+
+pub(super) fn c2(lab: &Lab) -> Verdict {
+    let xrcd = lab.far.new_xrcd()?;
+    let absurd = QueueCapacities {
+        max_send_wr: u32::MAX,
+        max_receive_wr: u32::MAX,
+        max_send_sge: u32::MAX,
+        max_receive_sge: u32::MAX,
+        max_inline_data: u32::MAX,
+    };
+    let init = QpInit { xrcd: Some(xrcd), capacities: absurd, ..QpInit::new(QpType::XrcTgt) };
+    lab.far.device.create_qp(init)?;
+    let receives = |init: QpInit| QpInit {
+        capacities: QueueCapacities {
+            max_receive_wr: u32::MAX,
+            max_receive_sge: u32::MAX,
+            ..init.capacities
+        },
+        ..init
+    };
+    lab.near.device.create_qp(receives(lab.near.ini_init()))?;
+    let srq = Some(lab.near.new_basic_srq()?);
+    lab.near.device.create_qp(receives(QpInit { srq, ..lab.near.rc_init() }))?;
+    let asked = lab.near.ini_init().capacities;
+    let got = lab.near.new_ini()?.capacities();
+    check(got.max_send_wr >= asked.max_send_wr && got.max_send_sge >= asked.max_send_sge, || {
+        format!("a send queue smaller than asked for: {got:?}")
+    })
+}
+
+pub(super) fn c3(lab: &Lab) -> Verdict {
+    let xrcd = lab.far.new_xrcd()?;
+    let tgt = lab.far.new_tgt(&xrcd)?;
+    let number = tgt.number();
+    let opened = lab.far.device.open_qp(&xrcd, number)?;
+    // The creator's handle is one as any other.
+    tgt.destroy()?;
+    equal("the state after the creator left", opened.query()?.state, QpState::Reset)?;
+    let third = lab.far.device.open_qp(&xrcd, number)?;
+    opened.destroy()?;
+    equal("the state for the third handle", third.query()?.state, QpState::Reset)?;
+    // And neither it nor its domain leans on a PD or a CQ.
+    let (pd, cq) = (lab.far.device.alloc_pd()?, lab.far.new_cq()?);
+    cq.destroy()?;
+    Ok(pd.destroy()?)
+}
+
+pub(super) fn c5(lab: &Lab) -> Verdict {
+    let route = lab.route(&Terms::default())?;
+    let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
+    equal("the opened handle's number", opened.number(), route.tgt.number())?;
+    equal("its type", opened.qp_type(), QpType::XrcTgt)?;
+    equal("its state, asked for", opened.query()?.state, QpState::ReadyToSend)?;
+    equal("its sizes", opened.capacities(), route.tgt.capacities())?;
+    route.tgt.destroy()?;
+    check(route.tgt.query().is_err(), || "a destroyed handle still answers".to_owned())?;
+    check(route.tgt.destroy().is_err(), || "a handle was destroyed twice".to_owned())?;
+    equal("its state after the other handle went", opened.query()?.state, QpState::ReadyToSend)
 }
 
 pub(super) fn c4(lab: &Lab) -> Verdict {
