@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Garbage at the UDP port of a running exchange: random bytes, real packets changed with their ICRC left as it was, real
+# packets changed with their ICRC made right. A million packets each, spread over 20 s each.
+# shellcheck source-path=SCRIPTDIR source=common.bash
+. "$(dirname "$0")/common.bash"
+
+packets=${GARBAGE_PACKETS:-1000000}
+seconds=${GARBAGE_SECONDS:-20}
+
+if ! build trunkline-softrdma --example garbage; then
+    fail garbage-build "the example does not build"
+    exit 1
+fi
+export TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
+mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
+
+# In namespaces of its own anybody may send from the peer's own port, and nobody else hears the noise.
+inside=()
+if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then
+    inside=(unshare --user --map-root-user --net bash -c 'ip link set lo up && exec "$@"' garbage)
+fi
+program="${CARGO_TARGET_DIR:-target}/release/examples/garbage"
+for flood in random stale right; do
+    "${inside[@]}" timeout 120 "$program" run "$flood" --packets "$packets" --seconds "$seconds"
+    verdict "garbage-$flood" $? "see the claims above"
+done
+exit "$check_status"
