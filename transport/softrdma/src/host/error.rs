@@ -1,0 +1,57 @@
+//! Why a host's registry cannot be used.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::path::PathBuf;
+use trunkline_verbs::VerbsError;
+
+/// Why the registry, or something in it, cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum HostError {
+    /// The directory may be written by others, or is none.
+    #[error(
+        "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: \
+         remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
+    )]
+    Unsafe {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// The operating system refused something.
+    #[error("cannot {doing} {path:?}: {source}; TRUNKLINE_RUNTIME_DIR names another place")]
+    Os {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// A file was made by another version of this software, or is damaged.
+    #[error(
+        "{0:?} was made by another version of Trunkline, or is damaged: end the programs that use it \
+         and remove it, or name another directory in TRUNKLINE_RUNTIME_DIR"
+    )]
+    OtherVersion(PathBuf),
+    /// A table of the registry is full.
+    #[error("the host's registry holds no more {0}; end programs that are not needed")]
+    Full(&'static str),
+    /// Another member has it.
+    #[error("another process listens there")]
+    InUse,
+}
+
+impl From<HostError> for VerbsError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Unsafe { .. } => Self::Os(libc::EACCES),
+            HostError::Os { source, .. } => source.into(),
+            HostError::OtherVersion(_) => Self::Os(libc::EPROTO),
+            HostError::Full(what) => Self::OutOfResources(what),
+            HostError::InUse => Self::AddressInUse("another process listens there"),
+        }
+    }
+}

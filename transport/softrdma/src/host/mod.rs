@@ -1,0 +1,37 @@
+//! What the members of a host share: who there is, whose numbers are whose.
+//!
+//! A *member* is one opened device over UDP; a process may have several. The members of one user
+//! in one network namespace share the addresses of the one device `trunkline0`, and find each
+//! other through files in the runtime directory:
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `registry` | the tables, mapped by every member |
+//! | `lock` | held around slow changes; the kernel frees it when its holder dies |
+//! | `slot-N` | held by member N for life: whether it lives is asked of this lock, never of a pid |
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `runtime_dir` | which directory, and that nobody else can write there |
+//! | `segment` | mapped files whose words are atomics |
+//! | `layout` | where the registry's tables lie |
+//! | `member` | joining, leaving, who lives, what the dead left |
+//! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
+//!
+//! Reading is lock-free and without a system call where packets are handed on; whoever changes
+//! something holds `lock`. Everything in the registry may be garbage, written by a member that
+//! went mad: it is checked when read, and leads to wrong answers at worst.
+
+mod error;
+mod layout;
+mod member;
+mod numbers;
+mod runtime_dir;
+mod segment;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub(crate) use error::HostError;
+pub(crate) use member::{Host, MemberId};
+pub(crate) use segment::Segment;

@@ -1,0 +1,99 @@
+//! Whose QP and SRQ numbers are whose.
+//!
+//! Owns the blocks that the space of 24 bits is cut into. Members take whole blocks, upwards from
+//! a random start, so that a number comes again only after all others, far longer than TIMEWAIT
+//! (contract rocev2 12.5); who a number belongs to is read in one step.
+#![forbid(unsafe_code)]
+
+use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK};
+use super::{Host, HostError, MemberId, Segment};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+impl Host {
+    /// Takes a block of numbers.
+    pub(crate) fn take_block(&self) -> Result<Range<u32>, HostError> {
+        let _locked = self.lock()?;
+        let next = self.registry.word64(NEXT_BLOCK);
+        let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
+            Ok(0) | Err(_) => usize::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0),
+            Ok(candidate) => candidate,
+        } % BLOCKS;
+        for _ in 0..BLOCKS {
+            let word = self.registry.word64(layout::block(candidate));
+            let following = (candidate + 1) % BLOCKS;
+            if word.load(Ordering::Relaxed) == 0 {
+                // Never 0, which means that no start was chosen.
+                next.store(following.max(1) as u64, Ordering::Relaxed);
+                word.store(self.me().pack(), Ordering::Release);
+                let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
+                return Ok(first..first + BLOCK);
+            }
+            candidate = following;
+        }
+        Err(HostError::Full("QP and SRQ numbers"))
+    }
+
+    /// The member that a QP or SRQ number belongs to, without a system call.
+    pub(crate) fn owner_of(&self, number: u32) -> Option<MemberId> {
+        let word = self.registry.word64(layout::block((number / BLOCK) as usize)).load(Ordering::Acquire);
+        MemberId::unpack(word).filter(|owner| self.is_member(*owner))
+    }
+}
+
+/// Frees the blocks of a member.
+pub(super) fn free(registry: &Segment, member: MemberId) {
+    for block in 0..BLOCKS {
+        let word = registry.word64(layout::block(block));
+        if word.load(Ordering::Relaxed) == member.pack() {
+            word.store(0, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_number_has_one_owner() {
+        let folder = Folder::new("numbers");
+        let root = folder.path().join("run");
+        let members: Vec<_> = (0..3).map(|_| Host::join(Some(&root)).unwrap()).collect();
+        let mut seen = HashSet::new();
+        for round in 0..30 {
+            let member = &members[round % 3];
+            for number in member.take_block().unwrap() {
+                assert!(seen.insert(number), "{number} was given twice");
+                assert!(members.iter().all(|other| other.owner_of(number) == Some(member.me())));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_gone_have_no_owner_and_come_last() {
+        let folder = Folder::new("gone");
+        let root = folder.path().join("run");
+        let stays = Host::join(Some(&root)).unwrap();
+        let leaves = Host::join(Some(&root)).unwrap();
+        let block = leaves.take_block().unwrap();
+        drop(leaves);
+        assert_eq!(stays.owner_of(block.start), None);
+        assert_ne!(stays.take_block().unwrap(), block);
+        stays.registry.word64(NEXT_BLOCK).store(u64::from(block.start / BLOCK).max(1), Ordering::Relaxed);
+        assert_eq!(stays.take_block().unwrap(), block, "after a whole round");
+    }
+
+    #[test]
+    fn garbage_owns_nothing() {
+        let folder = Folder::new("garbage");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16)] {
+            host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);
+            assert_eq!(host.owner_of(3 * BLOCK), None, "{word:#x}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Where the processes of one user and one network namespace meet.
+//!
+//! Owns the choice of the directory and the checks that nobody else can write there. The folder
+//! inside is named by the network namespace, since addresses mean something within one only.
+#![forbid(unsafe_code)]
+
+use super::HostError;
+use std::fs::{DirBuilder, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The folder of this process's network namespace, made when it is not there.
+///
+/// `named` is a directory that the program chose; else the environment's choice is taken:
+/// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, the directory for temporary files.
+pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
+    let root = named.map_or_else(from_environment, Path::to_owned);
+    private_directory(&root)?;
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net")
+        .or_else(|_| std::fs::metadata("/proc/self/ns/net"))
+        .map(|found| format!("net-{}", found.ino()))
+        // Without /proc all of this user's processes are taken to share one namespace.
+        .unwrap_or_else(|_| "net".to_owned());
+    let folder = root.join(namespace);
+    private_directory(&folder)?;
+    Ok(folder)
+}
+
+fn from_environment() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("TRUNKLINE_RUNTIME_DIR")
+        .or_else(|| set("XDG_RUNTIME_DIR").map(|directory| directory.join("trunkline")))
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid())))
+}
+
+/// Makes the directory, or checks that it is ours alone.
+fn private_directory(path: &Path) -> Result<(), HostError> {
+    let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed("make the runtime directory")(error)),
+    }
+    let found = std::fs::symlink_metadata(path).map_err(failed("examine"))?;
+    fault(&found).map_or(Ok(()), |fault| Err(HostError::Unsafe { path: path.to_owned(), fault }))
+}
+
+fn fault(found: &Metadata) -> Option<&'static str> {
+    if found.file_type().is_symlink() {
+        Some("is a symbolic link")
+    } else if !found.is_dir() {
+        Some("is no directory")
+    } else if found.uid() != nix::unistd::geteuid().as_raw() {
+        Some("belongs to another user")
+    } else if found.mode() & 0o077 != 0 {
+        Some("is open to other users")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refusal(path: &Path) -> String {
+        namespace_folder(Some(path)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_new_directory_is_private_and_is_found_again() {
+        let folder = Folder::new("new");
+        let root = folder.path().join("run");
+        let first = namespace_folder(Some(&root)).unwrap();
+        assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
+    }
+
+    #[test]
+    fn what_others_could_write_is_refused_with_the_remedy() {
+        let folder = Folder::new("refused");
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+        let text = refusal(&open);
+        assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(refusal(&link).contains("symbolic link"));
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(refusal(&file).contains("no directory"));
+        assert!(refusal(&folder.path().join("a/b")).contains("cannot make"));
+    }
+}
