@@ -18,6 +18,7 @@ pub(crate) type Verdict<T = ()> = Result<T, Deviation>;
 
 pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const EBUSY: i32 = 16;
+pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 
 impl From<VerbsError> for Deviation {

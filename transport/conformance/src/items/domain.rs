@@ -13,10 +13,10 @@ use std::thread;
 use trunkline_verbs::{CompletionOpcode, SendOperation, VerbsError, XrcDomain, XrcdFlags};
 
 /// A directory of this item, removed with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Verdict<Self> {
+    pub(super) fn new() -> Verdict<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
@@ -25,7 +25,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn create(&self, name: &str) -> Verdict<File> {
+    pub(super) fn create(&self, name: &str) -> Verdict<File> {
         Ok(File::options().read(true).write(true).create_new(true).open(self.0.join(name))?)
     }
 }

@@ -5,6 +5,7 @@ mod domain;
 mod errors;
 mod events;
 mod initiator;
+mod legacy;
 mod modify;
 mod rc;
 mod srq;
@@ -33,6 +34,18 @@ pub const ITEMS: &[Item] = &[
     item!("A12", domain::a12, "the last one out destroys the domain"),
     item!("A13", domain::a13, "a closed handle is of no use any more"),
     item!("A16", domain::a16, "the file may be closed once the domain is open"),
+    item!(
+        "B2",
+        legacy::b2,
+        "older calls: domains as in section A, busy while this process has something in them"
+    ),
+    item!("B3", legacy::b3, "older calls: the maker of a receive QP is registered with it"),
+    item!("B4", legacy::b4, "older calls: only a receive QP of the domain can be registered with"),
+    item!("B5", legacy::b5, "older calls: the last one that unregisters destroys the receive QP"),
+    item!("B6", legacy::b6, "older calls: two steps bring a receive QP to RTR, and messages arrive"),
+    item!("B8", legacy::b8, "older calls and today's work on the same objects"),
+    item!("B9", legacy::b9, "older calls: who is not registered changes nothing, who is can't be twice"),
+    item!("B10", legacy::b10, "older calls: of two that connect one receive QP, one gets EINVAL"),
     item!("C1", tgt::c1, "a TGT needs a domain and nothing else"),
     item!("C2", tgt::c2, "sizes of queues that a QP does not have are ignored"),
     item!("C3", tgt::c3, "a TGT is the domain's: its creator's handle is one as any other"),
