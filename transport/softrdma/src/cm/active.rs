@@ -133,7 +133,7 @@ impl CmMachine {
             ..asked
         };
         if self.end_stale(now, addresses, rep.ca_guid, rep.local_id, qpn) {
-            self.counters.count(CmDrop::Refused);
+            self.counters.refuse(RejectReason::STALE_CONNECTION);
             self.refuse_rep(addresses, transaction, rep, RejectReason::STALE_CONNECTION);
             let private = Vec::new();
             self.report(Event::Rejected(id, RejectReason::STALE_CONNECTION, private));

@@ -1,5 +1,7 @@
 //! What was dropped and why.
 
+use trunkline_verbs::RejectReason;
+
 /// Why a message changed nothing. Duplicates are counted too, since they are how loss shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
@@ -48,6 +50,18 @@ impl CmDrop {
     ];
 }
 
+/// Why the machine itself refuses, each with its name in metrics.
+const REFUSALS: [(RejectReason, &str); 8] = [
+    (RejectReason::NO_QP, "cm_refused_no_qp"),
+    (RejectReason::UNSUPPORTED, "cm_refused_pkey"),
+    (RejectReason::INVALID_SERVICE_ID, "cm_refused_service_id"),
+    (RejectReason::INVALID_TRANSPORT_TYPE, "cm_refused_transport"),
+    (RejectReason::STALE_CONNECTION, "cm_refused_stale"),
+    (RejectReason::INVALID_PRIMARY_GID, "cm_refused_gid"),
+    (RejectReason::INVALID_PATH_MTU, "cm_refused_mtu"),
+    (RejectReason::CONSUMER, "cm_refused_consumer"),
+];
+
 /// Counts of what came, went and was dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CmCounters {
@@ -58,6 +72,7 @@ pub struct CmCounters {
     /// Retransmissions.
     pub retransmitted: u64,
     dropped: [u64; CmDrop::ALL.len()],
+    refused: [u64; REFUSALS.len()],
 }
 
 impl CmCounters {
@@ -67,7 +82,21 @@ impl CmCounters {
         self.dropped[cause as usize]
     }
 
+    /// How many were refused, for each reason with its name in metrics; together they are
+    /// [`CmDrop::Refused`].
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
+    }
+
     pub(super) const fn count(&mut self, cause: CmDrop) {
         self.dropped[cause as usize] += 1;
+    }
+
+    /// A REJ of the machine itself.
+    pub(super) fn refuse(&mut self, reason: RejectReason) {
+        self.count(CmDrop::Refused);
+        for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {
+            *count += u64::from(*known == reason);
+        }
     }
 }

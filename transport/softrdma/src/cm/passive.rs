@@ -57,7 +57,7 @@ impl CmMachine {
         let request = match self.check_req(now, addresses, req) {
             Ok(request) => request,
             Err(reason) => {
-                self.counters.count(CmDrop::Refused);
+                self.counters.refuse(reason);
                 self.refuse_req(addresses, transaction, req, reason);
                 return;
             }

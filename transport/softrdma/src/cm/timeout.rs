@@ -92,13 +92,15 @@ impl CmMachine {
             self.counters.count(CmDrop::UnknownConnection);
             return;
         };
-        if connection.addresses != addresses {
+        // Before its REP the peer's id is not known.
+        let is_same = connection.remote_id == mra.local_id || connection.state == State::ReqSent;
+        if connection.addresses != addresses || !is_same {
             self.counters.count(CmDrop::WrongPeer);
             return;
         }
         let fits = match connection.state {
             State::ReqSent => mra.answered == Answered::REQ,
-            State::RepSent => mra.answered == Answered::REP && mra.local_id == connection.remote_id,
+            State::RepSent => mra.answered == Answered::REP,
             _ => false,
         };
         let first_retry_ns = self.config.first_retry_ns;

@@ -66,6 +66,7 @@ impl CmSide {
             Counter { name: "cm_retransmitted", value: counts.retransmitted },
             Counter { name: "drop_bad_mad", value: self.bad_mads },
         ]);
+        into.extend(counts.refused().map(|(name, value)| Counter { name, value }));
         let drops = CmDrop::ALL.into_iter();
         into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
     }
