@@ -12,6 +12,7 @@
 pub mod cell;
 pub mod doorbell;
 pub mod handover;
+pub mod published;
 pub mod spsc;
 mod sync;
 

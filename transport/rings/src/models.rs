@@ -9,12 +9,13 @@ use core::task::{Context, Poll, Waker};
 use std::task::Wake;
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use loom::thread;
 
 use crate::cell::{self, Closed, Pool};
 use crate::doorbell::Doorbell;
 use crate::handover::{Duty, Handover};
+use crate::published::Published;
 use crate::spsc;
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -359,5 +360,63 @@ fn handover_relieves_pollers_that_arm() {
         if word.arm() {
             event.write();
         }
+    });
+}
+
+/// The words of a published value of two.
+#[derive(Default)]
+struct Words {
+    sequence: AtomicU64,
+    buffers: [[AtomicU64; 3]; 2],
+}
+
+impl Words {
+    fn published(&self) -> Published<'_> {
+        Published::new(&self.sequence, [&self.buffers[0], &self.buffers[1]])
+    }
+}
+
+#[test]
+fn a_published_value_is_never_read_torn() {
+    model(|| {
+        let words = Arc::new(Words::default());
+        assert!(!words.published().load(&mut Vec::new(), 1), "nothing was published yet");
+        assert!(words.published().publish(&[1, 1]));
+        let writer = Arc::clone(&words);
+        let writing = thread::spawn(move || {
+            for value in 2..4 {
+                assert!(writer.published().publish(&[value, value]));
+            }
+        });
+        let mut seen = Vec::new();
+        if words.published().load(&mut seen, 1) {
+            assert_eq!(seen.len(), 2);
+            assert_eq!(seen[0], seen[1], "words of two publications");
+        }
+        writing.join().unwrap();
+        assert!(words.published().load(&mut seen, 1));
+        assert_eq!(seen, [3, 3]);
+    });
+}
+
+#[test]
+fn a_writer_that_dies_leaves_the_value_before() {
+    model(|| {
+        let words = Arc::new(Words::default());
+        assert!(words.published().publish(&[1, 1]));
+        let writer = Arc::clone(&words);
+        // It gets no further than one word into the next buffer.
+        let dying = thread::spawn(move || {
+            fence(Ordering::Release);
+            writer.buffers[0][0].store(2, Ordering::Relaxed);
+            writer.buffers[0][1].store(2, Ordering::Relaxed);
+        });
+        let mut seen = Vec::new();
+        assert!(words.published().load(&mut seen, 1));
+        assert_eq!(seen, [1, 1]);
+        dying.join().unwrap();
+        assert!(words.published().publish(&[3, 3]), "its heir goes on");
+        assert!(words.published().load(&mut seen, 1));
+        assert_eq!(seen, [3, 3]);
     });
 }

@@ -32,7 +32,7 @@ mod testing;
 pub use crate::wire::NakCode;
 pub use memory::{LocalFault, LocalMemory};
 pub use requester::{PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Tuning};
-pub use responder::{Handled, MAX_SAVED, ResponderCounters, ResponderEvent, ResponderState};
+pub use responder::{Handled, IMAGE_WORDS, MAX_SAVED, ResponderCounters, ResponderEvent, ResponderState};
 pub use segment::{Transmit, is_request};
 pub use target::{Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
 pub use time::Time;

@@ -88,6 +88,7 @@ impl ResponderState {
     /// The packet is in place: move on, and remember what is owed for it.
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         count(&mut self.counters.packets);
+        count(&mut self.serial);
         let psns = if class.kind == Kind::Read { packets(pending.length, self.mtu()) } else { 1 };
         self.expected = Psn::new(self.expected).plus(psns).get();
         if class.last {

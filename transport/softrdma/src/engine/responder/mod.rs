@@ -10,14 +10,17 @@
 
 mod check;
 mod execute;
+mod image;
 mod reply;
 
 #[cfg(test)]
 mod tests;
 
+pub use image::IMAGE_WORDS;
+
 use super::segment::{PSN_SPAN_MAX, service_of};
 use crate::wire::{NakCode, Service};
-use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState};
+use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 
 /// Most READs and atomics that are kept for repetition.
 pub const MAX_SAVED: usize = 16;
@@ -128,6 +131,8 @@ pub struct ResponderState {
     acked: u32,
     /// One past the last packet that came too early and was dropped, while a sequence NAK is due.
     gap_end: u32,
+    /// Grows with each packet that is taken and each reset, and never comes again.
+    serial: u64,
     message: Message,
     pending: Pending,
     refusal: Refusal,
@@ -247,6 +252,7 @@ impl ResponderState {
             msn: 0,
             acked: 0,
             gap_end: 0,
+            serial: 0,
             message: Message::default(),
             pending: Pending::default(),
             refusal: Refusal::default(),
@@ -278,7 +284,8 @@ impl ResponderState {
         if to == PHASE_IDLE || from == PHASE_IDLE || from == PHASE_ERROR {
             let counters = self.counters;
             let max_message = self.max_message;
-            *self = Self { counters, max_message, ..Self::new(QpNumber::new(self.number)) };
+            let serial = self.serial.wrapping_add(1);
+            *self = Self { counters, max_message, serial, ..Self::new(QpNumber::new(self.number)) };
             self.expected = attributes.rq_psn.get();
             self.acked = self.expected;
         }
@@ -332,6 +339,20 @@ impl ResponderState {
     #[must_use]
     pub fn message_in_progress(&self) -> bool {
         self.message.kind != Message::NONE
+    }
+
+    /// Names the placement that is asked for next, or waits: no other packet of the QP's life has
+    /// the same. A packet that is asked for again, since nobody knows what became of it, has its
+    /// number again.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The SRQ that the message in progress named.
+    #[must_use]
+    pub fn message_srq(&self) -> Option<SrqNumber> {
+        self.message_in_progress().then(|| self.srq(self.message.srq)).flatten()
     }
 
     /// PSN of the packet it waits for.

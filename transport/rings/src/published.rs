@@ -1,0 +1,73 @@
+//! A value that one process writes and others read, also after the writer was killed at any point.
+//!
+//! Owns the order in which the words of two buffers and their sequence are written and read. The
+//! writer fills the buffer that nobody reads and then counts the sequence up; a reader copies the
+//! buffer that the sequence names and asks once more whether the sequence still stands. A writer
+//! that dies in the middle leaves the value before it whole. There is one writer at a time: who
+//! becomes the writer after another has died is decided elsewhere. The words lie wherever the
+//! caller keeps them, in shared memory as a rule, so nothing here trusts what it reads.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The words of one published value.
+#[derive(Debug, Clone, Copy)]
+pub struct Published<'a> {
+    sequence: &'a AtomicU64,
+    /// In each, word 0 is the number of those that follow.
+    buffers: [&'a [AtomicU64]; 2],
+}
+
+impl<'a> Published<'a> {
+    /// The value in these words. All zeroes is no value yet.
+    #[must_use]
+    pub fn new(sequence: &'a AtomicU64, buffers: [&'a [AtomicU64]; 2]) -> Self {
+        Self { sequence, buffers }
+    }
+
+    fn buffer(&self, sequence: u64) -> &'a [AtomicU64] {
+        self.buffers[usize::from(sequence & 1 != 0)]
+    }
+
+    /// The writer: replaces the value; `false`, and nothing changed, when it does not fit.
+    pub fn publish(&self, value: &[u64]) -> bool {
+        let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        let (Some((length, words)), Ok(count)) =
+            (self.buffer(next).split_first(), u64::try_from(value.len()))
+        else {
+            return false;
+        };
+        if value.len() > words.len() {
+            return false;
+        }
+        // A reader that sees a word written below sees the sequence of the publication before,
+        // and so knows that its buffer is being written.
+        // SYNC: published-words
+        fence(Ordering::Release);
+        length.store(count, Ordering::Relaxed);
+        for (word, value) in words.iter().zip(value) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        // SYNC: published-sequence
+        self.sequence.store(next, Ordering::Release);
+        true
+    }
+
+    /// Reads the value into `out`, which is emptied first; `false` when there is none yet, when
+    /// the writer was faster than `tries` times, or when the words are no value.
+    pub fn load(&self, out: &mut Vec<u64>, tries: usize) -> bool {
+        for _ in 0..tries {
+            out.clear();
+            // SYNC: published-sequence
+            let before = self.sequence.load(Ordering::Acquire);
+            let Some((length, words)) = self.buffer(before).split_first() else { return false };
+            let length = usize::try_from(length.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+            out.extend(words.iter().take(length).map(|word| word.load(Ordering::Relaxed)));
+            // SYNC: published-words
+            fence(Ordering::Acquire);
+            if self.sequence.load(Ordering::Relaxed) == before {
+                return before != 0 && length <= words.len();
+            }
+        }
+        false
+    }
+}
