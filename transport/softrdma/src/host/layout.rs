@@ -1,13 +1,12 @@
 //! Where the registry's tables lie.
 //!
-//! Owns the format: changing anything here means another [`MAGIC`]. Tables have fixed sizes; the
-//! file is sparse, so that what is not used takes no memory.
+//! Owns the format: changing anything here means another [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use super::segment::HEADER;
 
 /// Names the format.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x01");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x02");
 
 /// Members at most. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
@@ -22,15 +21,50 @@ const COUNTERS: usize = HEADER;
 pub(super) const NEXT_BLOCK: usize = COUNTERS;
 /// Generation of the member that joined last.
 pub(super) const LAST_GENERATION: usize = COUNTERS + 8;
-/// Number of the domain that was made last.
+/// Number of the domain that was made last; 0 until the first member chose a start.
 pub(super) const LAST_DOMAIN: usize = COUNTERS + 16;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.
 const SLOT_TABLE: usize = COUNTERS + 64;
 /// One word of 64 bits per block: its owner, packed, 0 for none.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
+/// The tables of records.
+const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
+
+/// A table of records: a tag and three words each.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// What its records are, for errors.
+    pub(super) holds: &'static str,
+    /// Word that bounds the records that were ever used.
+    pub(super) used: usize,
+    /// Records at most.
+    pub(super) capacity: usize,
+    start: usize,
+}
+
+/// Bytes of a record.
+const RECORD: usize = 32;
+
+/// CM services: service id, address in two halves.
+pub(super) static SERVICES: Table =
+    Table { holds: "listening endpoints", used: COUNTERS + 24, capacity: 4096, start: RECORDS };
+/// UDP port 4791: address in two halves, nothing.
+pub(super) static PORTS: Table =
+    Table { holds: "addresses", used: COUNTERS + 32, capacity: 1024, start: RECORDS + RECORD * 4096 };
+/// References to XRC domains: device, inode, number.
+pub(super) static DOMAINS: Table =
+    Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 5120 };
+
 /// Bytes in the registry.
-pub(super) const LENGTH: usize = BLOCK_TABLE + 8 * BLOCKS;
+pub(super) const LENGTH: usize = RECORDS + RECORD * (5120 + 16384);
+
+impl Table {
+    /// The tag of a record; the other words follow.
+    pub(super) fn record(&self, index: usize) -> usize {
+        self.start + RECORD * (index % self.capacity)
+    }
+}
 
 /// The word of a slot.
 pub(super) fn slot(slot: u16) -> usize {
@@ -40,4 +74,16 @@ pub(super) fn slot(slot: u16) -> usize {
 /// The word of a block.
 pub(super) fn block(block: usize) -> usize {
     BLOCK_TABLE + 8 * (block % BLOCKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_follow_each_other() {
+        assert_eq!(SERVICES.record(SERVICES.capacity - 1) + RECORD, PORTS.start);
+        assert_eq!(PORTS.record(PORTS.capacity - 1) + RECORD, DOMAINS.start);
+        assert_eq!(DOMAINS.record(DOMAINS.capacity - 1) + RECORD, LENGTH);
+    }
 }

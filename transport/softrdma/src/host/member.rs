@@ -4,11 +4,12 @@
 //! never comes again, so a name that was kept too long names nobody.
 #![forbid(unsafe_code)]
 
-use super::layout::{self, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
+use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -45,8 +46,10 @@ pub(crate) struct Host {
     folder: PathBuf,
     pub(super) registry: Segment,
     me: MemberId,
-    /// Held for life.
-    _alive: Flock<File>,
+    process: u32,
+    /// Held for life, and left to the kernel after a fork: letting it go would let it go for the
+    /// parent too (contract A15).
+    alive: Option<Flock<File>>,
 }
 
 /// Holds the host's lock; the kernel frees it if this process dies.
@@ -60,10 +63,21 @@ impl Host {
         let folder = namespace_folder(directory)?;
         let locked = lock(&folder)?;
         let registry = Segment::open(&folder.join("registry"), MAGIC, LENGTH)?;
+        registry.reserve().map_err(|source| HostError::Os {
+            doing: "make room for",
+            path: folder.join("registry"),
+            source,
+        })?;
+        let last_domain = registry.word64(LAST_DOMAIN);
+        if last_domain.load(Ordering::Relaxed) == 0 {
+            // So that a registry made after this one was removed gives other numbers.
+            last_domain.store(random() >> 8 | 1 << 32, Ordering::Relaxed);
+        }
         sweep(&folder, &registry);
         let (alive, me) = take_slot(&folder, &registry)?;
         drop(locked);
-        Ok(Arc::new(Self { folder, registry, me, _alive: alive }))
+        let process = std::process::id();
+        Ok(Arc::new(Self { folder, registry, me, process, alive: Some(alive) }))
     }
 
     /// This member.
@@ -87,16 +101,19 @@ impl Host {
         self.current(member.slot) == Some(member)
     }
 
-    /// Whether a member lives: whether somebody holds its lock.
+    /// Whether a member lives: whether somebody holds its lock. One that does not leaves its slot.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
-        member == self.me || (self.is_member(member) && holds_lock(&self.folder, member.slot))
+        member == self.me || (self.is_member(member) && lives(&self.folder, &self.registry, member))
     }
 
     /// Frees what dead members left.
-    pub(crate) fn sweep(&self) -> Result<(), HostError> {
-        let _locked = self.lock()?;
+    pub(crate) fn sweep(&self) {
         sweep(&self.folder, &self.registry);
-        Ok(())
+    }
+
+    /// Whether this is the process that joined, not a child that it forked.
+    pub(super) fn is_own_process(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// Takes the lock around slow changes.
@@ -105,17 +122,20 @@ impl Host {
     }
 
     /// Whether the registry that newcomers find is this one: somebody may have removed the file.
+    /// Then the members before and those after do not know each other.
     pub(crate) fn is_current(&self) -> bool {
-        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let there = std::fs::metadata(self.folder.join("registry")).map(inode).ok();
-        there.is_some() && there == self.registry.file().metadata().map(inode).ok()
+        is_at(self.registry.file(), &self.folder.join("registry"))
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let Ok(_locked) = self.lock() else { return };
-        free(&self.registry, self.me);
+        if self.is_own_process() {
+            // Everything of a member is void without its slot.
+            vacate(&self.registry, self.me);
+        } else {
+            std::mem::forget(self.alive.take());
+        }
     }
 }
 
@@ -133,29 +153,63 @@ fn open(path: &Path) -> Result<File, HostError> {
 
 fn lock(folder: &Path) -> Result<Locked, HostError> {
     let path = folder.join("lock");
-    let mut file = open(&path)?;
     loop {
-        match Flock::lock(file, FlockArg::LockExclusive) {
-            Ok(held) => return Ok(Locked(held)),
-            Err((again, nix::errno::Errno::EINTR)) => file = again,
-            Err((_, errno)) => {
-                return Err(HostError::Os { doing: "lock", path, source: io::Error::from(errno) });
+        let mut file = open(&path)?;
+        let held = loop {
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(held) => break held,
+                Err((again, nix::errno::Errno::EINTR)) => file = again,
+                Err((_, errno)) => {
+                    return Err(HostError::Os { doing: "lock", path, source: io::Error::from(errno) });
+                }
             }
+        };
+        // Somebody may have removed the file meanwhile: then others hold another one.
+        if is_at(&held, &path) {
+            return Ok(Locked(held));
         }
     }
+}
+
+/// Whether the file is the one that others find at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let there = std::fs::metadata(path).map(inode).ok();
+    there.is_some() && there == file.metadata().map(inode).ok()
 }
 
 fn slot_path(folder: &Path, slot: u16) -> PathBuf {
     folder.join(format!("slot-{slot}"))
 }
 
-/// Whether somebody holds the lock of a slot. When that cannot be found out, nobody is declared
-/// dead.
+/// Whether somebody holds the lock of a slot. When that cannot be found out, as when a cleaner of
+/// old files took the file away, nobody is declared dead.
 fn holds_lock(folder: &Path, slot: u16) -> bool {
     match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(slot_path(folder, slot)) {
         Ok(file) => Flock::lock(file, FlockArg::LockSharedNonblock).is_err(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Err(_) => true,
     }
+}
+
+/// Whether a member lives; its slot is empty afterwards when it does not.
+fn lives(folder: &Path, registry: &Segment, member: MemberId) -> bool {
+    let lives = holds_lock(folder, member.slot);
+    if !lives {
+        vacate(registry, member);
+    }
+    lives
+}
+
+/// Empties the slot, unless another has it meanwhile: the word changes after the slot's lock was
+/// taken and before it is let go.
+fn vacate(registry: &Segment, member: MemberId) {
+    let word = registry.word64(layout::slot(member.slot));
+    let own = u64::from(member.generation);
+    let _other = word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 fn current(registry: &Segment, slot: u16) -> Option<MemberId> {
@@ -179,7 +233,8 @@ fn take_slot(folder: &Path, registry: &Segment) -> Result<(Flock<File>, MemberId
         };
         let last = registry.word64(LAST_GENERATION);
         let next = u32::try_from(last.load(Ordering::Relaxed)).ok().and_then(|last| last.checked_add(1));
-        let generation = next.unwrap_or(1);
+        // A registry that is damaged there, or 2^32 members later: hardly one that was in use.
+        let generation = next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1);
         last.store(u64::from(generation), Ordering::Relaxed);
         registry.word64(layout::slot(slot)).store(u64::from(generation), Ordering::Release);
         return Ok((alive, MemberId { slot, generation }));
@@ -187,23 +242,14 @@ fn take_slot(folder: &Path, registry: &Segment) -> Result<(Flock<File>, MemberId
     Err(HostError::Full("members (opened devices)"))
 }
 
-/// Frees what members left whose lock nobody holds. The caller holds the lock.
+/// Empties the slots of members whose lock nobody holds.
 fn sweep(folder: &Path, registry: &Segment) {
     for slot in 0..SLOTS {
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
-        if let Some(member) = current(registry, slot)
-            && !holds_lock(folder, slot)
-        {
-            free(registry, member);
+        if let Some(member) = current(registry, slot) {
+            lives(folder, registry, member);
         }
     }
-}
-
-/// Frees everything of a member, its slot last: who dies in the middle leaves the rest to the
-/// next sweep. The caller holds the lock.
-fn free(registry: &Segment, member: MemberId) {
-    super::numbers::free(registry, member);
-    registry.word64(layout::slot(member.slot)).store(0, Ordering::Release);
 }
 
 #[cfg(test)]
@@ -239,13 +285,56 @@ mod tests {
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
         // As if a member in slot 9 had died without a word.
+        std::fs::write(one.directory().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         let dead = MemberId { slot: 9, generation: 77 };
         assert!(one.is_member(dead));
-        assert!(!one.is_alive(dead));
-        one.sweep().unwrap();
+        one.sweep();
         assert!(!one.is_member(dead));
-        assert!(one.is_alive(one.me()), "the living stay");
+        assert!(one.is_alive(one.me()) && one.is_member(one.me()), "the living stay");
+        one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
+        assert!(!one.is_alive(dead));
+        assert!(!one.is_member(dead), "who is seen dead leaves");
+    }
+
+    #[test]
+    fn a_full_host_says_so() {
+        let folder = Folder::new("full");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        for slot in 0..1024 {
+            let word = one.registry.word64(layout::slot(slot));
+            let _own = word.compare_exchange(0, 99, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        let text = Host::join(Some(&root)).unwrap_err().to_string();
+        assert!(text.contains("no more members") && text.contains("end programs"), "{text}");
+        // Locks that nobody holds make room.
+        std::fs::write(one.directory().join("slot-1023"), "").unwrap();
+        assert_eq!(Host::join(Some(&root)).unwrap().me().slot, 1023);
+    }
+
+    #[test]
+    fn garbage_in_the_slots_is_survived() {
+        let folder = Folder::new("slots");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        for (offset, garbage) in [(LAST_GENERATION, u64::MAX), (layout::slot(1), u64::MAX)] {
+            one.registry.word64(offset).store(garbage, Ordering::Relaxed);
+        }
+        let two = Host::join(Some(&root)).unwrap();
+        assert!(one.is_alive(two.me()) && two.is_alive(one.me()));
+        assert_eq!(one.current(1024), None, "no such slot");
+    }
+
+    #[test]
+    fn a_removed_lock_file_is_made_again() {
+        let folder = Folder::new("lock");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let before = host.lock().unwrap();
+        std::fs::remove_file(host.directory().join("lock")).unwrap();
+        let after = host.lock().unwrap();
+        drop((before, after));
+        host.lock().unwrap();
     }
 
     #[test]

@@ -17,17 +17,27 @@
 //! | `layout` | where the registry's tables lie |
 //! | `member` | joining, leaving, who lives, what the dead left |
 //! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
+//! | `records` | what members put into tables; void without its member |
+//! | `services` | who listens for which CM service, who holds port 4791 |
+//! | `domains` | who refers to which XRC domain |
+//!
+//! When the registry is removed while it is in use, its members go on among themselves, and those
+//! that come later make a new one: the two do not know each other, so that who comes later finds
+//! port 4791 taken by a stranger, and their XRC domains are two.
 //!
 //! Reading is lock-free and without a system call where packets are handed on; whoever changes
 //! something holds `lock`. Everything in the registry may be garbage, written by a member that
 //! went mad: it is checked when read, and leads to wrong answers at worst.
 
+mod domains;
 mod error;
 mod layout;
 mod member;
 mod numbers;
+mod records;
 mod runtime_dir;
 mod segment;
+mod services;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK};
-use super::{Host, HostError, MemberId, Segment};
+use super::{Host, HostError, MemberId};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,8 @@ impl Host {
         for _ in 0..BLOCKS {
             let word = self.registry.word64(layout::block(candidate));
             let following = (candidate + 1) % BLOCKS;
-            if word.load(Ordering::Relaxed) == 0 {
+            let taken = MemberId::unpack(word.load(Ordering::Relaxed));
+            if taken.is_none_or(|owner| !self.is_member(owner)) {
                 // Never 0, which means that no start was chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
                 word.store(self.me().pack(), Ordering::Release);
@@ -40,15 +41,11 @@ impl Host {
         let word = self.registry.word64(layout::block((number / BLOCK) as usize)).load(Ordering::Acquire);
         MemberId::unpack(word).filter(|owner| self.is_member(*owner))
     }
-}
 
-/// Frees the blocks of a member.
-pub(super) fn free(registry: &Segment, member: MemberId) {
-    for block in 0..BLOCKS {
-        let word = registry.word64(layout::block(block));
-        if word.load(Ordering::Relaxed) == member.pack() {
-            word.store(0, Ordering::Release);
-        }
+    /// Gives a block back that no number of is in use.
+    pub(crate) fn give_block_back(&self, block: &Range<u32>) {
+        let word = self.registry.word64(layout::block((block.start / BLOCK) as usize));
+        let _other = word.compare_exchange(self.me().pack(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -85,6 +82,8 @@ mod tests {
         assert_ne!(stays.take_block().unwrap(), block);
         stays.registry.word64(NEXT_BLOCK).store(u64::from(block.start / BLOCK).max(1), Ordering::Relaxed);
         assert_eq!(stays.take_block().unwrap(), block, "after a whole round");
+        stays.give_block_back(&block);
+        assert_eq!(stays.owner_of(block.start), None);
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! write there, so what is read is taken for hints until it was checked; any bit pattern is safe.
 
 use super::HostError;
+use nix::errno::Errno;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -71,7 +73,7 @@ impl Segment {
             )
         };
         if start == libc::MAP_FAILED {
-            return Err(failed("map")(std::io::Error::last_os_error()));
+            return Err(failed("map")(io::Error::last_os_error()));
         }
         let start =
             NonNull::new(start.cast::<u8>()).ok_or_else(|| HostError::OtherVersion(path.to_owned()))?;
@@ -84,6 +86,16 @@ impl Segment {
         let same = segment.word64(MAGIC).load(Ordering::Acquire) == magic
             && segment.word64(LENGTH).load(Ordering::Relaxed) == wanted;
         if same { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
+    }
+
+    /// Makes sure that the file system has room for all of it: touching a page that it has no
+    /// room for would kill the process.
+    pub(crate) fn reserve(&self) -> io::Result<()> {
+        let length = libc::off_t::try_from(self.length).unwrap_or(libc::off_t::MAX);
+        match nix::fcntl::posix_fallocate(&self.file, 0, length) {
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// The mapped file.

@@ -1,0 +1,123 @@
+//! XRC domains of all members, by inode.
+//!
+//! Owns who refers to which domain (contract A1 to A5, A12, A14). There is no record of a domain
+//! itself: it exists while a member that lives refers to it, so the death of a member in whatever
+//! step leaves either its reference or none. Whoever opens asks the locks of those that refer to
+//! the file before it believes them.
+#![forbid(unsafe_code)]
+
+use super::Host;
+use super::layout::{DOMAINS, LAST_DOMAIN};
+use super::records::Claim;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trunkline_verbs::{VerbsError, XrcdFlags};
+
+/// Names a file: device and inode (contract A1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    /// Of the file system.
+    pub(crate) device: u64,
+    /// In it.
+    pub(crate) inode: u64,
+}
+
+/// A reference to a domain; dropping it lets the domain go. Whoever holds it keeps the file open,
+/// so that its inode names no other file meanwhile (contract A3).
+#[derive(Debug)]
+pub(crate) struct DomainClaim {
+    id: u64,
+    _record: Claim,
+}
+
+impl DomainClaim {
+    /// The domain's number, which no other domain of this host ever has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Host {
+    /// Opens the domain of a file by the table of contract A5. The lock makes lookup and creation
+    /// one step for all members (contract A4).
+    pub(crate) fn open_domain(
+        self: &Arc<Self>,
+        file: FileId,
+        flags: XrcdFlags,
+    ) -> Result<DomainClaim, VerbsError> {
+        let locked = self.lock()?;
+        let mut references =
+            self.records(&DOMAINS).filter(|record| record.words[..2] == [file.device, file.inode]);
+        let present = references.find(|record| self.is_alive(record.owner)).map(|record| record.words[2]);
+        let id = match present {
+            Some(_) if flags.contains(XrcdFlags::EXCLUSIVE) => {
+                return Err(VerbsError::Invalid("an XRC domain exists for this file, and O_EXCL was given"));
+            }
+            Some(id) => id,
+            None if !flags.contains(XrcdFlags::CREATE) => return Err(VerbsError::NoSuchDomain),
+            None => self.new_domain_id(),
+        };
+        let record = self.claim(&locked, &DOMAINS, [file.device, file.inode, id])?;
+        Ok(DomainClaim { id, _record: record })
+    }
+
+    /// A number for a domain that no file names (contract A6).
+    pub(crate) fn new_domain_id(&self) -> u64 {
+        self.registry.word64(LAST_DOMAIN).fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+
+    const FILE: FileId = FileId { device: 1, inode: 2 };
+
+    #[test]
+    fn outcomes_follow_the_table() {
+        let folder = Folder::new("a5");
+        let root = folder.path().join("run");
+        let members = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let open = |member: usize, flags| members[member].open_domain(FILE, flags);
+        let (none, create, exclusive) = (XrcdFlags::empty(), XrcdFlags::CREATE, XrcdFlags::EXCLUSIVE);
+        for member in [0, 1] {
+            assert_eq!(open(member, none).unwrap_err(), VerbsError::NoSuchDomain);
+            assert_eq!(open(member, exclusive).unwrap_err(), VerbsError::NoSuchDomain);
+        }
+        let first = open(0, create | exclusive).unwrap();
+        for member in [0, 1] {
+            assert_eq!(open(member, none).unwrap().id(), first.id());
+            assert_eq!(open(member, create).unwrap().id(), first.id());
+            assert_eq!(open(member, create | exclusive).unwrap_err().errno(), libc::EINVAL);
+            assert_eq!(open(member, exclusive).unwrap_err().errno(), libc::EINVAL);
+        }
+        let second = open(1, none).unwrap();
+        drop(first);
+        assert_eq!(open(0, none).unwrap().id(), second.id(), "it lives with its last reference");
+        drop(second);
+        assert_eq!(open(0, none).unwrap_err(), VerbsError::NoSuchDomain, "contract A12");
+        let again = open(1, create).unwrap();
+        let other = members[0].open_domain(FileId { inode: 3, ..FILE }, create).unwrap();
+        let private = members[0].new_domain_id();
+        assert!(again.id() != other.id() && private != again.id() && private != other.id());
+    }
+
+    #[test]
+    fn a_reference_of_the_dead_counts_for_nothing() {
+        let folder = Folder::new("a14");
+        let root = folder.path().join("run");
+        let host = Host::join(Some(&root)).unwrap();
+        let claim = host.open_domain(FILE, XrcdFlags::CREATE).unwrap();
+        let id = claim.id();
+        // As if the reference were that of a member in slot 9 that died without a word.
+        drop(claim);
+        std::fs::write(host.directory().join("slot-9"), "").unwrap();
+        host.registry.word64(super::super::layout::slot(9)).store(77, Ordering::Release);
+        let at = DOMAINS.record(0);
+        host.registry.write(at, &[77 << 16 | 9, FILE.device, FILE.inode, id]);
+        assert_eq!(host.records(&DOMAINS).count(), 1);
+        assert_eq!(host.open_domain(FILE, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+        assert_ne!(host.open_domain(FILE, XrcdFlags::CREATE).unwrap().id(), id);
+    }
+}

@@ -1,0 +1,240 @@
+//! Who listens for which CM service, and who holds UDP port 4791.
+//!
+//! Owns the claims on services across members, and the note of who hands on what arrives at an
+//! address. Lookups take no lock and make no system call; a claim is made under the lock.
+#![forbid(unsafe_code)]
+
+use super::layout::{PORTS, SERVICES};
+use super::records::{Claim, Record};
+use super::{Host, HostError, MemberId};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+/// A service that this member serves; dropping it gives it up.
+#[derive(Debug)]
+pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
+
+/// Where somebody listens, as IPv6 addresses write it: `::` is every address, `::ffff:0.0.0.0`
+/// every one of IPv4, all ones every one of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place(u128);
+
+impl Place {
+    const ALL: Self = Self(0);
+    const ALL_V4: Self = Self(0xffff_0000_0000);
+    const ALL_V6: Self = Self(u128::MAX);
+
+    fn new(address: IpAddr, is_family_only: bool) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) if is_family_only => Self::ALL_V6,
+            IpAddr::V6(v6) => Self(v6.to_bits()),
+            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().to_bits()),
+        }
+    }
+
+    fn words(self) -> [u64; 2] {
+        let bytes = self.0.to_be_bytes();
+        [0, 8].map(|start| bytes[start..start + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    }
+
+    fn from_words([high, low]: [u64; 2]) -> Self {
+        Self(u128::from(high) << 64 | u128::from(low))
+    }
+
+    fn is_wildcard(self) -> bool {
+        [Self::ALL, Self::ALL_V4, Self::ALL_V6].contains(&self)
+    }
+
+    fn has_v4(self) -> bool {
+        self == Self::ALL || (self.0 >> 32) == 0xffff
+    }
+
+    fn has_v6(self) -> bool {
+        self == Self::ALL || (self.0 >> 32) != 0xffff
+    }
+
+    /// Whether a request can be meant for both.
+    fn meets(self, other: Self) -> bool {
+        if self.is_wildcard() || other.is_wildcard() {
+            (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())
+        } else {
+            self == other
+        }
+    }
+}
+
+impl Host {
+    /// Claims a service at an address; the unspecified address stands for every one, that of
+    /// IPv6 for those of IPv4 too unless `is_family_only`. Claims of this member do not hinder.
+    ///
+    /// # Errors
+    /// [`HostError::InUse`] when another member that lives has it.
+    pub(crate) fn claim_service(
+        self: &Arc<Self>,
+        service: u64,
+        address: IpAddr,
+        is_family_only: bool,
+    ) -> Result<ServiceClaim, HostError> {
+        let place = Place::new(address, is_family_only);
+        let locked = self.lock()?;
+        let mut others = self.records(&SERVICES).filter(|record| {
+            record.words[0] == service && record.owner != self.me() && place_of(record).meets(place)
+        });
+        if others.any(|record| self.is_alive(record.owner)) {
+            return Err(HostError::InUse);
+        }
+        let [high, low] = place.words();
+        self.claim(&locked, &SERVICES, [service, high, low]).map(ServiceClaim)
+    }
+
+    /// The member that listens for a service at an address. Who named the address comes before
+    /// who listens at all of them.
+    pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
+        let place = Place::new(address, false);
+        let mut everywhere = None;
+        for record in self.records(&SERVICES).filter(|record| record.words[0] == service) {
+            let listens = place_of(&record);
+            if listens == place {
+                return Some(record.owner);
+            }
+            if listens.is_wildcard() && listens.meets(place) {
+                everywhere = Some(record.owner);
+            }
+        }
+        everywhere
+    }
+
+    /// Notes that this member has bound port 4791 at an address, whoever had it before.
+    pub(crate) fn set_port_holder(&self, address: IpAddr) {
+        let [high, low] = Place::new(address, false).words();
+        let noted = self.lock().and_then(|locked| {
+            for record in self.records(&PORTS).filter(|record| record.words[..2] == [high, low]) {
+                self.remove(&PORTS, &record);
+            }
+            self.put(&locked, &PORTS, [high, low, 0])
+        });
+        if let Err(error) = noted {
+            tracing::warn!(%error, %address, "the other processes do not learn who holds port 4791");
+        }
+    }
+
+    /// Notes that this member has closed port 4791 at an address.
+    pub(crate) fn clear_port_holder(&self, address: IpAddr) {
+        let [high, low] = Place::new(address, false).words();
+        let own = |record: &Record| record.words[..2] == [high, low] && record.owner == self.me();
+        for record in self.records(&PORTS).filter(own) {
+            self.remove(&PORTS, &record);
+        }
+    }
+
+    /// The member that has port 4791 at an address, and hands on what is for others. It may have
+    /// died a moment ago.
+    pub(crate) fn port_holder(&self, address: IpAddr) -> Option<MemberId> {
+        let words = Place::new(address, false).words();
+        self.records(&PORTS).find(|record| record.words[..2] == words).map(|record| record.owner)
+    }
+}
+
+fn place_of(record: &Record) -> Place {
+    Place::from_words([record.words[1], record.words[2]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    const SERVICE: u64 = 0x0106_1234;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_service_has_one_member() {
+        let folder = Folder::new("service");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let claim = one.claim_service(SERVICE, ip("127.0.0.1"), false).unwrap();
+        assert!(matches!(two.claim_service(SERVICE, ip("127.0.0.1"), false), Err(HostError::InUse)));
+        assert_eq!(two.service_owner(SERVICE, ip("127.0.0.1")), Some(one.me()));
+        assert_eq!(two.service_owner(SERVICE, ip("127.0.0.2")), None);
+        assert_eq!(two.service_owner(SERVICE + 1, ip("127.0.0.1")), None);
+        let other = two.claim_service(SERVICE, ip("127.0.0.2"), false).unwrap();
+        assert_eq!(one.service_owner(SERVICE, ip("127.0.0.2")), Some(two.me()));
+        drop((claim, other));
+        assert_eq!(two.service_owner(SERVICE, ip("127.0.0.1")), None);
+        two.claim_service(SERVICE, ip("127.0.0.1"), false).unwrap();
+    }
+
+    #[test]
+    fn wildcards_meet_what_they_cover() {
+        let folder = Folder::new("wildcard");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let cases = [
+            ("::", false, "0.0.0.0", false),
+            ("::", false, "127.0.0.1", true),
+            ("0.0.0.0", true, "127.0.0.1", true),
+            ("0.0.0.0", false, "::1", false),
+            ("::", true, "::1", true),
+            ("0.0.0.0", false, "0.0.0.0", true),
+        ];
+        for (first, is_family_only, second, refused) in cases {
+            let is_family_only = is_family_only && first == "::";
+            let _claim = one.claim_service(SERVICE, ip(first), is_family_only).unwrap();
+            let meets = refused || (first == "::" && !is_family_only);
+            let result = two.claim_service(SERVICE, ip(second), false);
+            assert_eq!(result.is_err(), meets, "{first} {is_family_only} {second}");
+        }
+        let _v6 = one.claim_service(SERVICE, ip("::"), true).unwrap();
+        let _v4 = two.claim_service(SERVICE, ip("0.0.0.0"), false).unwrap();
+        assert_eq!(one.service_owner(SERVICE, ip("::5")), Some(one.me()));
+        assert_eq!(one.service_owner(SERVICE, ip("10.1.1.1")), Some(two.me()));
+        assert_eq!(one.service_owner(SERVICE, ip("::ffff:10.1.1.1")), Some(two.me()));
+        let _exact = one.claim_service(SERVICE + 1, ip("10.1.1.1"), false).unwrap();
+        assert_eq!(two.service_owner(SERVICE + 1, ip("10.1.1.1")), Some(one.me()));
+    }
+
+    #[test]
+    fn the_port_has_one_holder() {
+        let folder = Folder::new("port");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        assert_eq!(one.port_holder(ip("::1")), None);
+        one.set_port_holder(ip("::1"));
+        one.set_port_holder(ip("127.0.0.1"));
+        assert_eq!(two.port_holder(ip("::1")), Some(one.me()));
+        two.set_port_holder(ip("::1"));
+        assert_eq!(one.port_holder(ip("::1")), Some(two.me()));
+        assert_eq!(one.port_holder(ip("127.0.0.1")), Some(one.me()));
+        two.clear_port_holder(ip("127.0.0.1"));
+        assert_eq!(one.port_holder(ip("127.0.0.1")), Some(one.me()), "not its own");
+        one.clear_port_holder(ip("127.0.0.1"));
+        assert_eq!(one.port_holder(ip("127.0.0.1")), None);
+        drop(two);
+        assert_eq!(one.port_holder(ip("::1")), None);
+    }
+
+    #[test]
+    fn any_garbage_is_read_without_harm() {
+        let folder = Folder::new("garbage");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
+            for table in [&SERVICES, &PORTS] {
+                host.registry.word64(table.used).store(start, Ordering::Relaxed);
+                for index in 0..table.capacity {
+                    host.registry.write(table.record(index), &[start, start.rotate_left(9), start, u64::MAX]);
+                }
+            }
+            let _any = host.service_owner(SERVICE, ip("::1"));
+            let _any = host.port_holder(ip("::1"));
+            let _any = host.claim_service(SERVICE, ip("::1"), false);
+            host.set_port_holder(ip("::1"));
+        }
+    }
+}
