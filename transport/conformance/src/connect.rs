@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, AddressVector, AttributeMask, CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue,
-    ConnectParameters, EndpointRequest, EndpointSide, Mtu, PortSpace, Psn, QpModify, QpNumber, QpState,
+    ConnectParameters, EndpointRequest, EndpointSide, Gid, Mtu, PortSpace, Psn, QpModify, QpNumber, QpState,
     QpType, QueuePair, SharedReceiveQueue, SrqNumber, XrcDomain,
 };
 
@@ -61,10 +61,10 @@ const INI_PSN: Psn = Psn::new(0xff_fffd);
 const TGT_PSN: Psn = Psn::new(0x12_3456);
 
 /// A change to `to` that names every attribute there is, valid for a QP at `side` whose peer is
-/// the QP `peer` at `other`.
+/// the QP `peer` at the GID `other`.
 pub(crate) fn every_attribute(
     side: &Side,
-    other: &Side,
+    other: Gid,
     peer: QpNumber,
     from: QpState,
     to: QpState,
@@ -78,7 +78,7 @@ pub(crate) fn every_attribute(
         access: Some(terms.access),
         address_vector: Some(AddressVector {
             source_gid_index: side.gid_index,
-            destination: other.gid(),
+            destination: other,
             port: 1,
             flow_label: 0,
             hop_limit: 64,
@@ -148,7 +148,8 @@ pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
 pub(crate) struct End<'a> {
     pub(crate) side: &'a Side,
     pub(crate) qp: &'a Arc<dyn QueuePair>,
-    pub(crate) other: &'a Side,
+    /// Where the other one is.
+    pub(crate) other: Gid,
     pub(crate) peer: QpNumber,
 }
 
@@ -222,9 +223,9 @@ impl Lab {
 
     /// Connects an INI of the near side with a TGT of the far side.
     pub(crate) fn join(&self, ini: &Arc<dyn QueuePair>, tgt: &Arc<dyn QueuePair>, terms: &Terms) -> Verdict {
-        let target = End { side: &self.far, qp: tgt, other: &self.near, peer: ini.number() };
+        let target = End { side: &self.far, qp: tgt, other: self.near.gid(), peer: ini.number() };
         target.bring_to(terms.tgt_state, terms)?;
-        let initiator = End { side: &self.near, qp: ini, other: &self.far, peer: tgt.number() };
+        let initiator = End { side: &self.near, qp: ini, other: self.far.gid(), peer: tgt.number() };
         initiator.bring_to(QpState::ReadyToSend, terms)
     }
 }
@@ -233,9 +234,9 @@ impl Lab {
     /// Connects two RC QPs.
     pub(crate) fn join_rc(&self, near: &Arc<dyn QueuePair>, far: &Arc<dyn QueuePair>) -> Verdict {
         let terms = Terms::default();
-        let end = End { side: &self.far, qp: far, other: &self.near, peer: near.number() };
+        let end = End { side: &self.far, qp: far, other: self.near.gid(), peer: near.number() };
         end.bring_to(QpState::ReadyToSend, &terms)?;
-        let end = End { side: &self.near, qp: near, other: &self.far, peer: far.number() };
+        let end = End { side: &self.near, qp: near, other: self.far.gid(), peer: far.number() };
         end.bring_to(QpState::ReadyToSend, &terms)
     }
 }

@@ -1,5 +1,6 @@
 //! One item of the contract, and running it.
 
+use crate::check::Verdict;
 use crate::{Bench, Deviation, Lab};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -28,8 +29,12 @@ pub enum Outcome {
 /// Checks one item on a pair of devices of its own.
 #[must_use]
 pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
-    let checked = catch_unwind(AssertUnwindSafe(|| (item.check)(&Lab::new(bench)?)));
-    match checked {
+    judged(|| (item.check)(&Lab::new(bench)?))
+}
+
+/// The outcome of a check, a panic included.
+pub(crate) fn judged(check: impl FnOnce() -> Verdict) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => Outcome::Held,
         Ok(Err(Deviation::Failed(why))) => Outcome::Failed(why),
         Ok(Err(Deviation::Skipped(why))) => Outcome::Skipped(why),

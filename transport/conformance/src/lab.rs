@@ -56,7 +56,7 @@ impl Lab {
 }
 
 impl Side {
-    fn new(port: Port) -> Verdict<Self> {
+    pub(crate) fn new(port: Port) -> Verdict<Self> {
         let Port { device, address, gid_index } = port;
         let pd = device.alloc_pd()?;
         let cq = device.create_cq(CqInit { capacity_cqe: 256, ..CqInit::default() })?;
@@ -125,8 +125,12 @@ impl Side {
     }
 
     pub(crate) fn new_tgt(&self, xrcd: &Arc<dyn XrcDomain>) -> Verdict<Arc<dyn QueuePair>> {
-        let init = QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) };
-        Ok(self.device.create_qp(init)?)
+        Ok(self.device.create_qp(self.tgt_init(xrcd))?)
+    }
+
+    /// What a TGT is made with.
+    pub(crate) fn tgt_init(&self, xrcd: &Arc<dyn XrcDomain>) -> QpInit {
+        QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) }
     }
 
     /// What an RC QP is made with.

@@ -13,18 +13,27 @@
 mod bench;
 mod check;
 mod connect;
+mod contract;
+mod coverage;
+mod folder;
 mod item;
 mod items;
 mod lab;
+mod processes;
 mod report;
 mod tests_macro;
 mod traffic;
 
 pub use bench::{Bench, Port};
 pub use check::Deviation;
+pub use contract::{Clause, clauses};
+pub use coverage::{COVERAGE, Elsewhere};
 pub use item::{Item, Outcome, run};
 pub use items::ITEMS;
 pub use lab::{Lab, Side};
-pub use report::{Report, run_all};
+#[doc(hidden)]
+pub use processes::assert_process_item;
+pub use processes::{PROCESS_ITEMS, ProcessBench, ProcessItem, run_process_item, serve_puppet};
+pub use report::{Report, Row, run_all};
 #[doc(hidden)]
 pub use tests_macro::{assert_complete, assert_item};

@@ -1,62 +1,129 @@
-//! The outcome of the whole suite as a table.
+//! The outcome of the whole contract as a table.
 
-use crate::{Bench, ITEMS, Item, Outcome, run};
+use crate::contract::{Clause, clauses};
+use crate::coverage::{Elsewhere, elsewhere};
+use crate::processes::{PROCESS_ITEMS, ProcessBench, run_process_item};
+use crate::{Bench, ITEMS, Outcome, run};
 use std::fmt;
 
-/// Items down, benches across.
+/// Items down, benches across; the last column is that between processes.
 #[derive(Debug, Clone)]
 pub struct Report {
-    benches: Vec<String>,
-    rows: Vec<(Item, Vec<Outcome>)>,
+    /// What the columns are called.
+    pub columns: Vec<String>,
+    /// One line for each item.
+    pub rows: Vec<Row>,
 }
 
-/// Runs every item on every bench.
+/// One item.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its number and text.
+    pub clause: Clause,
+    /// By column; `None` where the suite does not ask it.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// What else holds it, or why nothing does.
+    pub elsewhere: &'static [Elsewhere],
+}
+
+/// Runs every item that is `wanted` on every bench, and tells `progress` which comes.
 #[must_use]
-pub fn run_all(benches: &[&dyn Bench]) -> Report {
-    Report {
-        benches: benches.iter().map(|bench| format!("{}/{}", bench.provider(), bench.link())).collect(),
-        rows: ITEMS
-            .iter()
-            .map(|item| (*item, benches.iter().map(|bench| run(*bench, item)).collect()))
-            .collect(),
+pub fn run_all(
+    benches: &[&dyn Bench],
+    processes: &dyn ProcessBench,
+    wanted: impl Fn(&str) -> bool,
+    mut progress: impl FnMut(&str),
+) -> Report {
+    let mut columns: Vec<String> = benches.iter().map(|bench| bench.link().to_owned()).collect();
+    columns.push("processes".to_owned());
+    let mut rows = Vec::new();
+    for clause in clauses().filter(|clause| wanted(clause.id)) {
+        let item = ITEMS.iter().find(|item| item.id == clause.id);
+        let mut outcomes = Vec::new();
+        for bench in benches {
+            outcomes.push(item.map(|item| {
+                progress(&format!("{} {}", clause.id, bench.link()));
+                run(*bench, item)
+            }));
+        }
+        let item = PROCESS_ITEMS.iter().find(|item| item.id == clause.id);
+        outcomes.push(item.map(|item| {
+            progress(&format!("{} between processes", clause.id));
+            run_process_item(processes, item)
+        }));
+        rows.push(Row { clause, outcomes, elsewhere: elsewhere(clause.id) });
     }
+    Report { columns, rows }
 }
 
 impl Report {
     /// Whether no item failed. Skipped ones are in the table.
     #[must_use]
     pub fn holds(&self) -> bool {
-        !self
-            .rows
-            .iter()
-            .any(|(_, outcomes)| outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed(_))))
+        self.count(|outcome| matches!(outcome, Outcome::Failed(_))) == 0
+    }
+
+    fn count(&self, of: impl Fn(&Outcome) -> bool) -> usize {
+        self.rows.iter().flat_map(|row| row.outcomes.iter().flatten()).filter(|outcome| of(outcome)).count()
+    }
+}
+
+impl Outcome {
+    /// In one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Failed(_) => "FAILED",
+            Self::Skipped(_) => "skipped",
+        }
+    }
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Test(file, name) => write!(f, "test {name} in {file}"),
+            Self::NotHeld(why) => write!(f, "not held: {why}"),
+            Self::Fact(why) => write!(f, "nothing to hold: {why}"),
+            Self::Same(id) => write!(f, "held as {id} is"),
+            Self::Untested(why) => write!(f, "not tested: {why}"),
+        }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<5}", "item")?;
-        for bench in &self.benches {
-            write!(f, "{bench:<24}")?;
+        writeln!(f, "Each item that is asked is a test of its number in the provider's own tests, too.")?;
+        write!(f, "{:<6}", "item")?;
+        for column in &self.columns {
+            write!(f, "{column:<12}")?;
         }
-        writeln!(f, "what holds")?;
-        for (item, outcomes) in &self.rows {
-            write!(f, "{:<5}", item.id)?;
-            for outcome in outcomes {
-                let word = match outcome {
-                    Outcome::Held => "held",
-                    Outcome::Failed(_) => "FAILED",
-                    Outcome::Skipped(_) => "skipped",
-                };
-                write!(f, "{word:<24}")?;
+        writeln!(f, "what it says")?;
+        for row in &self.rows {
+            write!(f, "{:<6}", row.clause.id)?;
+            for outcome in &row.outcomes {
+                write!(f, "{:<12}", outcome.as_ref().map_or("-", Outcome::word))?;
             }
-            writeln!(f, "{}", item.title)?;
-            for (bench, outcome) in self.benches.iter().zip(outcomes) {
-                if let Outcome::Failed(why) | Outcome::Skipped(why) = outcome {
-                    writeln!(f, "      {bench}: {why}")?;
+            writeln!(f, "{}", row.clause.text)?;
+            for (column, outcome) in self.columns.iter().zip(&row.outcomes) {
+                if let Some(Outcome::Failed(why) | Outcome::Skipped(why)) = outcome {
+                    writeln!(f, "      {column}: {why}")?;
                 }
             }
+            for proof in row.elsewhere {
+                writeln!(f, "      {proof}")?;
+            }
         }
-        Ok(())
+        let untested = |row: &&Row| row.elsewhere.iter().any(|proof| matches!(proof, Elsewhere::Untested(_)));
+        writeln!(
+            f,
+            "{} items: {} checks held, {} failed, {} skipped; {} items are not tested in whole or in part",
+            self.rows.len(),
+            self.count(|outcome| *outcome == Outcome::Held),
+            self.count(|outcome| matches!(outcome, Outcome::Failed(_))),
+            self.count(|outcome| matches!(outcome, Outcome::Skipped(_))),
+            self.rows.iter().filter(untested).count(),
+        )
     }
 }

@@ -2,38 +2,8 @@
 
 mod common;
 
-use std::net::IpAddr;
-use trunkline_conformance::{Bench, Port};
-use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_verbs::{CompletionStatus, VerbsError};
-
-struct Soft {
-    link: &'static str,
-    options: fn() -> [SoftOptions; 2],
-}
-
-impl Bench for Soft {
-    fn provider(&self) -> &str {
-        "softrdma"
-    }
-
-    fn link(&self) -> &str {
-        self.link
-    }
-
-    fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
-        let [near, far] = (self.options)();
-        Ok([open(near)?, open(far)?])
-    }
-
-    fn xrc_violation(&self) -> &[CompletionStatus] {
-        // The default policy is NAK 0x64; where packets are lost, the few retries of such a send
-        // may all be.
-        const STATUSES: [CompletionStatus; 2] =
-            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
-        if self.link.contains("lossy") { &STATUSES } else { &STATUSES[..1] }
-    }
-}
+use common::suite::{Soft, open};
+use trunkline_softrdma::device::SoftOptions;
 
 /// One of the answers to a message for an SRQ that nobody has, in place of the default (contract G7).
 #[cfg(test)]
@@ -81,12 +51,6 @@ mod policies {
         // The TGT lives on, for others too (contract G8).
         assert_item(&policy, "G8");
     }
-}
-
-fn open(options: SoftOptions) -> Result<Port, VerbsError> {
-    let address: IpAddr = options.addresses[0];
-    let device = SoftDevice::open(options)?;
-    Ok(Port { device, address, gid_index: 0 })
 }
 
 fn lossy() -> [SoftOptions; 2] {

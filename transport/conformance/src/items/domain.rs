@@ -2,39 +2,14 @@
 
 use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, check, equal, refused};
 use crate::connect::Terms;
+use crate::folder::Folder;
 use crate::traffic::{receive, request};
 use crate::{Deviation, Lab};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use trunkline_verbs::{CompletionOpcode, SendOperation, VerbsError, XrcDomain, XrcdFlags};
-
-/// A directory of this item, removed with it.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn new() -> Verdict<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("trunkline-conformance-{}-{number}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    pub(super) fn create(&self, name: &str) -> Verdict<File> {
-        Ok(File::options().read(true).write(true).create_new(true).open(self.0.join(name))?)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn open(lab: &Lab, file: &File, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, VerbsError> {
     lab.far.device.open_xrcd(Some(file.as_fd()), flags)
@@ -43,8 +18,8 @@ fn open(lab: &Lab, file: &File, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, 
 pub(super) fn a1(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
-    fs::hard_link(folder.0.join("domain"), folder.0.join("second"))?;
-    let linked = File::open(folder.0.join("second"))?;
+    fs::hard_link(folder.path("domain"), folder.path("second"))?;
+    let linked = File::open(folder.path("second"))?;
     let _held = open(lab, &file, XrcdFlags::CREATE)?;
     let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
     refused("an exclusive open through a hard link", open(lab, &linked, both), EINVAL)?;
@@ -72,7 +47,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
     let file = folder.create("domain")?;
     let duplicate = file.try_clone()?;
     let _held = open(lab, &file, XrcdFlags::CREATE)?;
-    fs::remove_file(folder.0.join("domain"))?;
+    fs::remove_file(folder.path("domain"))?;
     drop(file);
     open(lab, &duplicate, XrcdFlags::empty())?;
     drop(duplicate);
@@ -174,7 +149,7 @@ pub(super) fn a16(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
     lab.succeeds("a receive after the file was closed", &route.cq, 1, CompletionOpcode::Receive)?;
-    let again = File::open(folder.0.join("domain"))?;
+    let again = File::open(folder.path("domain"))?;
     open(lab, &again, XrcdFlags::empty())?;
     Ok(())
 }

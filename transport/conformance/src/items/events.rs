@@ -78,7 +78,7 @@ pub(super) fn h4(lab: &Lab) -> Verdict {
     let own = lab.far.device.create_qp(lab.far.rc_init())?;
     let near = lab.near.device.create_qp(lab.near.rc_init())?;
     for (what, qp, due) in [("with an SRQ", &shared, true), ("with its own queue", &own, false)] {
-        let end = crate::connect::End { side: &lab.far, qp, other: &lab.near, peer: near.number() };
+        let end = crate::connect::End { side: &lab.far, qp, other: lab.near.gid(), peer: near.number() };
         end.bring_to(QpState::ReadyToReceive, &Terms::default())?;
         check(!waits(&lab.far, Kind::QpLastWqeReached), || format!("a QP {what} told of its last receive"))?;
         set_state(qp, QpState::Error)?;

@@ -1,9 +1,9 @@
 //! Section B: the calls of OFED 1.x over the device. Two tables of registrations stand for two processes: what makes a
 //! process, to these calls, is its own table.
 
-use super::domain::Folder;
 use crate::check::{Deviation, EAGAIN, EBUSY, EEXIST, EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, every_attribute, init_mask, only, rtr_mask};
+use crate::folder::Folder;
 use crate::traffic::{receive, request};
 use crate::{Lab, Side};
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ fn step(lab: &Lab, peer: QpNumber, to: QpState) -> QpModify {
         QpState::Init => (QpState::Reset, init_mask()),
         _ => (QpState::Init, rtr_mask(QpType::XrcTgt)),
     };
-    only(&every_attribute(&lab.far, &lab.near, peer, from, to, &Terms::default()), mask)
+    only(&every_attribute(&lab.far, lab.near.gid(), peer, from, to, &Terms::default()), mask)
 }
 
 fn new_srq(
@@ -122,7 +122,7 @@ pub(super) fn b6(lab: &Lab) -> Verdict {
         a.modify_xrc_rcv_qp(&domain, number, &step(lab, ini.number(), to))?;
     }
     equal("its state", a.query_xrc_rcv_qp(&domain, number)?.state, QpState::ReadyToReceive)?;
-    let initiator = End { side: &lab.near, qp: &ini, other: &lab.far, peer: number };
+    let initiator = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: number };
     initiator.bring_to(QpState::ReadyToSend, &Terms::default())?;
     lab.near.fill(0, 1500, 6)?;
     receive(&srq, 1, &[lab.far.piece(0, 2048)])?;

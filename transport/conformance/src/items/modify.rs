@@ -63,8 +63,8 @@ fn pair(lab: &Lab) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn QueuePair>)> {
 fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) -> [End<'a>; 2] {
     let (ini, tgt) = pair;
     [
-        End { side: &lab.near, qp: ini, other: &lab.far, peer: tgt.number() },
-        End { side: &lab.far, qp: tgt, other: &lab.near, peer: ini.number() },
+        End { side: &lab.near, qp: ini, other: lab.far.gid(), peer: tgt.number() },
+        End { side: &lab.far, qp: tgt, other: lab.near.gid(), peer: ini.number() },
     ]
 }
 
@@ -196,9 +196,9 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
     for (operation, right) in rights {
         for granted in [right, remote_rights() - right] {
             let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&xrcd)?);
-            let target = End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() };
+            let target = End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() };
             target.bring_to(QpState::ReadyToSend, &Terms { access: granted, ..Terms::default() })?;
-            let initiator = End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() };
+            let initiator = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
             // The INI grants the opposite.
             let access = remote_rights() - granted;
             initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
@@ -232,8 +232,8 @@ pub(super) fn e6(lab: &Lab) -> Verdict {
     for wrong in ["the INI", "the TGT"] {
         let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
         let ends = [
-            End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() },
-            End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() },
+            End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() },
+            End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() },
         ];
         let [mut target, mut initiator] = ends;
         if wrong == "the INI" {
@@ -272,9 +272,9 @@ pub(super) fn e8(lab: &Lab) -> Verdict {
     let number = srq.number()?;
     let data = [lab.near.piece(0, 8)];
     let post = |wr_id| ini.post_send(&[request(wr_id, SendOperation::Send, &data, number)]);
-    let target = End { side: &lab.far, qp: &tgt, other: &lab.near, peer: ini.number() };
+    let target = End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() };
     target.bring_to(ReadyToSend, &terms)?;
-    let end = End { side: &lab.near, qp: &ini, other: &lab.far, peer: tgt.number() };
+    let end = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
     for (from, to, mask) in [
         (Reset, Init, init_mask()),
         (Init, ReadyToReceive, rtr_mask(QpType::XrcIni)),

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod node;
+pub(crate) mod processes;
+pub(crate) mod suite;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

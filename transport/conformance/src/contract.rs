@@ -1,0 +1,46 @@
+//! The items of the contract, as the documentation page lists them.
+//!
+//! The page is the one source of numbers and texts; [`crate::COVERAGE`] says what holds each.
+
+/// The documentation page.
+const PAGE: &str = include_str!("../../../docs/xrc-contract.md");
+
+/// One item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clause {
+    /// Its number (`A5`).
+    pub id: &'static str,
+    /// What it says, in a sentence.
+    pub text: &'static str,
+}
+
+/// All of them, in the page's order.
+pub fn clauses() -> impl Iterator<Item = Clause> {
+    PAGE.lines().filter_map(parse)
+}
+
+/// A line `**A5. The sentence.** Further text`.
+fn parse(line: &'static str) -> Option<Clause> {
+    let (head, _) = line.strip_prefix("**")?.split_once("**")?;
+    let (id, text) = head.split_once(". ")?;
+    let (section, number) = id.split_at_checked(1)?;
+    let is_id = section.bytes().all(|byte| byte.is_ascii_uppercase())
+        && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_id.then_some(Clause { id, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_read() {
+        let all: Vec<Clause> = clauses().collect();
+        assert_eq!(all.len(), 122);
+        assert_eq!(all[4], Clause { id: "A5", text: "The outcome of an open follows this table." });
+        assert!(all.iter().any(|clause| clause.id == "L"));
+        for (index, clause) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other.id != clause.id), "{} stands twice", clause.id);
+        }
+    }
+}

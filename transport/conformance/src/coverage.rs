@@ -1,0 +1,172 @@
+//! What holds the items of the contract that this suite does not ask, and why some are not held.
+//!
+//! Read beside [`crate::ITEMS`] and [`crate::PROCESS_ITEMS`]: an item may be in several of them, and
+//! each is in one at least, which a test sees to.
+
+/// What holds an item beside the suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// A test of the project: its file, from the root, and its name.
+    Test(&'static str, &'static str),
+    /// Nothing: the device does not do it, or it is not a device's to do.
+    NotHeld(&'static str),
+    /// Nothing to hold: it tells of other devices or programs.
+    Fact(&'static str),
+    /// What holds this other item.
+    Same(&'static str),
+    /// Nobody has tested it yet.
+    Untested(&'static str),
+}
+
+use Elsewhere::{Fact, NotHeld, Same, Test, Untested};
+
+const LEGACY: &str = "transport/softrdma/tests/legacy.rs";
+const WIRE: &str = "transport/softrdma/tests/conformance_wire.rs";
+const CLUSTER: &str = "transport/softrdma/tests/conformance_cluster.rs";
+const RAW: &str = "transport/softrdma/tests/wire_of_xrc.rs";
+const RESPONDER: &str = "transport/softrdma/src/engine/responder/tests.rs";
+const CM_ENDING: &str = "transport/softrdma/src/cm/tests/ending.rs";
+const POLICIES: &str = "transport/softrdma/tests/conformance.rs";
+
+/// An interface in C is asked in C.
+const C_INTERFACE: &str = "asked of the C interface only, and no test does so yet";
+
+/// By item, in the contract's order.
+pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
+    ("A8", &[Untested(C_INTERFACE)]),
+    ("A9", &[NotHeld("the software device always has XRC; an adapter to hardware has to answer it")]),
+    ("A15", &[Untested("a fork without exec needs a program in C, and no test has one yet")]),
+    (
+        "B1",
+        &[Untested("each of the eight calls is asked by the items below; their names in C by no test yet")],
+    ),
+    ("B3", &[Test(LEGACY, "b3_a_device_without_xrc_answers_enosys")]),
+    ("B7", &[NotHeld("the sender of today is used in its place (B8)")]),
+    ("C1", &[Untested("the bits of comp_mask: asked of the C interface only")]),
+    ("C13", &[Untested(C_INTERFACE)]),
+    ("C14", &[Fact("this device can open TGTs: C4")]),
+    ("F6", &[Untested(C_INTERFACE)]),
+    ("G6", &[NotHeld("the device has no memory windows, and does not announce any")]),
+    ("G7", &[Test(POLICIES, "g7_nak62"), Test(POLICIES, "g7_drop")]),
+    ("G8", &[Test(POLICIES, "g7_drop")]),
+    (
+        "G11",
+        &[
+            Test(WIRE, "g11_an_srq_number_that_changes_inside_a_message_is_an_invalid_request"),
+            Test(RESPONDER, "the_srq_may_not_change_inside_a_message"),
+        ],
+    ),
+    ("G12", &[Test(WIRE, "g12_acknowledgements_of_a_tgt_grant_no_credits")]),
+    ("H6", &[Untested(C_INTERFACE)]),
+    ("I5", &[NotHeld("a device of software is not removed while a process uses it")]),
+    ("J2", &[Untested(C_INTERFACE)]),
+    ("J3", &[Untested(C_INTERFACE)]),
+    ("J4", &[Untested(C_INTERFACE)]),
+    ("J8", &[Test(RAW, "j8_request_reply_and_packets_have_their_xrc_fields")]),
+    ("J9", &[Test(CM_ENDING, "releasing_a_target_is_not_a_farewell")]),
+    ("J11", &[Test(CM_ENDING, "a_restarted_peer_s_qp_ends_what_it_left_behind")]),
+    ("K2", &[Fact("other devices")]),
+    ("K3", &[Fact("other devices")]),
+    ("K4", &[NotHeld("the device has no on-demand paging, and reports none")]),
+    ("K5", &[Untested("the programs run on the C interface only")]),
+    ("K6", &[Fact("other devices")]),
+    ("L", &[Test(CLUSTER, "l_a_node_needs_two_queue_pairs_per_process_and_peer_node")]),
+    ("M1", &[Same("C11")]),
+    ("M2", &[Fact("other devices")]),
+    ("M3", &[Same("G7")]),
+    ("M4", &[Same("A9")]),
+    ("M5", &[Same("D2")]),
+    ("M6", &[Same("C10")]),
+    ("M7", &[Fact("other libraries; these calls work or are not there")]),
+    ("M8", &[Same("J11")]),
+    ("M10", &[Same("G8")]),
+    ("M11", &[Same("A5")]),
+    ("M12", &[Same("D9")]),
+    ("M13", &[Same("B10")]),
+    ("N", &[Fact("what nobody knows, no test can hold")]),
+];
+
+/// What holds an item beside the suite; nothing for most.
+#[must_use]
+pub(crate) fn elsewhere(id: &str) -> &'static [Elsewhere] {
+    COVERAGE.iter().find(|(of, _)| *of == id).map_or(&[], |(_, held)| held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ITEMS, PROCESS_ITEMS, clauses};
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn every_item_has_a_line() {
+        for clause in clauses() {
+            let asked = ITEMS.iter().any(|item| item.id == clause.id)
+                || PROCESS_ITEMS.iter().any(|item| item.id == clause.id);
+            assert!(asked || !elsewhere(clause.id).is_empty(), "nothing is said of {}", clause.id);
+        }
+    }
+
+    #[test]
+    fn every_line_has_an_item() {
+        let known = |id: &str| clauses().any(|clause| clause.id == id);
+        for (id, held) in COVERAGE {
+            assert!(known(id) && !held.is_empty(), "{id} is no item of the contract, or has nothing to say");
+            for proof in *held {
+                let Same(other) = proof else { continue };
+                assert!(known(other) && other != id, "{id} refers to {other}, which is no other item");
+            }
+        }
+        for id in ITEMS.iter().map(|item| item.id).chain(PROCESS_ITEMS.iter().map(|item| item.id)) {
+            assert!(known(id), "{id} is asked and is not in the contract");
+        }
+    }
+
+    #[test]
+    fn every_test_that_is_named_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (id, held) in COVERAGE {
+            for proof in *held {
+                let Test(file, name) = proof else { continue };
+                let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+                let there = text.contains(&format!("fn {name}(")) || text.contains(&format!("{name}()"));
+                assert!(there, "{id}: {file} has no test {name}");
+            }
+        }
+    }
+
+    /// "contract A5" in the project must lead somewhere.
+    #[test]
+    fn every_item_that_is_cited_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut folders =
+            ["transport", "rpc", "deploy", "examples", "bench"].map(|name| root.join(name)).to_vec();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).expect("a folder of the project").flatten() {
+                let path = entry.path();
+                let name = entry.file_name();
+                if path.is_dir() && name != "target" {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "rs" || ending == "c") {
+                    judge(&path, &fs::read_to_string(&path).unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    fn judge(path: &Path, text: &str) {
+        for (at, word) in text.match_indices("contract ") {
+            let cited: String =
+                text[at + word.len()..].chars().take_while(char::is_ascii_alphanumeric).collect();
+            let is_id = cited.len() > 1
+                && cited.starts_with(|letter: char| letter.is_ascii_uppercase())
+                && cited[1..].bytes().all(|byte| byte.is_ascii_digit());
+            assert!(
+                !is_id || clauses().any(|clause| clause.id == cited),
+                "{}: contract {cited} is not in docs/xrc-contract.md",
+                path.display()
+            );
+        }
+    }
+}

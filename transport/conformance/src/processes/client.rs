@@ -1,0 +1,125 @@
+//! The commander's side of a puppet.
+
+use super::puppet::ANSWER;
+use crate::check::{Deviation, Verdict, check, equal};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A puppet that answers nothing for so long is stuck.
+const ANSWER_AT_MOST: Duration = Duration::from_secs(40);
+
+/// A process that does verbs on command; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Puppet {
+    child: Child,
+    /// `None` once it was told to leave.
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+    name: &'static str,
+}
+
+impl Puppet {
+    /// Takes over a child whose input and output are pipes, and waits until it is ready.
+    pub(super) fn adopt(name: &'static str, mut child: Child) -> Verdict<Self> {
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let Some((input, output)) = pipes else {
+            let _ = child.kill();
+            return Err(Deviation::Failed("the bench gave the process no pipes".to_owned()));
+        };
+        let (sender, answers) = channel();
+        // Ends with the process, whose output ends then.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if let Some(answer) = line.strip_prefix(ANSWER)
+                    && sender.send(answer.to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let mut puppet = Self { child, input: Some(input), answers, name };
+        equal(&format!("the first words of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
+        Ok(puppet)
+    }
+
+    /// Sends a command without waiting for its answer.
+    pub(super) fn tell(&mut self, command: &str) -> Verdict {
+        let Some(input) = &mut self.input else { return Ok(()) };
+        writeln!(input, "{command}")
+            .and_then(|()| input.flush())
+            .map_err(|error| Deviation::Failed(format!("{} does not listen: {error}", self.name)))
+    }
+
+    /// The next answer: a text, or the errno of a verb that was refused.
+    pub(super) fn answer(&mut self) -> Verdict<Result<String, i32>> {
+        let name = self.name;
+        let answer = self
+            .answers
+            .recv_timeout(ANSWER_AT_MOST)
+            .map_err(|error| Deviation::Failed(format!("{name} answers nothing: {error}")))?;
+        let (kind, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
+        match kind {
+            "ok" => Ok(Ok(rest.to_owned())),
+            "errno" => Ok(Err(rest.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))),
+            _ => Err(Deviation::Failed(format!("{name}: {rest}"))),
+        }
+    }
+
+    /// A command that must succeed; answers what came of it.
+    pub(super) fn does(&mut self, command: &str) -> Verdict<String> {
+        self.tell(command)?;
+        let name = self.name;
+        self.answer()?
+            .map_err(|errno| Deviation::Failed(format!("{name}: {command} was refused with errno {errno}")))
+    }
+
+    /// A command that answers a number.
+    pub(super) fn number(&mut self, command: &str) -> Verdict<u32> {
+        let answer = self.does(command)?;
+        answer.parse().map_err(|_| Deviation::Failed(format!("{}: {command}: {answer}", self.name)))
+    }
+
+    /// A command that a verb must refuse with this errno.
+    pub(super) fn is_refused(&mut self, command: &str, errno: i32) -> Verdict {
+        self.tell(command)?;
+        let name = self.name;
+        match self.answer()? {
+            Err(got) => equal(&format!("{name}: the errno of {command}"), got, errno),
+            Ok(_) => Err(Deviation::Failed(format!("{name}: {command} was allowed; errno {errno} is due"))),
+        }
+    }
+
+    /// A receive of a queue, which must be this one and a success; answers the TGT's number.
+    pub(super) fn receives(&mut self, queue: &str, wr_id: u64) -> Verdict<u32> {
+        let got = self.does(&format!("poll {queue}"))?;
+        let words: Vec<&str> = got.split(' ').collect();
+        let (name, wr_id) = (self.name, wr_id.to_string());
+        check(words.len() == 5 && words[0] == wr_id && words[1] == "Success", || {
+            format!("{name}: {got} completed instead of receive {wr_id}")
+        })?;
+        words[4].parse().map_err(|_| Deviation::Failed(format!("{name}: {got}")))
+    }
+
+    /// Kills it, as the kernel does.
+    pub(super) fn kill(mut self) -> Verdict {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Lets it end by itself, its objects still open.
+    pub(super) fn leave(mut self) -> Verdict {
+        self.input = None;
+        let status = self.child.wait()?;
+        check(status.success(), || format!("{} ended with {status}", self.name))
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,326 @@
+//! TGTs, SRQs, events and deaths among processes.
+
+use super::client::Puppet;
+use super::{SEND, Stage};
+use crate::check::{EINVAL, Verdict, check, equal};
+use crate::connect::{Terms, impatient};
+use crate::folder::Folder;
+use crate::traffic::request;
+use std::sync::Arc;
+use trunkline_verbs::{
+    CompletionOpcode as Op, CompletionStatus as Status, IoAddress, QpState, QueuePair, RemoteAddress, Rkey,
+    SendOperation, SrqNumber,
+};
+
+/// Two processes in one domain, a TGT that the first made and the second opened, an SRQ of each,
+/// and an INI that sends to the TGT.
+struct Pair {
+    first: Puppet,
+    second: Puppet,
+    tgt: u32,
+    srqs: [u32; 2],
+    ini: Arc<dyn QueuePair>,
+    _folder: Folder,
+}
+
+impl Pair {
+    fn new(stage: &Stage<'_>, terms: &Terms) -> Verdict<Self> {
+        let folder = Folder::new()?;
+        folder.create("domain")?;
+        let path = folder.path("domain").display().to_string();
+        let (mut first, mut second) = stage.two()?;
+        first.does(&format!("domain d {path} c"))?;
+        second.does(&format!("domain d {path} -"))?;
+        let tgt = first.number("tgt t d")?;
+        equal("the number of the opened TGT", second.number(&format!("open t d {tgt}"))?, tgt)?;
+        let srqs = [first.number("srq s d")?, second.number("srq s d")?];
+        check(srqs[0] != srqs[1], || "two processes have one SRQ number".to_owned())?;
+        let ini = stage.join(&mut first, "t", tgt, terms)?;
+        Ok(Self { first, second, tgt, srqs, ini, _folder: folder })
+    }
+}
+
+/// A message to the SRQ of a process arrives there.
+fn reaches(
+    stage: &Stage<'_>,
+    ini: &Arc<dyn QueuePair>,
+    srq: u32,
+    process: &mut Puppet,
+    wr_id: u64,
+) -> Verdict<u32> {
+    process.does(&format!("receive s {wr_id} 0 64"))?;
+    stage.send(ini, srq)?;
+    process.receives("s", wr_id)
+}
+
+pub(super) fn b10(stage: &Stage<'_>) -> Verdict {
+    let folder = Folder::new()?;
+    folder.create("domain")?;
+    let path = folder.path("domain").display().to_string();
+    let (mut first, mut second) = stage.two()?;
+    first.does(&format!("domain d {path} c"))?;
+    second.does(&format!("domain d {path} -"))?;
+    for round in 0..8 {
+        let tgt = first.number(&format!("tgt t{round} d"))?;
+        second.does(&format!("open t{round} d {tgt}"))?;
+        first.does(&format!("init t{round}"))?;
+        let command = format!("rtr t{round} {} 77", stage.lab.near.address);
+        first.tell(&command)?;
+        second.tell(&command)?;
+        let outcomes = [first.answer()?, second.answer()?];
+        let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        equal("processes that moved the TGT", won, 1)?;
+        for errno in outcomes.into_iter().filter_map(Result::err) {
+            equal("what the other got", errno, EINVAL)?;
+        }
+        for process in [&mut first, &mut second] {
+            equal("the state", process.does(&format!("state t{round}"))?, "ReadyToReceive".to_owned())?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn c4(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    let second = &mut pair.second;
+    second.does("domain e - c")?;
+    second.is_refused(&format!("open u e {}", pair.tgt), EINVAL)?;
+    second.is_refused(&format!("open u d {}", pair.tgt ^ 0x80_0000), EINVAL)?;
+    second.is_refused("open u d 0", EINVAL)?;
+    // As often as it likes, each open a count of its own.
+    for name in ["u", "v"] {
+        equal("the number", second.number(&format!("open {name} d {}", pair.tgt))?, pair.tgt)?;
+    }
+    second.does("destroy t")?;
+    second.does("destroy u")?;
+    equal("the state for the last handle", second.does("state v")?, "ReadyToSend".to_owned())
+}
+
+pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    reaches(stage, &pair.ini, pair.srqs[1], &mut pair.second, 1)?;
+    pair.first.does("destroy t")?;
+    for wr_id in 2..6 {
+        let through = reaches(stage, &pair.ini, pair.srqs[1], &mut pair.second, wr_id)?;
+        equal("the QP of a receive", through, pair.tgt)?;
+        reaches(stage, &pair.ini, pair.srqs[0], &mut pair.first, wr_id)?;
+    }
+    pair.second.does("destroy t")?;
+    pair.first.is_refused(&format!("open t d {}", pair.tgt), EINVAL)
+}
+
+pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
+    let Pair { first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
+    reaches(stage, &ini, srqs[1], &mut second, 1)?;
+    first.kill()?;
+    for wr_id in 2..10 {
+        let through = reaches(stage, &ini, srqs[1], &mut second, wr_id)?;
+        equal("the QP of a receive after the creator's death", through, tgt)?;
+    }
+    equal("its state", second.does("state t")?, "ReadyToSend".to_owned())?;
+    second.does("destroy t")?;
+    second.is_refused(&format!("open t d {tgt}"), EINVAL)
+}
+
+pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    equal("the state for the opener", pair.second.does("state t")?, "ReadyToSend".to_owned())?;
+    for (state, name) in [("error", "Error"), ("reset", "Reset")] {
+        pair.second.does(&format!("set t {state}"))?;
+        equal("the state for the creator", pair.first.does("state t")?, name.to_owned())?;
+    }
+    // And the opener can bring it up again.
+    let ini = stage.join(&mut pair.second, "t", pair.tgt, &Terms::default())?;
+    equal("the state for the creator", pair.first.does("state t")?, "ReadyToSend".to_owned())?;
+    reaches(stage, &ini, pair.srqs[0], &mut pair.first, 1)?;
+    reaches(stage, &ini, pair.srqs[1], &mut pair.second, 1)?;
+    Ok(())
+}
+
+pub(super) fn d6(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    for wr_id in 0..8 {
+        pair.second.does(&format!("receive s {wr_id} 0 64"))?;
+    }
+    pair.second.does("limit s 4")?;
+    for wr_id in 0..4 {
+        stage.send(&pair.ini, pair.srqs[1])?;
+        pair.second.receives("s", wr_id)?;
+    }
+    pair.second.does("no-event SrqLimitReached")?;
+    stage.send(&pair.ini, pair.srqs[1])?;
+    pair.second.does("event SrqLimitReached")?;
+    pair.first.does("no-event SrqLimitReached")?;
+    Ok(())
+}
+
+pub(super) fn g1(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    for round in 0..16u64 {
+        stage.lab.near.fill(0, 8, u8::try_from(round).unwrap_or(0))?;
+        pair.first.does(&format!("receive s {round} 0 64"))?;
+        pair.second.does(&format!("receive s {} 64 64", 100 + round))?;
+        stage.send(&pair.ini, pair.srqs[1])?;
+        stage.send(&pair.ini, pair.srqs[0])?;
+        equal("the QP of the first", pair.first.receives("s", round)?, pair.tgt)?;
+        equal("the QP of the second", pair.second.receives("s", 100 + round)?, pair.tgt)?;
+        pair.first.does(&format!("holds 0 8 {round}"))?;
+        pair.second.does(&format!("holds 64 8 {round}"))?;
+    }
+    pair.first.does("quiet s")?;
+    pair.second.does("quiet s")?;
+    Ok(())
+}
+
+/// The start of a process's memory.
+fn memory(process: &mut Puppet) -> Verdict<RemoteAddress> {
+    let told = process.does("memory")?;
+    let mut numbers = told.split(' ').filter_map(|word| word.parse::<u64>().ok());
+    let (address, rkey) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Ok(RemoteAddress { address: IoAddress(address), rkey: Rkey(u32::try_from(rkey).unwrap_or(0)) })
+}
+
+pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    let near = &stage.lab.near;
+    let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
+    for (which, seed) in [(1usize, 5u8), (0, 6)] {
+        let length = 20_000;
+        let (data, srq) = ([near.piece(0, length)], SrqNumber::new(pair.srqs[which]));
+        let post = |operation| pair.ini.post_send(&[request(SEND, operation, &data, srq)]);
+        near.fill(0, length as usize, seed)?;
+        post(SendOperation::RdmaWrite(places[which]))?;
+        stage.lab.succeeds("a WRITE", &near.cq, SEND, Op::RdmaWrite)?;
+        let process = if which == 0 { &mut pair.first } else { &mut pair.second };
+        process.does(&format!("holds 0 {length} {seed}"))?;
+        process.does(&format!("fill 0 {length} {}", seed + 64))?;
+        let post = |operation| pair.ini.post_send(&[request(SEND, operation, &data, srq)]);
+        post(SendOperation::RdmaRead(places[which]))?;
+        stage.lab.succeeds("a READ", &near.cq, SEND, Op::RdmaRead)?;
+        near.holds("what was read", 0, length as usize, seed + 64)?;
+        let word = [near.piece(0, 8)];
+        let add = SendOperation::FetchAdd { remote: places[which], add: 1 };
+        pair.ini.post_send(&[request(SEND, add, &word, srq)])?;
+        stage.lab.succeeds("FETCH_ADD", &near.cq, SEND, Op::FetchAdd)?;
+    }
+    // The key of one process by way of the SRQ of the other.
+    pair.second.does("fill 0 64 9")?;
+    let data = [near.piece(0, 8)];
+    let write = SendOperation::RdmaWrite(places[1]);
+    pair.ini.post_send(&[request(SEND, write, &data, SrqNumber::new(pair.srqs[0]))])?;
+    stage.ends("a WRITE by way of another process's SRQ", Status::RemoteAccessError)?;
+    pair.second.does("holds 0 64 9")?;
+    Ok(())
+}
+
+pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
+    let Pair { mut first, second, srqs, ini, _folder, .. } = Pair::new(stage, &impatient())?;
+    second.kill()?;
+    stage.post(&ini, srqs[1])?;
+    stage.is_a_violation("a send to a killed process")?;
+    equal("the INI's state", ini.query()?.state, QpState::Error)?;
+    // What stays works through a TGT of its own.
+    let number = first.number("tgt u d")?;
+    let ini = stage.join(&mut first, "u", number, &Terms::default())?;
+    equal("the QP of a receive", reaches(stage, &ini, srqs[0], &mut first, 1)?, number)
+}
+
+pub(super) fn g9(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    let before = crate::traffic::rnr_received(&stage.lab.near);
+    stage.post(&pair.ini, pair.srqs[1])?;
+    stage.lab.wait_for_rnr(&stage.lab.near, before.map(|count| count + 2))?;
+    pair.second.does("receive s 1 0 64")?;
+    stage.lab.succeeds("a send that waited", &stage.lab.near.cq, SEND, Op::Send)?;
+    pair.second.receives("s", 1)?;
+    equal("the TGT's state", pair.first.does("state t")?, "ReadyToSend".to_owned())
+}
+
+pub(super) fn g10(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    pair.second.does("receive s 1 0 1024")?;
+    pair.second.does("fill 1024 1024 7")?;
+    let data = [stage.lab.near.piece(0, 2048)];
+    let send = request(SEND, SendOperation::Send, &data, SrqNumber::new(pair.srqs[1]));
+    pair.ini.post_send(&[send])?;
+    stage.ends("a message too long for its receive", Status::RemoteInvalidRequest)?;
+    let got = pair.second.does("poll s")?;
+    check(got.starts_with("1 ") && !got.contains("Success"), || format!("the receive ended as {got}"))?;
+    pair.second.does("holds 1024 1024 7")?;
+    equal("the TGT's state", pair.first.does("state t")?, "Error".to_owned())
+}
+
+/// A WRITE that its TGT refuses.
+fn offend(stage: &Stage<'_>, ini: &Arc<dyn QueuePair>, srq: u32) -> Verdict {
+    let data = [stage.lab.near.piece(0, 8)];
+    let nowhere = RemoteAddress { address: IoAddress(8), rkey: Rkey(0x0bad_0bad) };
+    ini.post_send(&[request(SEND, SendOperation::RdmaWrite(nowhere), &data, SrqNumber::new(srq))])?;
+    stage.ends("a WRITE without a right", Status::RemoteAccessError)
+}
+
+pub(super) fn h1(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    offend(stage, &pair.ini, pair.srqs[1])?;
+    for process in [&mut pair.first, &mut pair.second] {
+        process.does("event QpAccessError")?;
+        equal("the state", process.does("state t")?, "Error".to_owned())?;
+    }
+    Ok(())
+}
+
+pub(super) fn h2(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    pair.first.does("destroy t")?;
+    offend(stage, &pair.ini, pair.srqs[1])?;
+    pair.second.does("event QpAccessError")?;
+    pair.first.does("no-event QpAccessError")?;
+    Ok(())
+}
+
+pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &impatient())?;
+    for wr_id in 0..2 {
+        pair.first.does(&format!("receive s {wr_id} 0 64"))?;
+        pair.second.does(&format!("receive s {wr_id} 0 64"))?;
+    }
+    pair.first.does("set t error")?;
+    stage.post(&pair.ini, pair.srqs[1])?;
+    stage.ends("a send to a TGT in ERR", Status::RetryExceeded)?;
+    for process in [&mut pair.first, &mut pair.second] {
+        process.does("quiet s")?;
+    }
+    let number = pair.second.number("tgt u d")?;
+    let ini = stage.join(&mut pair.second, "u", number, &Terms::default())?;
+    for wr_id in 0..2 {
+        stage.send(&ini, pair.srqs[1])?;
+        pair.second.receives("s", wr_id)?;
+        stage.send(&ini, pair.srqs[0])?;
+        pair.first.receives("s", wr_id)?;
+    }
+    Ok(())
+}
+
+pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
+    let Pair { mut first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
+    // The first dies with a message for it under way, with receives posted, and a TGT that nobody
+    // else has.
+    let alone = first.number("tgt u d")?;
+    let lonely = stage.join(&mut first, "u", alone, &impatient())?;
+    first.does("receive s 1 0 64")?;
+    stage.send(&lonely, srqs[0])?;
+    first.kill()?;
+    second.is_refused(&format!("open u d {alone}"), EINVAL)?;
+    stage.post(&lonely, srqs[1])?;
+    stage.ends("a send to a TGT that died", Status::RetryExceeded)?;
+    equal("the state of the shared TGT", second.does("state t")?, "ReadyToSend".to_owned())?;
+    for wr_id in 1..5 {
+        equal("the QP of a receive", reaches(stage, &ini, srqs[1], &mut second, wr_id)?, tgt)?;
+    }
+    // And a new process joins what is left.
+    let path = _folder.path("domain").display().to_string();
+    let mut third = stage.puppet("the third process")?;
+    third.does(&format!("domain d {path} -"))?;
+    third.does(&format!("open t d {tgt}"))?;
+    let srq = third.number("srq s d")?;
+    equal("the QP of its receive", reaches(stage, &ini, srq, &mut third, 1)?, tgt)
+}

@@ -1,0 +1,66 @@
+//! Puppets of the conformance suite: this program again, serving at an address.
+
+use std::io::{self, BufReader};
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+use trunkline_conformance::{Port, ProcessBench, serve_puppet};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_verbs::{CompletionStatus, VerbsError};
+
+/// Makes this program a puppet at the address it holds.
+pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
+
+/// The software device, its puppets started with these arguments.
+pub(crate) struct Soft {
+    arguments: Vec<&'static str>,
+}
+
+impl Soft {
+    /// For a test binary in which this test is the puppet.
+    pub(crate) fn from_test(name: &'static str) -> Self {
+        Self { arguments: vec![name, "--exact", "--nocapture", "--test-threads=1"] }
+    }
+
+    /// For a program that is a puppet whenever the variable is there.
+    pub(crate) fn from_program() -> Self {
+        Self { arguments: Vec::new() }
+    }
+}
+
+/// Serves as a puppet at the address that the variable holds.
+pub(crate) fn serve() -> io::Result<()> {
+    let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
+    let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
+    serve_puppet(open(address).map_err(io::Error::other)?, BufReader::new(io::stdin()), io::stdout())
+}
+
+fn open(address: IpAddr) -> Result<Port, VerbsError> {
+    super::suite::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() })
+}
+
+impl ProcessBench for Soft {
+    fn provider(&self) -> &str {
+        "softrdma"
+    }
+
+    fn open_near(&self) -> Result<Port, VerbsError> {
+        open(super::address())
+    }
+
+    fn far_address(&self) -> IpAddr {
+        super::address()
+    }
+
+    fn start_puppet(&self, address: IpAddr) -> io::Result<Child> {
+        Command::new(std::env::current_exe()?)
+            .args(&self.arguments)
+            .env(PUPPET, address.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+    }
+
+    fn xrc_violation(&self) -> &[CompletionStatus] {
+        &[CompletionStatus::RemoteInvalidRdRequest]
+    }
+}

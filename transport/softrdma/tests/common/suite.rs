@@ -1,0 +1,50 @@
+//! The software device as a bench of the conformance suite.
+
+use std::net::IpAddr;
+use trunkline_conformance::{Bench, Port};
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_verbs::{CompletionStatus, VerbsError};
+
+/// The device on one of its links.
+pub(crate) struct Soft {
+    pub(crate) link: &'static str,
+    pub(crate) options: fn() -> [SoftOptions; 2],
+}
+
+/// In one process, and over UDP.
+pub(crate) fn benches() -> [Soft; 2] {
+    [
+        Soft { link: "in-process", options: super::in_process },
+        Soft { link: "udp", options: || [super::udp(), super::udp()] },
+    ]
+}
+
+impl Bench for Soft {
+    fn provider(&self) -> &str {
+        "softrdma"
+    }
+
+    fn link(&self) -> &str {
+        self.link
+    }
+
+    fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+        let [near, far] = (self.options)();
+        Ok([open(near)?, open(far)?])
+    }
+
+    fn xrc_violation(&self) -> &[CompletionStatus] {
+        // The default policy is NAK 0x64; where packets are lost, the few retries of such a send
+        // may all be.
+        const STATUSES: [CompletionStatus; 2] =
+            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
+        if self.link.contains("lossy") { &STATUSES } else { &STATUSES[..1] }
+    }
+}
+
+/// Opens the device at its first address.
+pub(crate) fn open(options: SoftOptions) -> Result<Port, VerbsError> {
+    let address: IpAddr = options.addresses[0];
+    let device = SoftDevice::open(options)?;
+    Ok(Port { device, address, gid_index: 0 })
+}
