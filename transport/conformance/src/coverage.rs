@@ -157,8 +157,7 @@ mod tests {
 
     fn judge(path: &Path, text: &str) {
         for (at, word) in text.match_indices("contract ") {
-            let cited: String =
-                text[at + word.len()..].chars().take_while(char::is_ascii_alphanumeric).collect();
+            let cited = word_at(text, at + word.len());
             let is_id = cited.len() > 1
                 && cited.starts_with(|letter: char| letter.is_ascii_uppercase())
                 && cited[1..].bytes().all(|byte| byte.is_ascii_digit());
@@ -168,5 +167,22 @@ mod tests {
                 path.display()
             );
         }
+        let page = include_str!("../../../docs/rocev2-contract.md");
+        for (at, word) in text.match_indices("rocev2 ") {
+            let cited = word_at(text, at + word.len()).trim_end_matches('.');
+            let is_id =
+                cited.contains('.') && cited.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            assert!(
+                !is_id || page.contains(&format!("\n**{cited}** ")),
+                "{}: contract rocev2 {cited} is not in docs/rocev2-contract.md",
+                path.display()
+            );
+        }
+    }
+
+    fn word_at(text: &str, start: usize) -> &str {
+        let rest = &text[start..];
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
+        rest[..end.unwrap_or(rest.len())].trim_end_matches('.')
     }
 }
