@@ -12,4 +12,7 @@ use std::os::fd::AsFd;
 pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event: the `context` of the CQ that fired. `None` when there is none now.
     fn next_event(&self) -> Option<u64>;
+
+    /// Drops the waiting events of CQs with this `context`, after such a CQ was destroyed.
+    fn forget(&self, context: u64);
 }

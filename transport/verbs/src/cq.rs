@@ -40,6 +40,12 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// Entries it can hold.
     fn capacity_cqe(&self) -> u32;
 
+    /// Makes it hold at least `capacity_cqe` entries, or fewer than before (`ibv_resize_cq`).
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for a capacity of 0, above the device's, or below what waits in it.
+    fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError>;
+
     /// Destroys it now.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Protection domains.
 
-use crate::{Access, Memory, MemoryRegion, VerbsError};
+use crate::{Access, IoAddress, Memory, MemoryRegion, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,6 +13,18 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for remote write or atomic rights without `LOCAL_WRITE`;
     /// [`VerbsError::OutOfResources`] when the table is full or memory cannot be pinned.
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
+
+    /// Registers `memory` so that work requests and peers reach its first byte at `start`
+    /// (`ibv_reg_mr_iova`).
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register`]; [`VerbsError::Invalid`] when the range would wrap.
+    fn register_at(
+        &self,
+        memory: Arc<Memory>,
+        start: IoAddress,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
 
     /// Frees it now.
     ///

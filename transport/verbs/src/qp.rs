@@ -117,6 +117,12 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// (contract C10, E8).
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
+    /// Posts sends as [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
+    ///
+    /// # Errors
+    /// As `post_send`; then nothing was posted.
+    fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
+
     /// Posts receives on an RC QP without SRQ.
     ///
     /// # Errors

@@ -5,29 +5,42 @@
 #![forbid(unsafe_code)]
 
 use super::signal::Signal;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
 const MAX_WAITING: usize = 4096;
 
+/// Takes events in place of the queue.
+pub(super) type Listener = Box<dyn Fn(AsyncEvent) + Send + Sync>;
+
 /// The queue.
-#[derive(Debug)]
 pub(super) struct AsyncEvents {
     events: Signal<AsyncEvent>,
+    listener: OnceLock<Listener>,
     lost: AtomicU64,
 }
 
 impl AsyncEvents {
     pub(super) fn new() -> Result<Self, VerbsError> {
-        Ok(Self { events: Signal::new(MAX_WAITING)?, lost: AtomicU64::new(0) })
+        Ok(Self { events: Signal::new(MAX_WAITING)?, listener: OnceLock::new(), lost: AtomicU64::new(0) })
     }
 
     /// Tells the program something.
     pub(super) fn raise(&self, kind: AsyncEventKind, subject: AsyncSubject) {
-        if self.events.push(AsyncEvent { kind, subject }).is_err() {
+        let event = AsyncEvent { kind, subject };
+        if let Some(listener) = self.listener.get() {
+            listener(event);
+        } else if self.events.push(event).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Lets `listener` have the events, unless there is one.
+    pub(super) fn listen(&self, listener: Listener) {
+        let _there_is_one = self.listener.set(listener);
     }
 
     /// Takes the oldest.
@@ -38,6 +51,12 @@ impl AsyncEvents {
     /// Events that found the queue full.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for AsyncEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncEvents").field("events", &self.events).finish_non_exhaustive()
     }
 }
 

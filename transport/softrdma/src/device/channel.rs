@@ -35,4 +35,8 @@ impl CompletionChannel for SoftCompletionChannel {
     fn next_event(&self) -> Option<u64> {
         self.fired.pop()
     }
+
+    fn forget(&self, context: u64) {
+        let _dropped = self.fired.extract(|fired| *fired == context);
+    }
 }

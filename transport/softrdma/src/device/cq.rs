@@ -16,11 +16,13 @@ use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
 pub(super) struct SoftCq {
     core: Arc<Core>,
     ring: Arc<CqRing>,
-    capacity_cqe: u32,
     /// Polls since it was armed last, up to `POLLS_BEFORE_DUTY`.
     polls: AtomicU32,
     uses: Uses,
 }
+
+/// Entries of the largest CQ.
+pub(super) const MAX_CQE: u32 = 1 << 22;
 
 /// Polls after which a program counts as one that polls. One that sleeps between messages polls a
 /// few times and arms again: handing the card's work to and fro would wake the background
@@ -36,7 +38,7 @@ impl SoftCq {
     ) -> Self {
         let fired = channel.map(|channel| Arc::clone(&channel.fired));
         let ring = Arc::new(CqRing::new(capacity_cqe as usize, fired, context));
-        Self { core, ring, capacity_cqe, polls: AtomicU32::new(0), uses: Uses::default() }
+        Self { core, ring, polls: AtomicU32::new(0), uses: Uses::default() }
     }
 
     /// Its entries.
@@ -90,7 +92,14 @@ impl CompletionQueue for SoftCq {
     }
 
     fn capacity_cqe(&self) -> u32 {
-        self.capacity_cqe
+        u32::try_from(self.ring.capacity()).unwrap_or(u32::MAX)
+    }
+
+    fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError> {
+        if capacity_cqe == 0 || capacity_cqe > MAX_CQE {
+            return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
+        }
+        self.ring.resize(capacity_cqe as usize)
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

@@ -20,7 +20,6 @@ pub(super) struct CqRing {
     armed: AtomicBool,
     /// A completion was lost for want of room.
     overflowed: AtomicBool,
-    capacity: usize,
     /// Where it fires, and with which context.
     channel: Option<Arc<Signal<u64>>>,
     context: u64,
@@ -29,17 +28,17 @@ pub(super) struct CqRing {
 #[derive(Debug)]
 struct State {
     entries: VecDeque<Completion>,
+    capacity: usize,
     notify: Option<Notify>,
 }
 
 impl CqRing {
     pub(super) fn new(capacity: usize, channel: Option<Arc<Signal<u64>>>, context: u64) -> Self {
         Self {
-            state: Mutex::new(State { entries: VecDeque::with_capacity(capacity), notify: None }),
+            state: Mutex::new(State { entries: VecDeque::with_capacity(capacity), capacity, notify: None }),
             waiting: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
-            capacity,
             channel,
             context,
         }
@@ -48,6 +47,23 @@ impl CqRing {
     /// The number its creator gave it.
     pub(super) fn context(&self) -> u64 {
         self.context
+    }
+
+    /// Entries it can hold.
+    pub(super) fn capacity(&self) -> usize {
+        lock(&self.state).capacity
+    }
+
+    /// Changes that. What waits stays.
+    pub(super) fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
+        let mut state = lock(&self.state);
+        let waiting = state.entries.len();
+        if waiting > capacity {
+            return Err(VerbsError::Invalid("more completions wait in the CQ than it would hold"));
+        }
+        state.entries.reserve_exact(capacity - waiting);
+        state.capacity = capacity;
+        Ok(())
     }
 
     /// Whether the program asked for an event that has not come yet.
@@ -64,7 +80,7 @@ impl CqRing {
     /// the CQ is broken, which its owner learns by an asynchronous event.
     pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
         let mut state = lock(&self.state);
-        if state.entries.len() >= self.capacity {
+        if state.entries.len() >= state.capacity {
             return self.overflowed.swap(true, Ordering::Relaxed);
         }
         state.entries.push_back(completion);
@@ -139,6 +155,20 @@ mod tests {
         assert_eq!([out[0].wr_id, out[1].wr_id], [1, 2]);
         assert_eq!(ring.take(&mut out), 0);
         assert!(ring.arm(Notify::Any).is_err(), "no channel");
+    }
+
+    #[test]
+    fn a_resized_ring_keeps_what_waits() {
+        let ring = CqRing::new(2, None, 7);
+        ring.push(completion(1), false);
+        ring.push(completion(2), false);
+        assert!(ring.resize(1).is_err());
+        ring.resize(3).unwrap();
+        assert!(ring.push(completion(3), false));
+        assert!(!ring.push(completion(4), false), "full again");
+        let mut out = [Completion::default(); 4];
+        assert_eq!(ring.take(&mut out), 3);
+        assert_eq!(out[2].wr_id, 3);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Range<'a> {
 #[derive(Debug)]
 struct Region {
     memory: Arc<Memory>,
+    /// The address that requests use for its first byte.
+    start: IoAddress,
     pd: PdNumber,
     access: Access,
 }
@@ -67,6 +69,7 @@ impl Keys {
     pub(super) fn insert(
         &mut self,
         memory: Arc<Memory>,
+        start: IoAddress,
         pd: PdNumber,
         access: Access,
     ) -> Result<u32, VerbsError> {
@@ -89,7 +92,7 @@ impl Keys {
             }
         };
         let slot = &mut self.slots[index as usize];
-        slot.region = Some(Region { memory, pd, access });
+        slot.region = Some(Region { memory, start, pd, access });
         Ok(((index ^ self.scramble) << 8) | u32::from(slot.generation))
     }
 
@@ -119,7 +122,11 @@ impl Keys {
         if u32::from(slot.generation) != key & 0xff || region.pd != pd || !region.access.contains(needs) {
             return Err(Refused);
         }
-        let offset = region.memory.offset_of(address, length).map_err(|_| Refused)?;
+        let offset = address.0.checked_sub(region.start.0).ok_or(Refused)?;
+        let offset = usize::try_from(offset).map_err(|_| Refused)?;
+        if offset.checked_add(length).is_none_or(|end| end > region.memory.len()) {
+            return Err(Refused);
+        }
         Ok(Range { memory: &region.memory, offset })
     }
 
@@ -167,7 +174,7 @@ mod tests {
     fn each_check_of_an_access_can_fail() {
         let mut keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert(Arc::clone(&memory), PD, Access::REMOTE_READ).unwrap();
+        let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
         let at = |offset| memory.address(offset);
         assert!(keys.range(key, PD, at(0), 64, Access::REMOTE_READ).is_ok());
         assert!(keys.range(key, PD, at(1), 64, Access::REMOTE_READ).is_err(), "range");
@@ -183,12 +190,26 @@ mod tests {
     }
 
     #[test]
+    fn a_region_is_reached_at_the_address_it_was_given() {
+        let mut keys = table();
+        let memory = Memory::zeroed(64).unwrap();
+        let key = keys.insert(Arc::clone(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
+        let offset =
+            |address, length| keys.range(key, PD, address, length, Access::empty()).map(|at| at.offset);
+        assert_eq!(offset(IoAddress(4096), 64), Ok(0));
+        assert_eq!(offset(IoAddress(4159), 1), Ok(63));
+        assert_eq!(offset(IoAddress(4159), 2), Err(Refused));
+        assert_eq!(offset(IoAddress(4095), 1), Err(Refused));
+        assert_eq!(offset(memory.address(0), 1), Err(Refused), "its own address is not");
+    }
+
+    #[test]
     fn a_key_does_not_outlive_its_region() {
         let mut keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
-            let key = keys.insert(Arc::clone(&memory), PD, Access::empty()).unwrap();
+            let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::empty()).unwrap();
             assert!(seen.insert(key), "a key came back");
             keys.remove(key).unwrap();
             assert!(keys.range(key, PD, memory.address(0), 1, Access::empty()).is_err());

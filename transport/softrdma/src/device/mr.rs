@@ -6,7 +6,7 @@ use super::pd::SoftPd;
 use super::signal::lock;
 use super::uses::Hold;
 use std::sync::{Arc, Mutex};
-use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
+use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
 /// A registration: one key for local and remote work.
 #[derive(Debug)]
@@ -24,9 +24,10 @@ impl SoftMr {
         core: Arc<Core>,
         pd: Hold<SoftPd>,
         memory: Arc<Memory>,
+        start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let key = core.card().keys.insert(Arc::clone(&memory), pd.number(), access)?;
+        let key = core.card().keys.insert(Arc::clone(&memory), start, pd.number(), access)?;
         Ok(Self { core, key, memory, access, pd: Mutex::new(Some(pd)) })
     }
 }

@@ -6,7 +6,7 @@ use super::keys::PdNumber;
 use super::mr::SoftMr;
 use super::uses::{Hold, Used, Uses};
 use std::sync::{Arc, Weak};
-use trunkline_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, VerbsError};
+use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
 
 /// A protection domain: a number that regions and queues share.
 #[derive(Debug)]
@@ -42,13 +42,26 @@ impl Used for SoftPd {
 
 impl ProtectionDomain for SoftPd {
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        let start = memory.address(0);
+        self.register_at(memory, start, access)
+    }
+
+    fn register_at(
+        &self,
+        memory: Arc<Memory>,
+        start: IoAddress,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        if start.0.checked_add(memory.len() as u64).is_none() {
+            return Err(VerbsError::Invalid("the region would wrap around the end of addresses"));
+        }
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
             && !access.contains(Access::LOCAL_WRITE)
         {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
         let hold = Hold::on(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), hold, memory, access)?))
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), hold, memory, start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

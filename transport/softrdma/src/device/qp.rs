@@ -91,6 +91,11 @@ impl QueuePair for SoftQp {
         self.core.act(|card, now| card.post_send(self.number, requests, now))
     }
 
+    fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        self.check_open().map_err(|cause| PostError { index: 0, cause })?;
+        self.core.act(|card, now| card.post_send_whole(self.number, requests, now))
+    }
+
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
         self.core.card().post_receive(self.number, requests)

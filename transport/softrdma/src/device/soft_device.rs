@@ -9,7 +9,7 @@ use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
 use super::core::Core;
-use super::cq::SoftCq;
+use super::cq::{MAX_CQE, SoftCq};
 use super::gid_table::GidTable;
 use super::guid::node_guid;
 use super::keys::MAX_REGIONS;
@@ -39,7 +39,6 @@ pub(super) const DEVICE_NAME: &str = "trunkline0";
 /// Work requests of any queue.
 pub(super) const MAX_WR: u32 = 32_768;
 const MAX_SGE: u32 = 32;
-const MAX_CQE: u32 = 1 << 22;
 const MAX_INLINE: u32 = 1024;
 /// Bytes of one message.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
@@ -96,6 +95,14 @@ impl SoftDevice {
             gid_table_length: 256,
         };
         Ok(Arc::new(Self { core, attributes: limits(link_name, guid), port }))
+    }
+
+    /// Hands every asynchronous event to `listener` from now on, in place of the queue behind
+    /// [`Device::next_async_event`]. For one who has several users of the device to tell. It is
+    /// called with the card's lock held, so it must not call the device, nor wait. The first
+    /// listener stays.
+    pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
+        self.core.events.listen(Box::new(listener));
     }
 
     /// The GUID that a device with this first address has.

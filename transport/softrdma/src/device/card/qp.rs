@@ -251,6 +251,22 @@ impl Card {
         result
     }
 
+    /// Posts all sends or, when one is refused, none.
+    pub(in crate::device) fn post_send_whole(
+        &mut self,
+        number: QpNumber,
+        requests: &[SendRequest<'_>],
+        now: Instant,
+    ) -> Result<(), PostError> {
+        let requester = self.qps.get(&number.get()).and_then(|qp| qp.requester.as_ref());
+        for (index, request) in requests.iter().enumerate() {
+            // Without a requester `post_send` says why.
+            let Some(requester) = requester else { break };
+            requester.check(request, index).map_err(|cause| PostError { index, cause: refusal(cause) })?;
+        }
+        self.post_send(number, requests, now)
+    }
+
     /// Posts receives on an RC QP with a queue of its own.
     pub(in crate::device) fn post_receive(
         &mut self,

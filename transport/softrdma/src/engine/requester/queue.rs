@@ -155,24 +155,21 @@ fn kind_of(operation: &SendOperation) -> Kind {
 }
 
 impl Requester {
+    /// Whether [`Requester::post`] would take a request after `before` others.
+    ///
+    /// # Errors
+    /// As `post`.
+    pub fn check(&self, request: &SendRequest<'_>, before: usize) -> Result<(), PostRefused> {
+        self.check_request(request, before).map(drop)
+    }
+
     /// Queues a request. SGEs and inline data are copied. In ERR it is taken and flushed
     /// (contract E8).
     ///
     /// # Errors
     /// [`PostRefused`]; nothing was queued.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
-        if !matches!(
-            self.state,
-            QpState::ReadyToSend | QpState::SendQueueDrained | QpState::SendQueueError | QpState::Error
-        ) {
-            return Err(PostRefused::NotReady(self.state));
-        }
-        let limit = usize::try_from(self.capacities.max_send_wr).unwrap_or(usize::MAX);
-        if self.queue.len() >= limit.max(1) {
-            return Err(PostRefused::QueueFull);
-        }
-        let kind = kind_of(&request.operation);
-        let length = self.check_data(request, kind)?;
+        let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {
             Kind::Atomic => 1,
             _ => packets(length, self.geometry.mtu),
@@ -202,6 +199,21 @@ impl Requester {
         self.post_ssn = ssn;
         self.queue.push_back(wqe);
         Ok(())
+    }
+
+    fn check_request(&self, request: &SendRequest<'_>, before: usize) -> Result<(Kind, u32), PostRefused> {
+        if !matches!(
+            self.state,
+            QpState::ReadyToSend | QpState::SendQueueDrained | QpState::SendQueueError | QpState::Error
+        ) {
+            return Err(PostRefused::NotReady(self.state));
+        }
+        let limit = usize::try_from(self.capacities.max_send_wr).unwrap_or(usize::MAX);
+        if self.queue.len() + before >= limit.max(1) {
+            return Err(PostRefused::QueueFull);
+        }
+        let kind = kind_of(&request.operation);
+        Ok((kind, self.check_data(request, kind)?))
     }
 
     /// The message's length, if the request can be carried out at all.

@@ -1,0 +1,128 @@
+//! `cargo dropin`: makes `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
+//!
+//! The static library of this crate, linked by the C compiler with the version script of each
+//! library (rustc has a script of its own, which no second one goes with). All code is in
+//! `libibverbs.so.1`, so that both share one device; `librdmacm.so.1` is a jump for each symbol.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs, io};
+
+const VERBS_MAP: &str = include_str!("../../exports/libibverbs.map");
+const CM_MAP: &str = include_str!("../../exports/librdmacm.map");
+/// In front of the names of librdmacm's functions in `libibverbs.so.1`.
+const INNER: &str = "trunkline_";
+
+fn main() -> ExitCode {
+    match make() {
+        Ok(directory) => {
+            println!("{}", directory.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("cargo dropin: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make() -> Result<PathBuf, String> {
+    let library = static_library()?;
+    let target = library.parent().and_then(Path::parent).ok_or("the target directory has no parent")?;
+    let directory = target.join("dropin");
+    let said = |error: io::Error| format!("cannot write to {}: {error}", directory.display());
+    fs::create_dir_all(&directory).map_err(said)?;
+    let cm = symbols(CM_MAP);
+
+    let verbs_map = directory.join("libibverbs.map");
+    fs::write(&verbs_map, with_inner_symbols(&cm)).map_err(said)?;
+    let mut link = linker("libibverbs.so.1", &directory, &verbs_map);
+    for symbol in symbols(VERBS_MAP) {
+        link.arg(format!("-Wl,-u,{symbol}"));
+    }
+    for symbol in &cm {
+        link.arg(format!("-Wl,-u,{INNER}{symbol}"));
+    }
+    link.args(["-Wl,--gc-sections", "-Wl,-z,defs"]).arg(&library).args(["-lpthread", "-ldl", "-lm"]);
+    run(link)?;
+
+    let assembly = directory.join("librdmacm.s");
+    fs::write(&assembly, jumps(&cm)).map_err(said)?;
+    let cm_map = directory.join("librdmacm.map");
+    fs::write(&cm_map, CM_MAP).map_err(said)?;
+    let mut link = linker("librdmacm.so.1", &directory, &cm_map);
+    link.arg(&assembly).arg(directory.join("libibverbs.so.1"));
+    run(link)?;
+
+    for (name, of) in [("libibverbs.so", "libibverbs.so.1"), ("librdmacm.so", "librdmacm.so.1")] {
+        let link = directory.join(name);
+        // Programs are linked with the name without a number; it may be there from before.
+        let _from_before = fs::remove_file(&link);
+        std::os::unix::fs::symlink(of, &link).map_err(said)?;
+    }
+    for temporary in [verbs_map, cm_map, assembly] {
+        fs::remove_file(temporary).map_err(said)?;
+    }
+    Ok(directory)
+}
+
+/// Builds the static library, and says where it is.
+fn static_library() -> Result<PathBuf, String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--quiet", "--package", "trunkline-dropin", "--lib"]);
+    run(build)?;
+    let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let directory = own.parent().ok_or("this program is in no directory")?;
+    let library = directory.join("libtrunkline_dropin.a");
+    if library.exists() { Ok(library) } else { Err(format!("{} was not built", library.display())) }
+}
+
+fn linker(soname: &str, directory: &Path, map: &Path) -> Command {
+    let mut link = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    link.args(["-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"])
+        .arg(format!("-Wl,-soname,{soname}"))
+        .arg(format!("-Wl,--version-script={}", map.display()))
+        .arg("-o")
+        .arg(directory.join(soname));
+    link
+}
+
+fn run(mut command: Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().map_err(|error| {
+        format!("cannot run {program}: {error}; a C compiler is needed, CC names another than cc")
+    })?;
+    if status.success() { Ok(()) } else { Err(format!("{program} failed: {status}")) }
+}
+
+/// The symbols that a version script exports.
+fn symbols(map: &str) -> Vec<&str> {
+    map.lines()
+        .filter_map(|line| line.trim().strip_suffix(';'))
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+        .collect()
+}
+
+/// The script of libibverbs with a version of our own for what librdmacm jumps to.
+fn with_inner_symbols(cm: &[&str]) -> String {
+    let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
+    format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n")
+}
+
+/// A jump for each function, through the procedure linkage table.
+fn jumps(cm: &[&str]) -> String {
+    let jump = if cfg!(target_arch = "aarch64") { "b" } else { "jmp" };
+    let place = if cfg!(target_arch = "aarch64") { "" } else { "@PLT" };
+    let functions: String = cm
+        .iter()
+        .map(|symbol| {
+            format!(
+                "    .globl {symbol}\n    .type {symbol}, %function\n{symbol}:\n    {jump} \
+                 {INNER}{symbol}{place}\n    .size {symbol}, . - {symbol}\n"
+            )
+        })
+        .collect();
+    format!("    .text\n{functions}    .section .note.GNU-stack, \"\", %progbits\n")
+}

@@ -1,0 +1,1 @@
+//! What librdmacm exports, over the device's connection manager.

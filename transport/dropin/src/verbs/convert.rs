@@ -1,0 +1,125 @@
+//! Codes of C to types of `trunkline_verbs`, and back.
+#![forbid(unsafe_code)]
+
+use crate::abi::*;
+use crate::border::Errno;
+use std::ffi::c_uint;
+use trunkline_verbs::{Access, Completion, CompletionFlags, CompletionOpcode, QpState, QpType};
+
+/// Rights of a region. Optional bits are a hint that this device has no use for; on-demand
+/// paging it has not.
+pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
+    let known = IBV_ACCESS_LOCAL_WRITE
+        | IBV_ACCESS_REMOTE_WRITE
+        | IBV_ACCESS_REMOTE_READ
+        | IBV_ACCESS_REMOTE_ATOMIC
+        | IBV_ACCESS_HUGETLB
+        | IBV_ACCESS_MW_BIND
+        | IBV_ACCESS_OPTIONAL_RANGE;
+    if flags & IBV_ACCESS_ON_DEMAND != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Access::from_bits_truncate(flags))
+}
+
+/// A work completion.
+pub(super) fn completion(from: &Completion) -> ibv_wc {
+    let mut flags = 0;
+    if from.flags.contains(CompletionFlags::WITH_IMMEDIATE) {
+        flags |= IBV_WC_WITH_IMM;
+    }
+    ibv_wc {
+        wr_id: from.wr_id,
+        status: from.status as c_uint,
+        opcode: match from.opcode {
+            CompletionOpcode::Send => IBV_WC_SEND,
+            CompletionOpcode::RdmaWrite => IBV_WC_RDMA_WRITE,
+            CompletionOpcode::RdmaRead => IBV_WC_RDMA_READ,
+            CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+            CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+            CompletionOpcode::Receive => IBV_WC_RECV,
+            CompletionOpcode::ReceiveRdmaWithImmediate => IBV_WC_RECV_RDMA_WITH_IMM,
+        },
+        byte_len: from.byte_length,
+        imm_data: from.immediate.to_be(),
+        qp_num: from.qp_number.get(),
+        wc_flags: flags,
+        ..ibv_wc::default()
+    }
+}
+
+/// A type of QP that the device has.
+pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
+    match code {
+        IBV_QPT_RC => Ok(QpType::Rc),
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcIni),
+        IBV_QPT_XRC_RECV => Ok(QpType::XrcTgt),
+        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+const STATES: [QpState; 7] = [
+    QpState::Reset,
+    QpState::Init,
+    QpState::ReadyToReceive,
+    QpState::ReadyToSend,
+    QpState::SendQueueDrained,
+    QpState::SendQueueError,
+    QpState::Error,
+];
+
+/// A state of a QP.
+pub(super) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
+    STATES.get(code as usize).copied().ok_or(Errno::EINVAL)
+}
+
+/// The code of a state.
+pub(super) fn state_code(state: QpState) -> c_uint {
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::ReadyToReceive => IBV_QPS_RTR,
+        QpState::ReadyToSend => IBV_QPS_RTS,
+        QpState::SendQueueDrained => IBV_QPS_SQD,
+        QpState::SendQueueError => IBV_QPS_SQE,
+        QpState::Error => IBV_QPS_ERR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_the_codes_of_the_header() {
+        for (code, state) in (0..).zip(STATES) {
+            assert_eq!(state_code(state), code);
+            assert_eq!(qp_state(code), Ok(state));
+        }
+        assert_eq!(qp_state(IBV_QPS_UNKNOWN), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn optional_access_bits_are_hints() {
+        let hint = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+        assert_eq!(access(hint), Ok(Access::LOCAL_WRITE));
+        assert_eq!(access(IBV_ACCESS_ON_DEMAND), Err(Errno::EOPNOTSUPP));
+        assert_eq!(access(1 << 19), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn immediate_data_is_in_network_order() {
+        let from = Completion {
+            immediate: 0x0102_0304,
+            flags: CompletionFlags::WITH_IMMEDIATE,
+            ..Completion::default()
+        };
+        let wc = completion(&from);
+        assert_eq!(wc.imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(wc.wc_flags, IBV_WC_WITH_IMM);
+    }
+}

@@ -1,0 +1,260 @@
+//! Asynchronous events on their way from the device to the contexts of a program.
+//!
+//! Owns the queue of each context, and the table that says which objects an event belongs to: a
+//! TGT has as many as it has handles, and each is told (contract H1, H2). The device calls
+//! [`Router::deliver`] with its own lock held, so nothing here may call the device.
+
+use crate::border::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject};
+
+/// Locks, whatever happened to an earlier holder: what is behind these locks is whole between
+/// any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Events of one object that were read and those that were acknowledged. Destroying it waits
+/// until they are equal (contract H6).
+#[derive(Debug, Default)]
+pub(crate) struct EventCount {
+    unacknowledged: Mutex<i64>,
+    changed: Condvar,
+}
+
+impl EventCount {
+    pub(crate) fn report(&self) {
+        *lock(&self.unacknowledged) += 1;
+    }
+
+    pub(crate) fn acknowledge(&self, count: u32) {
+        *lock(&self.unacknowledged) -= i64::from(count);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut unacknowledged = lock(&self.unacknowledged);
+        while *unacknowledged > 0 {
+            unacknowledged = self.changed.wait(unacknowledged).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The object that an event is about, as its context holds it.
+#[derive(Debug, Clone)]
+pub(crate) enum Element {
+    Qp(Target),
+    Srq(Target),
+    Cq(Target),
+    Port(u8),
+    Device,
+}
+
+/// The C object's address, and its count. The address is only handed to C.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) address: usize,
+    pub(crate) count: Arc<EventCount>,
+}
+
+impl Element {
+    fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Qp(target) | Self::Srq(target) | Self::Cq(target) => Some(target),
+            Self::Port(_) | Self::Device => None,
+        }
+    }
+}
+
+/// What waits in a context.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) kind: AsyncEventKind,
+    pub(crate) element: Element,
+}
+
+/// Most events that wait in a context; what a program that never looks leaves behind.
+const MAX_WAITING: usize = 4096;
+
+/// The events of one context, behind its `async_fd`.
+#[derive(Debug)]
+pub(crate) struct ContextEvents {
+    queue: Mutex<VecDeque<Waiting>>,
+    /// Blocking, as the program expects to find it; it is written when the queue gets its first
+    /// event and read when it loses its last, so neither ever waits.
+    fd: EventFd,
+}
+
+impl ContextEvents {
+    fn new() -> Result<Arc<Self>, Errno> {
+        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
+        Ok(Arc::new(Self { queue: Mutex::default(), fd }))
+    }
+
+    fn push(&self, waiting: Waiting) {
+        let mut queue = lock(&self.queue);
+        if queue.len() >= MAX_WAITING {
+            return;
+        }
+        queue.push_back(waiting);
+        if queue.len() == 1 {
+            let _full = self.fd.write(1);
+        }
+    }
+
+    /// Takes the oldest; it counts as reported before anybody can destroy its object.
+    pub(crate) fn take(&self) -> Option<Waiting> {
+        let mut queue = lock(&self.queue);
+        let waiting = queue.pop_front()?;
+        if let Some(target) = waiting.element.target() {
+            target.count.report();
+        }
+        if queue.is_empty() {
+            let _empty = self.fd.read();
+        }
+        Some(waiting)
+    }
+
+    /// Forgets what waits for an object that is being destroyed.
+    fn forget(&self, address: usize) {
+        let mut queue = lock(&self.queue);
+        let had = !queue.is_empty();
+        queue.retain(|waiting| waiting.element.target().is_none_or(|target| target.address != address));
+        if had && queue.is_empty() {
+            let _empty = self.fd.read();
+        }
+    }
+}
+
+impl AsFd for ContextEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+type Listeners = Vec<(Arc<ContextEvents>, Element)>;
+
+#[derive(Debug, Default)]
+struct Tables {
+    contexts: Vec<Arc<ContextEvents>>,
+    by_subject: HashMap<AsyncSubject, Listeners>,
+}
+
+/// Who is told of what.
+#[derive(Debug, Default)]
+pub(crate) struct Router {
+    tables: Mutex<Tables>,
+}
+
+impl Router {
+    /// Makes the queue of a new context.
+    pub(crate) fn open(&self) -> Result<Arc<ContextEvents>, Errno> {
+        let events = ContextEvents::new()?;
+        lock(&self.tables).contexts.push(Arc::clone(&events));
+        Ok(events)
+    }
+
+    /// Forgets a context.
+    pub(crate) fn close(&self, events: &Arc<ContextEvents>) {
+        let mut tables = lock(&self.tables);
+        tables.contexts.retain(|known| !Arc::ptr_eq(known, events));
+        tables.by_subject.retain(|_, listeners| {
+            listeners.retain(|(known, _)| !Arc::ptr_eq(known, events));
+            !listeners.is_empty()
+        });
+    }
+
+    /// From now on `element` is told of what happens to `subject`.
+    pub(crate) fn listen(&self, subject: AsyncSubject, events: &Arc<ContextEvents>, element: Element) {
+        lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
+    }
+
+    /// The object at `address` goes: it is told of nothing more.
+    pub(crate) fn leave(&self, subject: AsyncSubject, events: &ContextEvents, address: usize) {
+        let mut tables = lock(&self.tables);
+        if let Some(listeners) = tables.by_subject.get_mut(&subject) {
+            listeners.retain(|(_, element)| element.target().is_none_or(|target| target.address != address));
+            if listeners.is_empty() {
+                tables.by_subject.remove(&subject);
+            }
+        }
+        events.forget(address);
+    }
+
+    /// Hands an event of the device to those whom it concerns.
+    pub(crate) fn deliver(&self, event: AsyncEvent) {
+        let tables = lock(&self.tables);
+        let to_all = match event.subject {
+            AsyncSubject::Port(port) => Some(Element::Port(port)),
+            AsyncSubject::Device => Some(Element::Device),
+            AsyncSubject::Qp(_) | AsyncSubject::Srq(_) | AsyncSubject::Cq(_) => None,
+        };
+        if let Some(element) = to_all {
+            for events in &tables.contexts {
+                events.push(Waiting { kind: event.kind, element: element.clone() });
+            }
+            return;
+        }
+        for (events, element) in tables.by_subject.get(&event.subject).into_iter().flatten() {
+            events.push(Waiting { kind: event.kind, element: element.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::QpNumber;
+
+    fn target(address: usize) -> Target {
+        Target { address, count: Arc::default() }
+    }
+
+    #[test]
+    fn every_handle_of_a_tgt_is_told() {
+        // contract H1, H2
+        let router = Router::default();
+        let (first, second) = (router.open().unwrap(), router.open().unwrap());
+        let subject = AsyncSubject::Qp(QpNumber::new(7));
+        router.listen(subject, &first, Element::Qp(target(1)));
+        router.listen(subject, &second, Element::Qp(target(2)));
+        router.deliver(AsyncEvent { kind: AsyncEventKind::QpAccessError, subject });
+        assert!(first.take().is_some() && second.take().is_some());
+        assert!(first.take().is_none());
+        router.leave(subject, &first, 1);
+        router.deliver(AsyncEvent { kind: AsyncEventKind::QpFatal, subject });
+        assert!(first.take().is_none());
+        assert!(second.take().is_some());
+    }
+
+    #[test]
+    fn events_of_a_destroyed_object_vanish_with_it() {
+        let router = Router::default();
+        let events = router.open().unwrap();
+        let subject = AsyncSubject::Srq(3);
+        router.listen(subject, &events, Element::Srq(target(9)));
+        router.deliver(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, subject });
+        router.leave(subject, &events, 9);
+        assert!(events.take().is_none());
+        router.deliver(AsyncEvent { kind: AsyncEventKind::PortError, subject: AsyncSubject::Port(1) });
+        let waiting = events.take().unwrap();
+        assert!(matches!(waiting.element, Element::Port(1)));
+    }
+
+    #[test]
+    fn what_was_read_holds_the_object_until_it_is_acknowledged() {
+        // contract H6
+        let count = Arc::new(EventCount::default());
+        count.report();
+        let waiter = std::thread::spawn({
+            let count = Arc::clone(&count);
+            move || count.wait()
+        });
+        assert!(!waiter.is_finished());
+        count.acknowledge(1);
+        waiter.join().unwrap();
+    }
+}

@@ -1,0 +1,55 @@
+//! What a process has one of: the device, and what finds events their way.
+//!
+//! Owns the process-wide state of the library; C's interface has no handle that could hold it.
+//! The device is opened with the first context and goes with the last object.
+
+use super::events::{Router, lock};
+use crate::border::Errno;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+
+/// The state.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    device: Mutex<Weak<SoftDevice>>,
+    pub(crate) router: Router,
+    next_id: AtomicU64,
+    next_handle: AtomicU32,
+}
+
+/// The process's own.
+pub(crate) fn host() -> &'static Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(Host::default)
+}
+
+impl Host {
+    /// The device, opened when it is not: contexts of one process share it, since an address
+    /// can be taken once.
+    pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
+        let mut known = lock(&self.device);
+        if let Some(device) = known.upgrade() {
+            return Ok(device);
+        }
+        let opened = SoftOptions::from_env().and_then(SoftDevice::open);
+        let device = opened.map_err(|error| {
+            // Programs print errno at most, and that tells no remedy.
+            eprintln!("trunkline0: cannot open the device: {error}");
+            Errno::from(trunkline_verbs::VerbsError::from(error))
+        })?;
+        device.on_async_event(|event| host().router.deliver(event));
+        *known = Arc::downgrade(&device);
+        Ok(device)
+    }
+
+    /// A number that no other object of the process has.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What programs see in the `handle` of an object.
+    pub(crate) fn next_handle(&self) -> u32 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,138 @@
+//! Structures of the kernel's interface to those of the library, and back.
+//!
+//! rdma-core exports these four; a program that speaks with the kernel's connection manager itself
+//! may call them.
+
+use crate::abi::*;
+use crate::border::guarded;
+
+fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: from.grh.dgid },
+            flow_label: from.grh.flow_label,
+            sgid_index: from.grh.sgid_index,
+            hop_limit: from.grh.hop_limit,
+            traffic_class: from.grh.traffic_class,
+        },
+        dlid: from.dlid,
+        sl: from.sl,
+        src_path_bits: from.src_path_bits,
+        static_rate: from.static_rate,
+        is_global: from.is_global,
+        port_num: from.port_num,
+    }
+}
+
+/// From the kernel's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
+    // SAFETY: the caller's structures.
+    guarded((), || unsafe { to.write(ah_attr(&*from)) });
+}
+
+/// From the kernel's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
+    guarded((), || {
+        // SAFETY: the caller's structure.
+        let from = unsafe { from.read() };
+        let attr = ibv_qp_attr {
+            qp_state: from.qp_state,
+            cur_qp_state: from.cur_qp_state,
+            path_mtu: from.path_mtu,
+            path_mig_state: from.path_mig_state,
+            qkey: from.qkey,
+            rq_psn: from.rq_psn,
+            sq_psn: from.sq_psn,
+            dest_qp_num: from.dest_qp_num,
+            qp_access_flags: from.qp_access_flags,
+            cap: from.cap,
+            ah_attr: ah_attr(&from.ah_attr),
+            alt_ah_attr: ah_attr(&from.alt_ah_attr),
+            pkey_index: from.pkey_index,
+            alt_pkey_index: from.alt_pkey_index,
+            en_sqd_async_notify: from.en_sqd_async_notify,
+            sq_draining: from.sq_draining,
+            max_rd_atomic: from.max_rd_atomic,
+            max_dest_rd_atomic: from.max_dest_rd_atomic,
+            min_rnr_timer: from.min_rnr_timer,
+            port_num: from.port_num,
+            timeout: from.timeout,
+            retry_cnt: from.retry_cnt,
+            rnr_retry: from.rnr_retry,
+            alt_port_num: from.alt_port_num,
+            alt_timeout: from.alt_timeout,
+            rate_limit: 0,
+        };
+        // SAFETY: the caller's place for it.
+        unsafe { to.write(attr) };
+    });
+}
+
+/// From the kernel's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
+    to: *mut ibv_sa_path_rec,
+    from: *const ib_user_path_rec,
+) {
+    guarded((), || {
+        // SAFETY: the caller's structure.
+        let from = unsafe { from.read() };
+        let record = ibv_sa_path_rec {
+            dgid: ibv_gid { raw: from.dgid },
+            sgid: ibv_gid { raw: from.sgid },
+            dlid: from.dlid,
+            slid: from.slid,
+            raw_traffic: from.raw_traffic.cast_signed(),
+            flow_label: from.flow_label,
+            hop_limit: from.hop_limit,
+            traffic_class: from.traffic_class,
+            reversible: from.reversible.cast_signed(),
+            numb_path: from.numb_path,
+            pkey: from.pkey,
+            sl: from.sl,
+            mtu_selector: from.mtu_selector,
+            mtu: from.mtu.to_le_bytes()[0],
+            rate_selector: from.rate_selector,
+            rate: from.rate,
+            packet_life_time_selector: from.packet_life_time_selector,
+            packet_life_time: from.packet_life_time,
+            preference: from.preference,
+        };
+        // SAFETY: the caller's place for it.
+        unsafe { to.write(record) };
+    });
+}
+
+/// To the kernel's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
+    guarded((), || {
+        // SAFETY: the caller's structure.
+        let from = unsafe { from.read() };
+        let record = ib_user_path_rec {
+            dgid: from.dgid.raw,
+            sgid: from.sgid.raw,
+            dlid: from.dlid,
+            slid: from.slid,
+            raw_traffic: from.raw_traffic.cast_unsigned(),
+            flow_label: from.flow_label,
+            reversible: from.reversible.cast_unsigned(),
+            mtu: u32::from(from.mtu),
+            pkey: from.pkey,
+            hop_limit: from.hop_limit,
+            traffic_class: from.traffic_class,
+            numb_path: from.numb_path,
+            sl: from.sl,
+            mtu_selector: from.mtu_selector,
+            rate_selector: from.rate_selector,
+            rate: from.rate,
+            packet_life_time_selector: from.packet_life_time_selector,
+            packet_life_time: from.packet_life_time,
+            preference: from.preference,
+        };
+        // SAFETY: the caller's place for it.
+        unsafe { to.write(record) };
+    });
+}

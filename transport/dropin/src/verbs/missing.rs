@@ -1,0 +1,42 @@
+//! Features that this device has not: memory windows, device memory, prefetching.
+//!
+//! The answers are those of rdma-core's providers without the feature.
+
+use crate::abi::*;
+use crate::border::{Errno, object, status};
+use std::ffi::{c_int, c_uint, c_void};
+
+/// Called by `ibv_bind_mw`, which looks for no absent entry. No window can be had.
+pub(super) unsafe extern "C" fn bind_mw(
+    _qp: *mut ibv_qp,
+    _mw: *mut ibv_mw,
+    _bind: *mut ibv_mw_bind,
+) -> c_int {
+    status(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// As [`bind_mw`].
+pub(super) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
+    status(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// `ibv_advise_mr(3)`: advice about on-demand paging.
+pub(super) unsafe extern "C" fn advise_mr(
+    _pd: *mut ibv_pd,
+    _advice: c_uint,
+    _flags: u32,
+    _list: *mut ibv_sge,
+    _count: u32,
+) -> c_int {
+    status(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// No device memory can be named by a handle of another process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
+    object(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// Nothing to undo: [`ibv_import_dm`] answers none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}

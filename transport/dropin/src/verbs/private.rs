@@ -1,0 +1,129 @@
+//! The names that providers' libraries (libmlx5, libefa) import from libibverbs.
+//!
+//! Programs that use such a library directly load it with us, and it must find its names. It
+//! offers itself by `verbs_register_driver_34`, is not taken, and is never given a device, so the
+//! rest is not called; if it is, it answers `EOPNOTSUPP`. Their arguments are not looked at: any
+//! call of C's fits a function without parameters.
+
+use crate::border::Errno;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+macro_rules! refused {
+    ($($name:ident)*) => {
+        $(
+            /// Of a provider's; not called for a device of ours.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                Errno::EOPNOTSUPP.set();
+                libc::EOPNOTSUPP
+            }
+        )*
+    };
+}
+
+refused! {
+    __ioctl_final_num_attrs
+    execute_ioctl
+    ibv_cmd_advise_mr
+    ibv_cmd_alloc_dm
+    ibv_cmd_alloc_mw
+    ibv_cmd_alloc_pd
+    ibv_cmd_attach_mcast
+    ibv_cmd_close_xrcd
+    ibv_cmd_create_ah
+    ibv_cmd_create_counters
+    ibv_cmd_create_cq
+    ibv_cmd_create_cq_ex
+    ibv_cmd_create_flow
+    ibv_cmd_create_flow_action_esp
+    ibv_cmd_create_qp
+    ibv_cmd_create_qp_ex
+    ibv_cmd_create_qp_ex2
+    ibv_cmd_create_rwq_ind_table
+    ibv_cmd_create_srq
+    ibv_cmd_create_srq_ex
+    ibv_cmd_create_wq
+    ibv_cmd_dealloc_mw
+    ibv_cmd_dealloc_pd
+    ibv_cmd_dereg_mr
+    ibv_cmd_destroy_ah
+    ibv_cmd_destroy_counters
+    ibv_cmd_destroy_cq
+    ibv_cmd_destroy_flow
+    ibv_cmd_destroy_flow_action
+    ibv_cmd_destroy_qp
+    ibv_cmd_destroy_rwq_ind_table
+    ibv_cmd_destroy_srq
+    ibv_cmd_destroy_wq
+    ibv_cmd_detach_mcast
+    ibv_cmd_free_dm
+    ibv_cmd_get_context
+    ibv_cmd_modify_cq
+    ibv_cmd_modify_flow_action_esp
+    ibv_cmd_modify_qp
+    ibv_cmd_modify_qp_ex
+    ibv_cmd_modify_srq
+    ibv_cmd_modify_wq
+    ibv_cmd_open_qp
+    ibv_cmd_open_xrcd
+    ibv_cmd_poll_cq
+    ibv_cmd_post_recv
+    ibv_cmd_post_send
+    ibv_cmd_post_srq_recv
+    ibv_cmd_query_context
+    ibv_cmd_query_device_any
+    ibv_cmd_query_mr
+    ibv_cmd_query_port
+    ibv_cmd_query_qp
+    ibv_cmd_query_srq
+    ibv_cmd_read_counters
+    ibv_cmd_reg_dm_mr
+    ibv_cmd_reg_dmabuf_mr
+    ibv_cmd_reg_mr
+    ibv_cmd_req_notify_cq
+    ibv_cmd_rereg_mr
+    ibv_cmd_resize_cq
+}
+
+/// A provider offers itself. There is no kernel device that it could be for.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
+
+/// The same of before there was a version in the name.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
+
+/// What a provider logs about devices that it does not have.
+#[unsafe(no_mangle)]
+pub extern "C" fn __verbs_log() {}
+
+/// Makes no context.
+#[unsafe(no_mangle)]
+pub extern "C" fn _verbs_init_and_alloc_context() -> *mut c_void {
+    Errno::EOPNOTSUPP.set();
+    null_mut()
+}
+
+/// Opens no device.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_open_device() -> *mut c_void {
+    Errno::EOPNOTSUPP.set();
+    null_mut()
+}
+
+/// Nothing to fill in.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_init_cq() {}
+
+/// Nothing to fill in.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_set_ops() {}
+
+/// Nothing to take back.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_uninit_context() {}
+
+/// A flag of rdma-core's, as it stands there.
+#[unsafe(no_mangle)]
+pub static verbs_allow_disassociate_destroy: u8 = 0;

@@ -1,0 +1,307 @@
+//! Posting by `ibv_wr_*`.
+//!
+//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. Each
+//! operation opens a request, the setters fill it, and `wr_complete` posts all or none. A mistake
+//! on the way is kept and answered by `wr_complete`.
+
+use super::batch::{Batch, Bytes, Entry};
+use super::objects::{QpObject, qp_ex_of, qp_of};
+use super::post::{copy_in, send_flags, sge};
+use crate::abi::*;
+use crate::border::{Errno, guarded, status};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use trunkline_verbs::{IoAddress, QpType, RemoteAddress, Rkey, SendFlags, SendOperation, SrqNumber};
+
+/// What was called since `wr_start`.
+#[derive(Debug, Default)]
+pub(crate) struct Posting {
+    batch: Batch,
+    mistake: Option<Errno>,
+    /// `send_ops_flags` of the QP: other operations are a mistake.
+    allowed: u64,
+}
+
+/// The operations that a QP can be made with.
+pub(super) const ALL_OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+impl Posting {
+    pub(super) fn new(allowed: u64) -> Self {
+        Self { allowed, ..Self::default() }
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.mistake.get_or_insert(errno);
+    }
+
+    fn last(&mut self) -> Option<&mut Entry> {
+        if self.batch.entries.is_empty() {
+            self.fail(Errno::EINVAL);
+        }
+        self.batch.entries.last_mut()
+    }
+}
+
+/// `ibv_qp_to_qp_ex(3)`: null for a QP that was made without `send_ops_flags`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a QP of the caller's.
+    if unsafe { qp_of(qp) }.is_extended { qp.cast() } else { null_mut() }
+}
+
+/// The C structure of a QP.
+pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
+    ibv_qp_ex {
+        qp_base: base,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
+        wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
+        wr_bind_mw: Some(wr_bind_mw),
+        wr_local_inv: Some(wr_local_inv),
+        wr_rdma_read: Some(wr_rdma_read),
+        wr_rdma_write: Some(wr_rdma_write),
+        wr_rdma_write_imm: Some(wr_rdma_write_imm),
+        wr_send: Some(wr_send),
+        wr_send_imm: Some(wr_send_imm),
+        wr_send_inv: Some(wr_send_inv),
+        wr_send_tso: Some(wr_send_tso),
+        wr_set_ud_addr: Some(wr_set_ud_addr),
+        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
+        wr_set_inline_data: Some(wr_set_inline_data),
+        wr_set_inline_data_list: Some(wr_set_inline_data_list),
+        wr_set_sge: Some(wr_set_sge),
+        wr_set_sge_list: Some(wr_set_sge_list),
+        wr_start: Some(wr_start),
+        wr_complete: Some(wr_complete),
+        wr_abort: Some(wr_abort),
+        wr_atomic_write: Some(wr_atomic_write),
+    }
+}
+
+/// Does something with what was called so far.
+///
+/// # Safety
+/// A QP of the program's, between `wr_start` and `wr_complete`.
+unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(&QpObject, &mut Posting)) {
+    guarded((), || {
+        // SAFETY: the caller's promise: the turn is this thread's, so nobody else has the posting.
+        let (object, posting) = unsafe {
+            let object = qp_ex_of(qp);
+            (object, &mut *object.posting.get())
+        };
+        action(object, posting);
+    });
+}
+
+/// Opens a request.
+///
+/// # Safety
+/// As for [`with`].
+unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
+    // SAFETY: the caller's promise; programs set the two fields in their turn.
+    let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    // SAFETY: as above.
+    unsafe {
+        with(qp, |_, posting| {
+            if posting.allowed & needs == 0 {
+                posting.fail(Errno::EOPNOTSUPP);
+            }
+            // IBV_SEND_INLINE has no meaning here; the setters say where the bytes are.
+            let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
+                posting.fail(errno);
+                SendFlags::empty()
+            });
+            let at = posting.batch.sges.len();
+            let bytes = Bytes::Gather(at..at);
+            let remote_srq = SrqNumber::new(0);
+            posting.batch.entries.push(Entry { wr_id, operation, bytes, flags, remote_srq });
+        });
+    }
+}
+
+fn remote(rkey: u32, address: u64) -> RemoteAddress {
+    RemoteAddress { address: IoAddress(address), rkey: Rkey(rkey) }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: a QP of the program's.
+    guarded((), || unsafe { qp_ex_of(qp) }.turn.take());
+    // SAFETY: the turn is this thread's now.
+    unsafe {
+        with(qp, |_, posting| {
+            posting.batch.clear();
+            posting.mistake = None;
+        });
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    let mut answer = Err(Errno::EIO);
+    // SAFETY: after wr_start, in the same thread.
+    unsafe {
+        with(qp, |object, posting| {
+            answer = match posting.mistake {
+                Some(errno) => Err(errno),
+                None => posting.batch.post_whole(&*object.inner).map_err(Errno::from),
+            };
+        });
+        guarded((), || qp_ex_of(qp).turn.give_back());
+    }
+    status(|| answer)
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: after wr_start, in the same thread. What was collected goes with the next start.
+    guarded((), || unsafe { qp_ex_of(qp) }.turn.give_back());
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: between wr_start and wr_complete, as all that follow.
+    unsafe { open(qp, IBV_QP_EX_WITH_SEND, SendOperation::Send) }
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    let operation = SendOperation::SendWithImmediate(u32::from_be(imm_data));
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_SEND_WITH_IMM, operation) }
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE, SendOperation::RdmaWrite(remote(rkey, address))) }
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, address: u64, imm_data: u32) {
+    let operation = SendOperation::RdmaWriteWithImmediate(remote(rkey, address), u32::from_be(imm_data));
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, operation) }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_RDMA_READ, SendOperation::RdmaRead(remote(rkey, address))) }
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, address: u64, compare: u64, swap: u64) {
+    let operation = SendOperation::CompareSwap { remote: remote(rkey, address), compare, swap };
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, operation) }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
+    let operation = SendOperation::FetchAdd { remote: remote(rkey, address), add };
+    // SAFETY: as for wr_send.
+    unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
+}
+
+/// An operation that this device has not: `wr_complete` answers `EOPNOTSUPP`.
+unsafe fn missing(qp: *mut ibv_qp_ex) {
+    // SAFETY: as for wr_send.
+    unsafe { with(qp, |_, posting| posting.fail(Errno::EOPNOTSUPP)) }
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _: u32) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, _: u32) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _: *mut ibv_ah, _: u32, _: u32) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
+    // SAFETY: as for wr_send.
+    unsafe { missing(qp) }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: as for wr_send.
+    unsafe {
+        with(qp, |object, posting| {
+            if object.inner.qp_type() != QpType::XrcIni {
+                posting.fail(Errno::EINVAL);
+            }
+            if let Some(entry) = posting.last() {
+                entry.remote_srq = SrqNumber::new(remote_srqn);
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let piece = ibv_sge { addr, length, lkey };
+    // SAFETY: one entry, of ours.
+    unsafe { wr_set_sge_list(qp, 1, &raw const piece) }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
+    // SAFETY: as for wr_send; the list has as many entries.
+    unsafe {
+        with(qp, |_, posting| {
+            let start = posting.batch.sges.len();
+            let list = if num_sge == 0 { &[][..] } else { std::slice::from_raw_parts(list, num_sge) };
+            posting.batch.sges.extend(list.iter().map(sge));
+            let end = posting.batch.sges.len();
+            if let Some(entry) = posting.last() {
+                entry.bytes = Bytes::Gather(start..end);
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let piece = ibv_data_buf { addr, length };
+    // SAFETY: one entry, of ours.
+    unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    // SAFETY: as for wr_send; the list has as many entries, each of readable memory.
+    unsafe {
+        with(qp, |object, posting| {
+            let start = posting.batch.inline.len();
+            let list = if count == 0 { &[][..] } else { std::slice::from_raw_parts(list, count) };
+            let most = object.inner.capacities().max_inline_data as usize;
+            for piece in list {
+                let so_far = posting.batch.inline.len() - start;
+                let copied = if piece.length > most.saturating_sub(so_far) {
+                    Err(Errno::EINVAL)
+                } else {
+                    copy_in(&mut posting.batch.inline, piece.addr.expose_provenance() as u64, piece.length)
+                };
+                if let Err(errno) = copied {
+                    posting.fail(errno);
+                    return;
+                }
+            }
+            let end = posting.batch.inline.len();
+            if let Some(entry) = posting.last() {
+                entry.bytes = Bytes::Inline(start..end);
+            }
+        });
+    }
+}
