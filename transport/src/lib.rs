@@ -22,6 +22,7 @@ mod credit;
 mod error;
 mod frame;
 pub mod fuzz;
+mod log_limit;
 mod node;
 mod options;
 mod poller;

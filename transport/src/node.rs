@@ -80,6 +80,7 @@ impl Node {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
                 ack_timeout: options.ack_timeout,
+                srq_depth: options.srq_depth,
             },
             srqs: srqs.map_err(verb("read the number of an SRQ"))?,
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),

@@ -26,6 +26,7 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
+    pub(crate) srq_depth: u32,
 }
 
 /// Shared by the pollers, the CM thread and the handle of the node.

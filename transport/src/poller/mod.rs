@@ -33,6 +33,7 @@ pub(crate) use run::{Guard, Parts, Poller, WAKER};
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::{Grantor, PairId};
 use crate::frame::HEADER;
+use crate::log_limit::LogLimit;
 use crate::poller::command::SessionUp;
 use crate::poller::handle::PollerHandle;
 use crate::shared::NodeShared;
@@ -90,6 +91,8 @@ pub(crate) struct Resources {
     /// Completions that posted sends may still produce; bounded by the CQ.
     outstanding: usize,
     max_outstanding: usize,
+    /// For lines about peers that misbehave.
+    log: LogLimit,
 }
 
 impl Resources {
@@ -117,6 +120,8 @@ struct Target {
     pair: PairId,
     /// Frames that came before we heard that the session is up.
     held: Vec<Received>,
+    /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
+    broken: bool,
 }
 
 /// A peer as this poller knows it.

@@ -73,7 +73,7 @@ impl Core {
             self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
             return;
         };
-        self.targets.insert(target, Target { peer, number, poller, pair, held: Vec::new() });
+        self.targets.insert(target, Target { peer, number, poller, pair, held: Vec::new(), broken: false });
     }
 
     fn session_up(&mut self, session: Box<SessionUp>) {

@@ -71,7 +71,7 @@ impl Core {
             // listened yet.
             self.commands();
         }
-        let Some(target) = self.targets.get_mut(&qp) else { return };
+        let Some(target) = self.targets.get_mut(&qp).filter(|target| !target.broken) else { return };
         let (peer, number) = (target.peer, target.number);
         let result = target.hear(&mut self.res, &frame).and_then(|header| {
             let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
@@ -89,13 +89,18 @@ impl Core {
             self.res.untold.push(qp);
         }
         if let Err(FrameError(what)) = result {
+            if let Some(target) = self.targets.get_mut(&qp) {
+                target.broken = true;
+            }
             self.misbehaved(peer, number, what);
         }
     }
 
     /// A peer broke the protocol: its session ends.
     pub(super) fn misbehaved(&mut self, peer: crate::PeerKey, number: u32, what: &'static str) {
-        tracing::warn!(peer = peer.0, what, "peer misbehaved");
+        if let Some(left_out) = self.res.log.line(self.res.now) {
+            tracing::warn!(peer = peer.0, what, left_out, "peer misbehaved");
+        }
         let cause = PeerDown::Misbehaved(what);
         let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
         match slot.filter(|&slot| self.trunks.get(slot).is_some_and(|trunk| trunk.number == number)) {

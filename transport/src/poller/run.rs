@@ -12,6 +12,7 @@ use super::idle::{Idle, Rest};
 use super::{BATCH, Core, Event, Resources};
 use crate::buffer::{ReceiveSlots, SendSlots};
 use crate::credit::Grantor;
+use crate::log_limit::LogLimit;
 use crate::shared::NodeShared;
 use crate::{PollerIndex, Upper};
 use mio::unix::SourceFd;
@@ -90,6 +91,7 @@ impl<U: Upper> Poller<U> {
             ready: Vec::new(),
             marked: Vec::new(),
             outstanding: 0,
+            log: LogLimit::default(),
         };
         let mut core = Core {
             res,

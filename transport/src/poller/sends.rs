@@ -140,11 +140,19 @@ impl Trunk {
         }
     }
 
+    /// Whether [`Trunk::stage_credit`] would find room.
+    pub(super) fn can_stage_credit(&self, res: &Resources, lane: usize) -> bool {
+        self.is_live()
+            && self.has_room(1)
+            && res.outstanding < res.max_outstanding
+            && self.lanes[lane].may_tell()
+            && (self.max_inline >= HEADER || res.sends.has_free())
+    }
+
     /// Stages a frame that carries nothing but positions; uses no credit. Answers whether there
     /// was room.
     pub(super) fn stage_credit(&mut self, res: &mut Resources, lane: usize) -> bool {
-        let room = self.has_room(1) && res.outstanding < res.max_outstanding;
-        if !self.is_live() || !room || !self.lanes[lane].may_tell() {
+        if !self.can_stage_credit(res, lane) {
             return false;
         }
         let place = if self.max_inline >= HEADER {

@@ -55,9 +55,8 @@ impl Core {
             for lane in &trunk.lanes {
                 sooner(lane.spender.release_due_ms().filter(|_| lane.may_tell()).map(at));
                 sooner(lane.queue.iter().filter_map(|message| message.deadline).min());
-                sooner((!lane.queue.is_empty()).then_some(self.res.now + RETRY));
             }
-            sooner((!trunk.hungry.is_empty()).then_some(self.res.now + RETRY));
+            sooner(trunk.is_waiting().then_some(self.res.now + RETRY));
         }
         sooner((!self.res.untold.is_empty()).then_some(self.res.now + RETRY));
         next
@@ -113,8 +112,9 @@ impl Trunk {
             expire(&mut lane.queue, res);
         }
         for lane in 0..self.lanes.len() {
-            let known = &mut self.lanes[lane];
-            if known.queue.is_empty() && known.may_tell() && known.spender.release_idle(res.now_ms) {
+            // What is given back must be told, or nobody has it: so there must be room to tell it.
+            let can = self.lanes[lane].queue.is_empty() && self.can_stage_credit(res, lane);
+            if can && self.lanes[lane].spender.release_idle(res.now_ms) {
                 self.stage_credit(res, lane);
             }
         }
@@ -127,10 +127,17 @@ impl Trunk {
             res.outstanding += 1;
             res.mark(self);
         }
-        let waits = !self.hungry.is_empty() || self.lanes.iter().any(|lane| !lane.queue.is_empty());
-        if waits {
+        if self.is_waiting() {
             res.mark(self);
         }
+    }
+
+    /// Whether something waits for what need not come through this trunk: memory, or room among all
+    /// that the poller has under way.
+    fn is_waiting(&self) -> bool {
+        !self.hungry.is_empty()
+            || !self.reading.is_empty()
+            || self.lanes.iter().any(|lane| !lane.queue.is_empty() || !lane.fins.is_empty())
     }
 }
 

@@ -7,8 +7,10 @@
 
 use super::endpoints::{Endpoints, Role};
 use super::machine::{Action, Machine};
+use super::peers::{PeerSession, Peers};
 use super::private_data::{Hello, Refusal, SessionName, Welcome};
 use crate::frame::HEADER;
+use crate::log_limit::LogLimit;
 use crate::poller::EAGER_BYTES;
 use crate::poller::command::{Command, SessionUp};
 use crate::shared::{NodeShared, canonical};
@@ -16,14 +18,14 @@ use crate::{PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue, ConnectParameters, RejectReason,
 };
@@ -31,8 +33,6 @@ use trunkline_verbs::{
 const CHANNEL: Token = Token(0);
 const WAKER: Token = Token(1);
 const ASYNC_EVENTS: Token = Token(2);
-/// A peer that nobody here named is forgotten when it was down for this long.
-const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Peers that are known at once, at most; further ones are refused.
 const MAX_PEERS: usize = 16_384;
 
@@ -72,18 +72,6 @@ impl fmt::Debug for CmHandle {
     }
 }
 
-/// A peer with its machine.
-#[derive(Debug)]
-struct PeerSession {
-    address: SocketAddr,
-    machine: Machine,
-    /// Some poller knows it by its address.
-    named: bool,
-    /// Our address on connections with it, once known.
-    source: Option<IpAddr>,
-    forget_at: Option<Instant>,
-}
-
 /// The thread's state.
 pub(crate) struct CmThread {
     shared: Arc<NodeShared>,
@@ -93,8 +81,10 @@ pub(crate) struct CmThread {
     endpoints: Endpoints,
     /// Addresses that we listen on.
     listening: Vec<SocketAddr>,
-    peers: HashMap<PeerKey, PeerSession>,
+    peers: Peers,
     drained: HashSet<PollerIndex>,
+    /// For lines about strangers.
+    log: LogLimit,
     /// All sessions were closed.
     closed: bool,
 }
@@ -130,7 +120,8 @@ impl CmThread {
             handle,
             channel,
             listening,
-            peers: HashMap::new(),
+            peers: Peers::default(),
+            log: LogLimit::default(),
             drained: HashSet::new(),
             closed: false,
         })
@@ -168,7 +159,6 @@ impl CmThread {
                 self.shared.restore_key(address, peer);
                 let session = self.peer(peer, address);
                 session.named = true;
-                session.forget_at = None;
                 self.drive(peer, |machine, actions| machine.want(now, actions));
             }
             CmCommand::Broken { peer, number, cause } => {
@@ -191,20 +181,15 @@ impl CmThread {
         self.closed = true;
         self.endpoints.stop_listening();
         let now = Instant::now();
-        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+        for peer in self.peers.keys() {
             self.drive(peer, |machine, actions| machine.close(now, actions));
         }
     }
 
     fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
         let shared = &self.shared;
-        self.peers.entry(key).or_insert_with(|| PeerSession {
-            address,
-            machine: Machine::new(shared.epoch, u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX)),
-            named: false,
-            source: None,
-            forget_at: None,
-        })
+        let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
+        self.peers.add(key, address, || Machine::new(shared.epoch, pollers))
     }
 
     /// Feeds a peer's machine and performs what it asks for.
@@ -213,7 +198,7 @@ impl CmThread {
         key: PeerKey,
         input: impl FnOnce(&mut Machine, &mut Vec<Action>) -> R,
     ) -> R {
-        let Some(peer) = self.peers.get_mut(&key) else { return R::default() };
+        let Some(peer) = self.peers.get_mut(key) else { return R::default() };
         let mut actions = Vec::new();
         let result = input(&mut peer.machine, &mut actions);
         // Performing may fail and so lead to further actions; those come after these.
@@ -223,6 +208,7 @@ impl CmThread {
             next += 1;
             self.perform(key, action, &mut actions);
         }
+        self.peers.settle(key, Instant::now());
         result
     }
 
@@ -230,7 +216,7 @@ impl CmThread {
         match action {
             Action::Dial { number, poller, echo } => {
                 if let Err(cause) = self.dial(key, number, poller, echo)
-                    && let Some(peer) = self.peers.get_mut(&key)
+                    && let Some(peer) = self.peers.get_mut(key)
                 {
                     peer.machine.fail(Instant::now(), number, cause, false, actions);
                 }
@@ -241,7 +227,7 @@ impl CmThread {
                 self.tell(|| Command::SessionClosed { peer: key, number });
             }
             Action::Down { number, cause } => {
-                let address = self.peers.get(&key).map(|peer| peer.address.to_string()).unwrap_or_default();
+                let address = self.peers.get(key).map(|peer| peer.address.to_string()).unwrap_or_default();
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
                     tracing::info!(peer = key.0, address, %cause, "session down");
                 } else {
@@ -265,7 +251,7 @@ impl CmThread {
         poller: u16,
         echo: Option<SessionName>,
     ) -> Result<(), PeerDown> {
-        let Some(peer) = self.peers.get(&key) else { return Ok(()) };
+        let Some(peer) = self.peers.get(key) else { return Ok(()) };
         if peer.machine.current() != Some(number) {
             return Ok(());
         }
@@ -279,7 +265,9 @@ impl CmThread {
         };
         let address = peer.address;
         self.endpoints.dial(key, number, poller, address, source, hello.emit()).map_err(|error| {
-            tracing::warn!(%address, %error, "cannot dial");
+            if let Some(left_out) = self.log.line(Instant::now()) {
+                tracing::warn!(%address, %error, left_out, "cannot dial");
+            }
             PeerDown::Unreachable
         })
     }
@@ -297,8 +285,7 @@ impl CmThread {
     }
 
     fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&key) else { return };
-        peer.forget_at = None;
+        let Some(peer) = self.peers.get_mut(key) else { return };
         let address = peer.address;
         let Some(inis) = self.endpoints.take_inis(key, number) else {
             peer.machine.fail(Instant::now(), number, PeerDown::DeviceFailed, false, actions);
@@ -354,8 +341,11 @@ impl CmThread {
                 tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
                 // What a poller waits for, or had, is told where the pollers are told.
                 let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
-                if let Some(half_made) = self.peers.get(&peer).filter(unnoticed) {
-                    tracing::warn!(peer = peer.0, address = %half_made.address, %cause, "session not made");
+                if let Some(half_made) = self.peers.get(peer).filter(unnoticed)
+                    && let Some(left_out) = self.log.line(now)
+                {
+                    let address = half_made.address;
+                    tracing::warn!(peer = peer.0, %address, %cause, left_out, "session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }
@@ -387,9 +377,13 @@ impl CmThread {
         let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
         // Looked for before it is given out: addresses that are refused must leave no key behind,
         // because nobody would ever forget it.
-        let known = self.shared.known_key(address).is_some_and(|key| self.peers.contains_key(&key));
-        if !known && self.peers.len() >= MAX_PEERS {
+        let known = self.shared.known_key(address).and_then(|key| self.peers.get(key));
+        if known.is_none() && self.peers.len() >= MAX_PEERS {
             return Err(Refusal::Resources);
+        }
+        let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
+        if is_stranger && self.peers.is_crowded(address.ip(), self.shared.limits.srq_depth) {
+            return Err(Refusal::Crowded);
         }
         let key = self.shared.peer_key(address);
         let local = id.local_address().ip();
@@ -427,7 +421,9 @@ impl CmThread {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot make a TGT");
+                if let Some(left_out) = self.log.line(now) {
+                    tracing::warn!(%error, left_out, "cannot make a TGT");
+                }
                 self.drive(key, |machine, into| {
                     machine.fail(now, number, PeerDown::DeviceFailed, false, into);
                 });
@@ -435,7 +431,9 @@ impl CmThread {
             }
         }
         if let Err(error) = self.endpoints.accept(id, parameters, welcome.emit()) {
-            tracing::warn!(%error, "cannot accept");
+            if let Some(left_out) = self.log.line(now) {
+                tracing::warn!(%error, left_out, "cannot accept");
+            }
             self.drive(key, |machine, into| machine.fail(now, number, PeerDown::DeviceFailed, false, into));
             return Ok(());
         }
@@ -446,27 +444,18 @@ impl CmThread {
     fn tick(&mut self) {
         let now = Instant::now();
         self.endpoints.tick(now);
-        let mut gone = Vec::new();
-        for key in self.peers.keys().copied().collect::<Vec<_>>() {
+        let (due, gone) = self.peers.due(now);
+        for key in due {
             self.drive(key, |machine, actions| machine.tick(now, actions));
-            let Some(peer) = self.peers.get_mut(&key) else { continue };
-            if peer.named || !peer.machine.is_idle() {
-                peer.forget_at = None;
-            } else if now >= *peer.forget_at.get_or_insert(now + FORGET_AFTER) {
-                gone.push(key);
-            }
         }
-        for key in gone {
-            if let Some(peer) = self.peers.remove(&key) {
-                self.shared.forget(peer.address, key);
-                self.tell(|| Command::Forget { peer: key });
-            }
+        for (key, peer) in gone {
+            self.shared.forget(peer.address, key);
+            self.tell(|| Command::Forget { peer: key });
         }
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        let peers = self.peers.values().flat_map(|peer| [peer.machine.next_timer(), peer.forget_at]);
-        peers.flatten().chain(self.endpoints.next_timer()).min()
+        self.peers.next_timer().into_iter().chain(self.endpoints.next_timer()).min()
     }
 }
 
@@ -485,7 +474,9 @@ impl Drop for EndPollers {
 fn failure_of(kind: &CmEventKind, private_data: &[u8]) -> Option<(PeerDown, bool)> {
     Some(match kind {
         CmEventKind::Rejected(RejectReason::CONSUMER) => match Refusal::parse(private_data) {
-            Some(Refusal::Stale) => (PeerDown::Refused(Refusal::Stale.explain()), true),
+            Some(refusal @ (Refusal::Stale | Refusal::Crowded)) => {
+                (PeerDown::Refused(refusal.explain()), true)
+            }
             Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
             Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
             None => (PeerDown::Refused("something that is no Trunkline node listens on that port"), false),

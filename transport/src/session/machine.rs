@@ -128,6 +128,17 @@ impl Machine {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
 
+    /// Connections that were accepted for a session that is not up yet.
+    pub(crate) fn half_made(&self) -> u32 {
+        match &self.state {
+            State::Open(session) if session.up_since.is_none() => {
+                let made = session.targets.iter().filter(|&&target| target != Target::Absent).count();
+                u32::try_from(made).unwrap_or(u32::MAX)
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether a poller waits for a session.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted

@@ -79,10 +79,12 @@ pub(crate) enum Refusal {
     ShuttingDown,
     /// A resource is used up.
     Resources,
+    /// Too many sessions of the host are half made; it should try again.
+    Crowded,
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::NotTrunkline,
         Self::Version,
         Self::Authentication,
@@ -90,6 +92,7 @@ impl Refusal {
         Self::Nonsense,
         Self::ShuttingDown,
         Self::Resources,
+        Self::Crowded,
     ];
 
     fn code(self) -> u8 {
@@ -101,6 +104,7 @@ impl Refusal {
             Self::Nonsense => 5,
             Self::ShuttingDown => 6,
             Self::Resources => 7,
+            Self::Crowded => 8,
         }
     }
 
@@ -130,6 +134,7 @@ impl Refusal {
             Self::Nonsense => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => "it is out of resources",
+            Self::Crowded => "too many sessions of this host with it are half made",
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
 use crate::pcap::PcapWriter;
-use crate::wire::IpUdp;
+use crate::wire::{IpUdp, icrc};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
@@ -39,10 +39,21 @@ impl CapturedLink {
         Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
     }
 
-    fn record(&mut self, time_ns: u64, datagram: Datagram<'_>) {
-        // Our packets carry DF and identification 0, which is what IpUdp::new says.
-        let headers = IpUdp::new(datagram.source, datagram.destination);
-        match self.writer.write(time_ns, &headers, datagram.bytes) {
+    /// A datagram that leaves: it carries DF and identification 0, which is what `IpUdp::new` says.
+    fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
+        self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
+    }
+
+    /// A datagram that arrived. The socket did not show its identification; that of a foreign peer
+    /// is found again, so that readers of the capture find the ICRC right.
+    fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
+        let mut headers = IpUdp::new(datagram.source, datagram.destination);
+        headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
+        self.record(time_ns, &headers, datagram.bytes);
+    }
+
+    fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
+        match self.writer.write(time_ns, headers, bytes) {
             Ok(()) => self.written += 1,
             Err(error) => {
                 if self.lost == 0 {
@@ -105,7 +116,7 @@ impl Link for CapturedLink {
     fn send(&mut self, batch: &mut SendBatch, now: Instant) {
         let time_ns = now_ns();
         for datagram in batch.iter().skip(self.recorded) {
-            self.record(time_ns, datagram);
+            self.record_sent(time_ns, datagram);
         }
         self.inner.send(batch, now);
         self.recorded = batch.len();
@@ -116,7 +127,7 @@ impl Link for CapturedLink {
         if count > 0 {
             let time_ns = now_ns();
             for datagram in batch.iter() {
-                self.record(time_ns, datagram);
+                self.record_received(time_ns, datagram);
             }
         }
         count
@@ -156,7 +167,6 @@ mod tests {
     use super::super::Hub;
     use super::*;
     use crate::pcap::{Datagram as Captured, PcapReader};
-    use crate::wire::icrc;
     use std::net::SocketAddr;
     use std::path::PathBuf;
 
@@ -209,6 +219,26 @@ mod tests {
             assert!(icrc::check(&datagram.headers, datagram.payload));
         }
         assert!(reader.next_frame().unwrap().is_none());
+    }
+
+    #[test]
+    fn the_identification_of_a_foreign_peer_is_found_again() {
+        let scratch = Scratch::new("capture-foreign");
+        let hub = Hub::new();
+        let mut foreign = hub.link().unwrap();
+        foreign.open(address(1).ip()).unwrap();
+        let mut link = CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0).unwrap();
+        link.open(address(2).ip()).unwrap();
+        let headers = IpUdp { v4_identification: 0x8d29, ..IpUdp::new(address(1), address(2)) };
+        let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
+        icrc::append(&headers, &mut packet);
+        let mut batch = SendBatch::new();
+        batch.push(Datagram { source: address(1), destination: address(2), bytes: &packet });
+        foreign.send(&mut batch, Instant::now());
+        assert_eq!(link.receive(&mut ReceiveBatch::new(8)), 1);
+        let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
+        let frame = reader.next_frame().unwrap().expect("a record");
+        assert_eq!(Captured::from_frame(&frame).unwrap(), Captured { headers, payload: &packet });
     }
 
     #[test]

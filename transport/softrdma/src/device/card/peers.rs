@@ -14,6 +14,13 @@
 //! | foreign | taken within the window | taken within the window |
 //!
 //! What is refused while a peer becomes foreign comes again by retransmission.
+//!
+//! Soft is for good, and that is a choice: whoever can forge one packet with identification 0 in
+//! the name of a NIC or of rxe, before that peer's own first packets, keeps the device from
+//! solving for that address until it is opened again, or until the table is full. The other way
+//! about, a forger could make a soft peer foreign and so weaken the check of its packets; a
+//! connection that cannot be made is the lesser harm, and it is counted
+//! (`drop_bad_icrc`). Once foreign, an address stays so.
 
 use crate::device::guid::is_soft;
 use std::collections::HashMap;

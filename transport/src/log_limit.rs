@@ -1,0 +1,53 @@
+//! Bounds what a peer can make us write into the log.
+//!
+//! Used wherever a line is written because of what somebody sent: they decide how often.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+/// Lines at once, and the time in which one more may be written.
+const BURST: u32 = 8;
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A few lines at once, then one per second; the rest is counted.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimit {
+    written: u32,
+    since: Option<Instant>,
+    left_out: u64,
+}
+
+impl LogLimit {
+    /// Whether a line may be written now: `Some` with the number of lines left out before it.
+    pub(crate) fn line(&mut self, now: Instant) -> Option<u64> {
+        let since = *self.since.get_or_insert(now);
+        let passed = now.saturating_duration_since(since).as_secs() / EVERY.as_secs();
+        if passed > 0 {
+            self.written = self.written.saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX));
+            self.since = Some(now);
+        }
+        if self.written >= BURST {
+            self.left_out = self.left_out.saturating_add(1);
+            return None;
+        }
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_at_once_then_one_per_second() {
+        let (mut limit, start) = (LogLimit::default(), Instant::now());
+        let written = (0..1000).filter(|_| limit.line(start).is_some()).count();
+        assert_eq!(written, 8);
+        assert_eq!(limit.line(start + EVERY / 2), None);
+        assert_eq!(limit.line(start + EVERY), Some(993), "and says how many were left out");
+        assert_eq!(limit.line(start + EVERY), None);
+        let later = start + 100 * EVERY;
+        assert_eq!((0..1000).filter(|_| limit.line(later).is_some()).count(), 8);
+    }
+}
