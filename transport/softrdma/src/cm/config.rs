@@ -11,9 +11,9 @@ pub struct CmConfig {
     /// Comm ids and transaction ids start where this leads to. Give it true randomness: ids of
     /// an earlier incarnation of the process must not come again soon.
     pub seed: u64,
-    /// The top byte of every comm id, when several processes share an address and messages are
-    /// handed on by comm id.
-    pub comm_id_high: Option<u8>,
+    /// The top 10 bits of every comm id, when several processes share an address and messages are
+    /// handed on by comm id: see [`slot_of`].
+    pub comm_id_slot: Option<u16>,
     /// Wait before a REQ, REP or DREQ is sent for the second time; doubles each time.
     pub first_retry_ns: u64,
     /// How often such a message is sent altogether.
@@ -43,7 +43,7 @@ impl CmConfig {
         Self {
             ca_guid,
             seed,
-            comm_id_high: None,
+            comm_id_slot: None,
             first_retry_ns: 75 * MS,
             transmissions: 5,
             decision_ns: 30_000 * MS,
@@ -55,6 +55,16 @@ impl CmConfig {
             half_open: 4_096,
         }
     }
+}
+
+/// Bits of a comm id below the slot.
+pub(super) const SLOT_SHIFT: u32 = 22;
+
+/// The member whose comm id this is, by [`CmConfig::comm_id_slot`].
+#[must_use]
+pub const fn slot_of(comm_id: u32) -> u16 {
+    let [_, _, low, high] = (comm_id >> SLOT_SHIFT).to_be_bytes();
+    u16::from_be_bytes([low, high])
 }
 
 /// A time of the wire, 4.096 us * 2^code, in nanoseconds (contract rocev2 12.1).

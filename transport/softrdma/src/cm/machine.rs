@@ -1,5 +1,6 @@
 //! The machine: its state, its queues, and what every role shares.
 
+use super::config::SLOT_SHIFT;
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
 use super::table::Table;
@@ -187,8 +188,10 @@ impl CmMachine {
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
-            let id = match self.config.comm_id_high {
-                Some(high) => ConnectionId(u32::from(high) << 24 | self.next_id & 0x00ff_ffff),
+            let id = match self.config.comm_id_slot {
+                Some(slot) => {
+                    ConnectionId(u32::from(slot) << SLOT_SHIFT | self.next_id & ((1 << SLOT_SHIFT) - 1))
+                }
                 None => ConnectionId(self.next_id),
             };
             if id.0 != 0 && !self.table.contains(id) {

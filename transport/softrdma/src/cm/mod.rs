@@ -45,7 +45,7 @@ mod passive;
 mod table;
 mod timeout;
 
-pub use config::CmConfig;
+pub use config::{CmConfig, slot_of};
 pub use connection::ConnectionId;
 pub use counters::{CmCounters, CmDrop};
 pub use error::CmError;

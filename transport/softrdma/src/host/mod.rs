@@ -16,6 +16,7 @@
 //! | `segment` | mapped files whose words are atomics |
 //! | `layout` | where the registry's tables lie |
 //! | `member` | joining, leaving, who lives, what the dead left |
+//! | `local` | messages between members |
 //! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
 //! | `records` | what members put into tables; void without its member |
 //! | `services` | who listens for which CM service, who holds port 4791 |
@@ -32,6 +33,7 @@
 mod domains;
 mod error;
 mod layout;
+pub(crate) mod local;
 mod member;
 mod numbers;
 mod records;

@@ -222,6 +222,32 @@ impl ReceiveBatch {
         true
     }
 
+    /// Slots that are taken.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Removes those of the datagrams from a position on that `keep` does not want; the slots behind
+    /// the last kept one are free again.
+    pub(super) fn retain_from(&mut self, position: usize, mut keep: impl FnMut(Datagram<'_>) -> bool) {
+        let first = self.entries.get(position).map(|entry| entry.start);
+        let mut kept = position;
+        for at in position..self.entries.len() {
+            let entry = self.entries[at];
+            if keep(entry.of(&self.bytes)) {
+                self.entries[kept] = entry;
+                kept += 1;
+            }
+        }
+        self.entries.truncate(kept);
+        let Some(first) = first else { return };
+        let end = match self.entries.get(position..).and_then(<[Entry]>::last) {
+            Some(last) => last.start + MAX_DATAGRAM_BYTES,
+            None => first,
+        };
+        self.used = end / MAX_DATAGRAM_BYTES;
+    }
+
     /// Whether no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.used == self.slots
@@ -268,6 +294,24 @@ mod tests {
         }
         assert_eq!(batch.len(), 1);
         assert!(batch.bytes.capacity() < 100_000, "{}", batch.bytes.capacity());
+    }
+
+    #[test]
+    fn what_is_not_kept_leaves_its_slots_behind_the_last_kept() {
+        let mut batch = ReceiveBatch::new(5);
+        for byte in 0..5 {
+            assert!(batch.push(datagram(&[byte])));
+        }
+        batch.retain_from(1, |datagram| datagram.bytes[0] % 2 == 0);
+        assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, 2, 4]);
+        assert!(batch.is_full());
+        batch.retain_from(1, |datagram| datagram.bytes[0] == 2);
+        assert_eq!((batch.len(), batch.used()), (2, 3));
+        batch.retain_from(2, |_| false);
+        assert_eq!((batch.len(), batch.used()), (2, 3));
+        batch.retain_from(1, |_| false);
+        assert!(batch.push(datagram(b"x")));
+        assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, b'x']);
     }
 
     #[test]

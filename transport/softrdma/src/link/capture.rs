@@ -6,12 +6,12 @@
 //! that exists is continued. A failing disk loses records, never packets.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch, UdpLink};
 use crate::pcap::PcapWriter;
 use crate::wire::{IpUdp, icrc};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -111,6 +111,18 @@ impl Link for CapturedLink {
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         self.inner.mtu(address)
+    }
+
+    fn source(&self, address: IpAddr) -> SocketAddr {
+        self.inner.source(address)
+    }
+
+    fn changes(&self) -> u64 {
+        self.inner.changes()
+    }
+
+    fn udp(&mut self) -> Option<&mut UdpLink> {
+        self.inner.udp()
     }
 
     fn send(&mut self, batch: &mut SendBatch, now: Instant) {

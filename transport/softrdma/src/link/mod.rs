@@ -1,13 +1,15 @@
 //! How packets travel: the payloads of RoCE v2's UDP datagrams, ICRC included, between addresses.
 //!
 //! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`]
-//! under its lock. A link never looks into a datagram, never waits, and may lose, double or
+//! under its lock. A link looks into a datagram no further than to see which process of the host it
+//! is for, never waits but when an address is opened, and may lose, double or
 //! reorder datagrams like any network: the engine above repairs that.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
+//! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | [`CapturedLink`]: writes what travels into a capture file |
 //! | `faults` | [`FaultyLink`]: loses, doubles, reorders, corrupts and delays what is sent |
@@ -20,6 +22,7 @@ mod error;
 mod faults;
 mod in_process;
 mod interface;
+mod relay;
 mod udp;
 mod udp_ffi;
 
@@ -28,12 +31,14 @@ pub use capture::CapturedLink;
 pub use error::LinkError;
 pub use faults::{FaultPlan, FaultPlanError, FaultyLink};
 pub use in_process::{Hub, InProcessLink};
+pub(crate) use relay::MemberMessage;
 pub use udp::UdpLink;
+pub(crate) use udp_ffi::any_readable;
 
 pub use crate::wire::ROCE_PORT;
 
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use trunkline_verbs::Counter;
@@ -48,7 +53,8 @@ pub trait Link: Send + Debug {
     /// Its name in reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
 
-    /// Takes the address: port 4791 there is ours from now on. Opening it again does nothing.
+    /// Takes the address: packets to port 4791 there that are for us reach us from now on. Opening
+    /// it again does nothing.
     ///
     /// # Errors
     /// [`LinkError::AddressInUse`] with cause and remedy, [`LinkError::NoSuchAddress`],
@@ -57,6 +63,11 @@ pub trait Link: Send + Debug {
 
     /// Gives the address back. Nothing happens when it is not open.
     fn close(&mut self, address: IpAddr);
+
+    /// What datagrams from an open address are sent from. It stays so while the address is open.
+    fn source(&self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, ROCE_PORT)
+    }
 
     /// The MTU, in bytes and with IP headers, of the interface that has the address.
     ///
@@ -70,7 +81,8 @@ pub trait Link: Send + Debug {
     fn send(&mut self, batch: &mut SendBatch, now: Instant);
 
     /// Replaces the content of the batch by datagrams that have arrived, as many as it holds;
-    /// answers how many. 0 means that nothing waits at any open address.
+    /// answers how many were taken, those counted that were refused or another process's. 0 means that
+    /// nothing waits at any open address, the batch's capacity that more may.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
     /// Tells the link that its owner is about to sleep on [`Link::fds`]: a datagram that arrives
@@ -85,8 +97,18 @@ pub trait Link: Send + Debug {
     }
 
     /// The descriptors that become readable when datagrams arrive. They change with `open` and
-    /// `close` only.
+    /// `close`, and when [`Link::changes`] does.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Grows when the descriptors have changed by themselves.
+    fn changes(&self) -> u64 {
+        0
+    }
+
+    /// The UDP link itself, whatever wraps it: it is the way to the host's other processes.
+    fn udp(&mut self) -> Option<&mut UdpLink> {
+        None
+    }
 
     /// When [`Link::poll`] wants to be called, if ever.
     fn next_timeout(&self) -> Option<Instant> {

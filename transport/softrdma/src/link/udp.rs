@@ -5,16 +5,23 @@
 //! A socket is never connected, and segmentation offload is left alone: either would change the
 //! identification.
 //!
+//! Several processes of one host share an address: the first has port 4791 and hands on what is
+//! for others (`relay`); the others have a port of the system's choice, from which they send and at
+//! which peers that know it reach them. When the holder dies, whoever is told first takes 4791 as
+//! well, and keeps its other socket, since peers know that port.
+//!
 //! One system call moves up to 32 datagrams.
 #![forbid(unsafe_code)]
 
 use super::interface::Interface;
+use super::relay::{MemberMessage, Relay};
 use super::{Link, LinkError, ROCE_PORT, ReceiveBatch, SendBatch, udp_ffi};
+use crate::host::local::LocalLink;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trunkline_verbs::Counter;
 
 /// Asked of the kernel, which may give less without saying so.
@@ -22,9 +29,17 @@ const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// The same for what waits to be received; Linux counts about 8 KiB for a packet of 4.
 const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 
+/// How long `open` waits for a dead holder's successor, and for a new holder to say that it is one.
+const TAKE_OVER: Duration = Duration::from_millis(150);
+const SAYING_SO: Duration = Duration::from_millis(20);
+/// Between two tries to bind port 4791; doubled each time, up to the second.
+const FIRST_TRY: Duration = Duration::from_millis(2);
+const LAST_TRY: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 struct Bound {
     address: IpAddr,
+    /// The port is the one that it got.
     local: SocketAddr,
     socket: Socket,
 }
@@ -36,6 +51,7 @@ struct Counts {
     refused: u64,
     no_room: u64,
     too_long: u64,
+    taken_over: u64,
 }
 
 /// A link over UDP.
@@ -47,6 +63,13 @@ pub struct UdpLink {
     /// Which socket is read first next time, so that a busy address does not starve others.
     turn: usize,
     counts: Counts,
+    /// Grows when a socket is added but by `open`.
+    changes: u64,
+    /// When to try again to take over port 4791, and how long to wait after that.
+    again: Option<(Instant, Duration)>,
+    /// The other processes at our addresses. Behind the sockets, so that port 4791 is free when
+    /// they are told that we left.
+    relay: Option<Relay>,
 }
 
 impl UdpLink {
@@ -61,6 +84,131 @@ impl UdpLink {
     pub fn with_receive_buffer(bytes: i32) -> Self {
         Self { receive_buffer: Some(bytes), ..Self::default() }
     }
+
+    /// Shares its addresses with the other members of the host.
+    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
+    #[must_use]
+    pub(crate) fn shared(self, local: LocalLink) -> Self {
+        Self { relay: Some(Relay::new(local)), ..self }
+    }
+
+    /// The way to the other members, if addresses are shared.
+    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
+    pub(crate) fn local(&mut self) -> Option<&mut LocalLink> {
+        self.relay.as_mut().map(Relay::local)
+    }
+
+    /// The oldest message of another member for the card.
+    pub(crate) fn next_message(&mut self) -> Option<MemberMessage> {
+        self.relay.as_mut()?.next_message()
+    }
+
+    #[cfg(test)]
+    pub(super) fn relay_for_tests(&self) -> &Relay {
+        self.relay.as_ref().expect("the link shares its addresses")
+    }
+
+    fn receive_buffer(&self) -> i32 {
+        self.receive_buffer.unwrap_or(RECEIVE_BUFFER_BYTES)
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        self.sockets.iter().any(|bound| bound.address == address && bound.local.port() == ROCE_PORT)
+    }
+
+    /// Port 4791, or a port behind the member that has it.
+    fn bind_or_share(&mut self, address: IpAddr) -> Result<Bound, LinkError> {
+        let start = Instant::now();
+        loop {
+            let error = match bind(address, ROCE_PORT, self.receive_buffer()) {
+                Err(error @ LinkError::AddressInUse { .. }) => error,
+                other => {
+                    if let (Ok(_), Some(relay)) = (&other, &self.relay) {
+                        relay.host().set_port_holder(address);
+                    }
+                    return other;
+                }
+            };
+            let buffer = self.receive_buffer();
+            let Some(relay) = &mut self.relay else { return Err(error) };
+            let holder = relay.host().port_holder(address);
+            if let Some(holder) = holder.filter(|holder| relay.is_alive(*holder)) {
+                relay.local().connect(holder);
+                return bind(address, 0, buffer);
+            }
+            let patience = if holder.is_some() { TAKE_OVER } else { SAYING_SO };
+            if start.elapsed() > patience {
+                return Err(error);
+            }
+            std::thread::sleep(FIRST_TRY);
+        }
+    }
+
+    /// A member is gone, maybe one that had port 4791: takes it wherever it is free, and watches
+    /// who else has it.
+    fn take_over(&mut self, now: Instant, wait: Duration) {
+        let mut again = false;
+        let addresses: Vec<IpAddr> = self.sockets.iter().map(|bound| bound.address).collect();
+        for address in addresses {
+            if self.holds(address) {
+                continue;
+            }
+            let bound = bind(address, ROCE_PORT, self.receive_buffer());
+            let Some(relay) = &mut self.relay else { return };
+            match bound {
+                Ok(bound) => {
+                    relay.host().set_port_holder(address);
+                    self.sockets.push(bound);
+                    self.changes += 1;
+                    self.counts.taken_over += 1;
+                    tracing::debug!(%address, "took over UDP port 4791");
+                }
+                Err(LinkError::AddressInUse { .. }) => {
+                    match relay.host().port_holder(address).filter(|holder| relay.is_alive(*holder)) {
+                        Some(holder) => relay.local().connect(holder),
+                        // Another is about to say that it has it, or the dead one is not quite gone.
+                        None => again = true,
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over");
+                    again = true;
+                }
+            }
+        }
+        self.again = again.then(|| (now + wait, (wait * 2).min(LAST_TRY)));
+    }
+}
+
+/// Receives from one socket into the batch, and hands on what is another member's; answers how
+/// many slots it used, or `None` when the socket is empty.
+fn receive_from(
+    bound: &Bound,
+    relay: Option<&mut Relay>,
+    batch: &mut ReceiveBatch,
+    counts: &mut Counts,
+) -> Option<usize> {
+    let (used, before) = (batch.used(), batch.len());
+    let received = match udp_ffi::receive(bound.socket.as_fd(), bound.local, batch) {
+        Ok(received) => received,
+        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {
+            return Some(0);
+        }
+        Err(_) => return None,
+    };
+    counts.too_long += received.too_long as u64;
+    let slots = batch.used() - used;
+    if let Some(relay) = relay.filter(|_| bound.local.port() == ROCE_PORT) {
+        batch.retain_from(before, |datagram| match relay.owner(datagram) {
+            Some(owner) => {
+                relay.hand_on(owner, datagram);
+                false
+            }
+            None => true,
+        });
+    }
+    // Less than a full table: drained, or the batch is full.
+    (received.taken == udp_ffi::BATCH).then_some(slots)
 }
 
 impl Link for UdpLink {
@@ -72,13 +220,18 @@ impl Link for UdpLink {
         if self.sockets.iter().any(|bound| bound.address == address) {
             return Ok(());
         }
-        let bytes = self.receive_buffer.unwrap_or(RECEIVE_BUFFER_BYTES);
-        self.sockets.push(bind(address, bytes)?);
+        let bound = self.bind_or_share(address)?;
+        self.sockets.push(bound);
         Ok(())
     }
 
     fn close(&mut self, address: IpAddr) {
         self.sockets.retain(|bound| bound.address != address);
+    }
+
+    fn source(&self, address: IpAddr) -> SocketAddr {
+        let bound = self.sockets.iter().find(|bound| bound.address == address);
+        SocketAddr::new(address, bound.map_or(ROCE_PORT, |bound| bound.local.port()))
     }
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
@@ -87,13 +240,14 @@ impl Link for UdpLink {
 
     fn send(&mut self, batch: &mut SendBatch, _now: Instant) {
         while let Some(first) = batch.at(0) {
-            let source = first.source.ip();
-            let Some(bound) = self.sockets.iter().find(|bound| bound.address == source) else {
+            let source = first.source;
+            let is_of = |bound: &&Bound| bound.address == source.ip() && bound.local.port() == source.port();
+            let Some(bound) = self.sockets.iter().find(is_of) else {
                 self.counts.not_open += 1;
                 batch.remove_first(1);
                 continue;
             };
-            let run = batch.iter().take_while(|datagram| datagram.source.ip() == source);
+            let run = batch.iter().take_while(|datagram| datagram.source == source);
             match udp_ffi::send(bound.socket.as_fd(), run) {
                 Ok(sent) => batch.remove_first(sent),
                 Err(error) => match error.raw_os_error() {
@@ -122,32 +276,31 @@ impl Link for UdpLink {
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         batch.clear();
         let count = self.sockets.len();
+        // Slots that were used for datagrams of others are free again, and count all the same.
+        let mut used = 0;
         for step in 0..count {
             let bound = &self.sockets[(self.turn + step) % count];
-            while !batch.is_full() {
-                match udp_ffi::receive(bound.socket.as_fd(), bound.local, batch) {
-                    Ok(received) => {
-                        self.counts.too_long += received.too_long as u64;
-                        if batch.is_full() && batch.is_empty() {
-                            // Nothing but refuse: an answer of 0 would say that nothing waits.
-                            batch.clear();
-                        } else if received.taken < udp_ffi::BATCH {
-                            // Less than a full table: drained, or the batch is full.
-                            break;
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                    Err(_) => break,
-                }
+            while !batch.is_full() && used < batch.capacity() {
+                let Some(slots) = receive_from(bound, self.relay.as_mut(), batch, &mut self.counts) else {
+                    break;
+                };
+                used += slots;
             }
         }
         self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
-        batch.len()
+        if let Some(relay) = &mut self.relay {
+            relay.flush();
+            let sockets = &self.sockets;
+            if relay.take(batch, |address| sockets.iter().any(|bound| bound.address == address)) {
+                self.take_over(Instant::now(), FIRST_TRY);
+            }
+        }
+        used.max(batch.used())
     }
 
     fn arm(&mut self) -> bool {
         udp_ffi::any_readable(self.sockets.iter().map(|bound| bound.socket.as_fd()))
+            || self.relay.as_mut().is_some_and(Relay::is_readable)
     }
 
     fn stays_armed(&self) -> bool {
@@ -155,7 +308,26 @@ impl Link for UdpLink {
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.sockets.iter().map(|bound| bound.socket.as_fd()).collect()
+        let local = self.relay.iter().map(Relay::fd);
+        self.sockets.iter().map(|bound| bound.socket.as_fd()).chain(local).collect()
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.again.map(|(when, _)| when)
+    }
+
+    fn poll(&mut self, now: Instant) {
+        if let Some((_, wait)) = self.again.take_if(|(when, _)| *when <= now) {
+            self.take_over(now, wait);
+        }
+    }
+
+    fn udp(&mut self) -> Option<&mut UdpLink> {
+        Some(self)
     }
 
     fn counters(&self, into: &mut Vec<Counter>) {
@@ -169,11 +341,15 @@ impl Link for UdpLink {
             Counter { name: "drop_send_refused", value: counts.refused },
             Counter { name: "send_postponed", value: counts.no_room },
             Counter { name: "drop_receive_too_long", value: counts.too_long },
+            Counter { name: "port_taken_over", value: counts.taken_over },
         ]);
+        if let Some(relay) = &self.relay {
+            relay.counters(into);
+        }
     }
 }
 
-fn bind(address: IpAddr, receive_buffer: i32) -> Result<Bound, LinkError> {
+fn bind(address: IpAddr, port: u16, receive_buffer: i32) -> Result<Bound, LinkError> {
     let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
     let is_v4 = udp_ffi::is_v4(address);
     let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
@@ -187,22 +363,24 @@ fn bind(address: IpAddr, receive_buffer: i32) -> Result<Bound, LinkError> {
     udp_ffi::ask_receive_buffer(socket.as_fd(), receive_buffer);
     // A smaller buffer only makes a batch wait.
     let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
-    let local = local_address(address)?;
-    socket.bind(&local.into()).map_err(|source| match source.kind() {
+    let asked = local_address(address, port)?;
+    socket.bind(&asked.into()).map_err(|source| match source.kind() {
         ErrorKind::AddrInUse => LinkError::AddressInUse { address },
         ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { address },
-        _ => LinkError::Os { doing: "bind UDP port 4791", address, source },
+        _ => LinkError::Os { doing: "bind a UDP port", address, source },
     })?;
+    let named = socket.local_addr().map_err(failed("ask for the port of a UDP socket"))?;
+    let local = named.as_socket().ok_or(LinkError::NoSuchAddress { address })?;
     Ok(Bound { address, local, socket })
 }
 
 /// A link-local address means nothing without its interface.
-fn local_address(address: IpAddr) -> Result<SocketAddr, LinkError> {
+fn local_address(address: IpAddr, port: u16) -> Result<SocketAddr, LinkError> {
     Ok(match address {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            SocketAddrV6::new(v6, ROCE_PORT, 0, Interface::of(address)?.index).into()
+            SocketAddrV6::new(v6, port, 0, Interface::of(address)?.index).into()
         }
-        _ => SocketAddr::new(address, ROCE_PORT),
+        _ => SocketAddr::new(address, port),
     })
 }
 

@@ -246,7 +246,7 @@ pub(super) fn receive(
 }
 
 /// Whether a read from any of the sockets would answer something at once.
-pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
+pub(crate) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd of this stack frame, and a time limit of 0.

@@ -232,11 +232,11 @@ fn calls_in_the_wrong_state_do_nothing() {
 }
 
 #[test]
-fn comm_ids_keep_their_high_byte() {
-    let mut machine = CmMachine::new(CmConfig { comm_id_high: Some(0xa5), ..CmConfig::new(1, 1) });
+fn comm_ids_name_the_slot_that_they_belong_to() {
+    let mut machine = CmMachine::new(CmConfig { comm_id_slot: Some(1023), ..CmConfig::new(1, 1) });
     for _ in 0..10 {
         let id = machine.connect(0, &connect_to(B, Transport::Rc, 1)).unwrap();
-        assert_eq!(id.0 >> 24, 0xa5);
+        assert_eq!((id.0 >> 22, slot_of(id.0)), (1023, 1023));
         assert!(machine.has_connection(id.0));
     }
 }

@@ -109,7 +109,7 @@ impl Card {
             self.handle_cm_event(event, now);
         }
         while let Some(transmit) = self.cm.machine.poll_transmit() {
-            let source = SocketAddr::new(transmit.from, ROCE_PORT);
+            let source = self.link.source(transmit.from);
             let destination = SocketAddr::new(transmit.to, ROCE_PORT);
             let psn = self.cm.psn;
             self.cm.psn = psn.plus(1);

@@ -15,12 +15,14 @@
 mod cm;
 mod completions;
 mod connect;
+mod members;
 mod memory;
 mod overflow;
 mod peers;
 mod qp;
 mod receive;
 mod resolve;
+mod route;
 mod srq;
 mod target;
 mod timers;
@@ -91,9 +93,9 @@ pub(super) struct Card {
     random: Random,
     /// Where the engine's time starts.
     epoch: Instant,
-    /// Addresses at which port 4791 is ours.
+    /// Addresses at which packets reach us.
     opened: Vec<IpAddr>,
-    /// Grows when the link's descriptors change.
+    /// Grows when we change the link's descriptors.
     descriptors_changed: u64,
 }
 
@@ -139,6 +141,7 @@ impl Card {
         let mut more = false;
         for _ in 0..BATCHES_IN_TURN {
             more = self.receive(now);
+            self.serve_members();
             self.flush(now);
             if !more {
                 break;
@@ -177,12 +180,12 @@ impl Card {
 
     /// The link's descriptors, and a number that changes when they do.
     pub(super) fn descriptors(&self) -> (u64, Vec<RawFd>) {
-        (self.descriptors_changed, self.link.fds().iter().map(AsRawFd::as_raw_fd).collect())
+        (self.descriptors_version(), self.link.fds().iter().map(AsRawFd::as_raw_fd).collect())
     }
 
     /// The number of [`Card::descriptors`] alone.
     pub(super) fn descriptors_version(&self) -> u64 {
-        self.descriptors_changed
+        self.descriptors_changed + self.link.changes()
     }
 
     /// The GID table.
@@ -190,7 +193,7 @@ impl Card {
         &self.gids
     }
 
-    /// Takes port 4791 at an address, the first time it is used.
+    /// Opens an address of the link, the first time it is used.
     fn open_address(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         if !self.opened.contains(&address) {
             self.link.open(address)?;

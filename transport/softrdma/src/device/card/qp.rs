@@ -5,6 +5,7 @@
 
 use super::Card;
 use super::completions::Completer;
+use super::route::Route;
 use super::srq::post_all;
 use super::target::{Inlets, Reception};
 use super::timers::Scheduled;
@@ -14,8 +15,6 @@ use crate::device::keys::PdNumber;
 use crate::device::receive_queue::ReceiveQueue;
 use crate::device::soft_device::MAX_MESSAGE;
 use crate::engine::{PostRefused, Requester, ResponderState, Tuning};
-use crate::link::ROCE_PORT;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
@@ -27,13 +26,6 @@ use trunkline_verbs::{
 pub(in crate::device) const MAX_QPS: usize = 1 << 16;
 /// READs and atomics that one QP serves, or has outstanding, at most.
 pub(in crate::device) const MAX_RD_ATOMIC: u8 = 16;
-
-/// From where to where a QP's packets travel.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
-    pub(super) source: SocketAddr,
-    pub(super) destination: SocketAddr,
-}
 
 /// Where the receives of a new QP come from.
 #[derive(Debug)]
@@ -222,10 +214,7 @@ impl Card {
             return Err(VerbsError::Invalid("the two GIDs are of different address families"));
         }
         self.open_address(source)?;
-        Ok(Route {
-            source: SocketAddr::new(source, ROCE_PORT),
-            destination: SocketAddr::new(destination, ROCE_PORT),
-        })
+        Ok(Route::new(self.link.source(source), destination))
     }
 
     /// Posts sends and lets them leave.

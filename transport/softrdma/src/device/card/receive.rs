@@ -11,7 +11,7 @@ use super::qp::Qp;
 use super::target::QpTarget;
 use crate::device::counters::CardCounters;
 use crate::device::numbers::NumberMap;
-use crate::engine::is_request;
+use crate::engine::{Response, is_request};
 use crate::link::{Datagram, ReceiveBatch};
 use crate::wire::{Bth, ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
 use std::time::Instant;
@@ -23,7 +23,7 @@ impl Card {
         let Some(mut batch) = self.received.take() else { return false };
         let count = self.link.receive(&mut batch);
         self.handle_batch(&batch, now);
-        let more = count == batch.capacity();
+        let more = count >= batch.capacity();
         self.received = Some(batch);
         more
     }
@@ -78,9 +78,10 @@ impl Card {
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Instant) {
         let time = self.time(now);
-        let Self { qps, keys, srqs, counters, events, ready, unknown_srq, cm, .. } = self;
+        let Self { qps, keys, srqs, counters, events, ready, unknown_srq, cm, peers, .. } = self;
         let number = packet.bth.destination.get();
         let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
+        let believed;
         if is_request(packet.bth.opcode) {
             let Some(responder) = &mut qp.responder else {
                 counters.wrong_half += 1;
@@ -95,7 +96,8 @@ impl Card {
                 unknown_srq: *unknown_srq,
             };
             let handled = responder.handle_request(packet, &mut target);
-            if qp.awaits_rtu && handled.plausible() {
+            believed = handled.plausible();
+            if qp.awaits_rtu && believed {
                 // Data that overtakes the RTU stands for it (contract rocev2 12.4).
                 qp.awaits_rtu = false;
                 cm.machine.communication_established(qp.number);
@@ -106,7 +108,12 @@ impl Card {
                 return;
             };
             let mut memory = QpMemory { keys, pd: qp.pd };
-            let _response = requester.handle_response(time, packet, &mut memory);
+            let response = requester.handle_response(time, packet, &mut memory);
+            believed = response == Response::Progress;
+        }
+        if believed && let Some(route) = &mut qp.route {
+            let source = datagram.source;
+            route.heard(source, || peers.is_soft(source.ip()));
         }
         if !qp.is_ready {
             qp.is_ready = true;

@@ -6,7 +6,8 @@
 use super::Card;
 use super::completions::Completer;
 use super::memory::QpMemory;
-use super::qp::{Qp, Route};
+use super::qp::Qp;
+use super::route::Route;
 use super::target::QpTarget;
 use crate::engine::{NakCode, RequesterEvent, ResponderEvent, Time, Transmit};
 use crate::link::SendBatch;
@@ -155,7 +156,13 @@ impl Card {
                 continue;
             }
             if let Some(requester) = &mut qp.requester {
+                let before = requester.counters().timeouts;
                 requester.handle_timeout(time);
+                if requester.counters().timeouts != before
+                    && let Some(route) = &mut qp.route
+                {
+                    route.silent();
+                }
             }
             self.mark_ready(due.number);
         }

@@ -10,7 +10,7 @@ mod plan;
 
 pub use plan::{FaultPlan, FaultPlanError};
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch, UdpLink};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -219,6 +219,18 @@ impl Link for FaultyLink {
 
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
         self.inner.mtu(address)
+    }
+
+    fn source(&self, address: IpAddr) -> SocketAddr {
+        self.inner.source(address)
+    }
+
+    fn changes(&self) -> u64 {
+        self.inner.changes()
+    }
+
+    fn udp(&mut self) -> Option<&mut UdpLink> {
+        self.inner.udp()
     }
 
     fn send(&mut self, batch: &mut SendBatch, now: Instant) {

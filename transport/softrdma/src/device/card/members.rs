@@ -1,0 +1,23 @@
+//! What the other members of the host say to the card.
+//!
+//! Owns the hand-over of their messages; datagrams that they hand on come through the link like
+//! all others. Called after each batch of packets.
+
+use super::Card;
+use crate::link::{MemberMessage, UdpLink};
+
+impl Card {
+    /// Takes what other members have sent.
+    pub(super) fn serve_members(&mut self) {
+        while let Some(message) = self.link.udp().and_then(UdpLink::next_message) {
+            match message {
+                // Whoever held port 4791 is replaced by the link.
+                MemberMessage::Lost(member) => tracing::debug!(?member, "a member is gone"),
+                MemberMessage::Message { from, kind, bytes } => {
+                    self.counters.unknown_messages += 1;
+                    tracing::debug!(?from, kind, length = bytes.len(), "a message of no known kind");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Datagrams of one address for several processes.
+//!
+//! Owns what the holder of port 4791 does with datagrams that are another member's, and what that
+//! member does with them: they travel in bundles over the local link, addresses attached, and are
+//! judged by their receiver as if they had come by UDP. Called by the UDP link only. It looks into
+//! a datagram no further than its addressee, believes none of it, and keeps nothing: what a
+//! member's socket has no room for is dropped and counted.
+//!
+//! | datagram for | goes to |
+//! |---|---|
+//! | a QP | the member whose number it is |
+//! | QP 1, a REQ | the member that listens for its service at its address |
+//! | QP 1, another message of the CM | the member whose slot stands in the comm id that it names as ours |
+//! | anything else | nobody: it stays here, and is counted here |
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use super::{Datagram, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch};
+use crate::host::local::{LocalEvent, LocalLink, MAX_LOCAL_BYTES};
+use crate::host::{Host, MemberId};
+use crate::wire::cm::CmMessage;
+use crate::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::BorrowedFd;
+use trunkline_verbs::Counter;
+
+/// The kind of message that carries datagrams; the card has all others.
+const DATAGRAMS: u8 = 1;
+/// Length 2, family 1, source port 2 and address 16, scope 4, destination port 2 and address 16.
+const HEADER_BYTES: usize = 43;
+/// Bundles being filled; one more is sent at once.
+const MAX_BUNDLES: usize = 8;
+/// Messages read in one go.
+const MESSAGES_IN_TURN: usize = 64;
+/// Messages for the card that wait at most; beyond that they wait in their sockets.
+const MAX_WAITING: usize = 256;
+/// While nothing comes from other members, one look in so many is enough. Whoever is about to sleep looks
+/// anyway.
+const LOOK_EVERY: u32 = 8;
+
+/// A message of another member for the card.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum MemberMessage {
+    /// Of a kind above 15.
+    Message { from: MemberId, kind: u8, bytes: Vec<u8> },
+    /// A connection with the member ended; `Host::is_alive` says whether it died.
+    Lost(MemberId),
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    handed_on: u64,
+    not_handed_on: u64,
+    taken: u64,
+    nonsense: u64,
+}
+
+/// The local link, as the UDP link uses it.
+#[derive(Debug)]
+pub(super) struct Relay {
+    local: LocalLink,
+    bundles: Vec<(MemberId, Vec<u8>)>,
+    /// Buffers of bundles that have left.
+    spare: Vec<Vec<u8>>,
+    /// A bundle that came and was taken up to `at`.
+    arrived: Vec<u8>,
+    at: usize,
+    waiting: VecDeque<MemberMessage>,
+    looks: u32,
+    counts: Counts,
+}
+
+impl Relay {
+    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
+    pub(super) fn new(local: LocalLink) -> Self {
+        Self {
+            local,
+            bundles: Vec::new(),
+            spare: Vec::new(),
+            arrived: Vec::new(),
+            at: 0,
+            waiting: VecDeque::new(),
+            looks: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        self.local.host()
+    }
+
+    /// Whether a holder of port 4791 is alive, which we are.
+    pub(super) fn is_alive(&self, holder: MemberId) -> bool {
+        holder == self.host().me() || self.host().is_alive(holder)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.local.fd()
+    }
+
+    pub(super) fn local(&mut self) -> &mut LocalLink {
+        &mut self.local
+    }
+
+    /// The oldest message for the card.
+    pub(super) fn next_message(&mut self) -> Option<MemberMessage> {
+        self.waiting.pop_front()
+    }
+
+    /// Whose a datagram is, if it is another member's.
+    pub(super) fn owner(&self, datagram: Datagram<'_>) -> Option<MemberId> {
+        let host = self.host();
+        let bth = Bth::parse(datagram.bytes).ok()?;
+        let owner = if bth.destination == QP1 {
+            addressee(host, datagram)
+        } else {
+            host.owner_of(bth.destination.get())
+        };
+        owner.filter(|owner| *owner != host.me())
+    }
+
+    /// Puts a datagram into the bundle for its owner.
+    pub(super) fn hand_on(&mut self, to: MemberId, datagram: Datagram<'_>) {
+        let length = HEADER_BYTES + datagram.bytes.len();
+        let has_room =
+            |bundle: &(MemberId, Vec<u8>)| bundle.0 == to && bundle.1.len() + length <= MAX_LOCAL_BYTES;
+        let place = match self.bundles.iter().position(has_room) {
+            Some(place) => place,
+            None => {
+                if self.bundles.len() >= MAX_BUNDLES {
+                    self.flush();
+                }
+                let empty = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_LOCAL_BYTES));
+                self.bundles.push((to, empty));
+                self.bundles.len() - 1
+            }
+        };
+        write(datagram, &mut self.bundles[place].1);
+    }
+
+    /// Sends the bundles.
+    pub(super) fn flush(&mut self) {
+        for (to, mut bundle) in self.bundles.drain(..) {
+            let datagrams = Pieces { bytes: &bundle }.count() as u64;
+            match self.local.send(to, DATAGRAMS, &[&bundle]) {
+                Ok(()) => self.counts.handed_on += datagrams,
+                // It comes again.
+                Err(_) => self.counts.not_handed_on += datagrams,
+            }
+            bundle.clear();
+            self.spare.push(bundle);
+        }
+    }
+
+    /// Fills the batch with datagrams that others hand on to us and that are addressed to an open
+    /// address; answers whether a member was lost.
+    pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
+            return false;
+        }
+        let mut lost = false;
+        let mut heard = false;
+        for _ in 0..MESSAGES_IN_TURN {
+            self.unpack(batch, &is_open);
+            if batch.is_full() || self.waiting.len() >= MAX_WAITING {
+                break;
+            }
+            match self.local.receive() {
+                None => break,
+                Some(LocalEvent::Lost(member)) => {
+                    lost = true;
+                    self.waiting.push_back(MemberMessage::Lost(member));
+                }
+                Some(LocalEvent::Message { kind: DATAGRAMS, bytes, .. }) => {
+                    self.arrived.clear();
+                    self.arrived.extend_from_slice(bytes);
+                    self.at = 0;
+                }
+                Some(LocalEvent::Message { from, kind, bytes }) => {
+                    self.waiting.push_back(MemberMessage::Message { from, kind, bytes: bytes.to_vec() });
+                }
+            }
+            heard = true;
+        }
+        if heard {
+            self.look_soon();
+        }
+        lost
+    }
+
+    /// Whether `take` would find something.
+    pub(super) fn is_readable(&mut self) -> bool {
+        let readable = self.at < self.arrived.len() || self.local.is_readable();
+        if readable {
+            self.look_soon();
+        }
+        readable
+    }
+
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend([
+            Counter { name: "relayed_to_members", value: self.counts.handed_on },
+            Counter { name: "relayed_from_members", value: self.counts.taken },
+            Counter { name: "drop_not_relayed", value: self.counts.not_handed_on },
+            Counter { name: "drop_relayed_nonsense", value: self.counts.nonsense },
+        ]);
+        self.local.counters(into);
+    }
+
+    /// The next `take` looks.
+    fn look_soon(&mut self) {
+        self.looks = LOOK_EVERY - 1;
+    }
+
+    fn unpack(&mut self, batch: &mut ReceiveBatch, is_open: &impl Fn(IpAddr) -> bool) {
+        while self.at < self.arrived.len() && !batch.is_full() {
+            let mut pieces = Pieces { bytes: &self.arrived[self.at..] };
+            let datagram = pieces.next();
+            self.at = self.arrived.len() - pieces.bytes.len();
+            match datagram.flatten().filter(|datagram| is_open(datagram.destination.ip())) {
+                Some(datagram) => {
+                    batch.push(datagram);
+                    self.counts.taken += 1;
+                }
+                None => self.counts.nonsense += 1,
+            }
+        }
+    }
+}
+
+/// Who gets a datagram for QP 1.
+fn addressee(host: &Host, datagram: Datagram<'_>) -> Option<MemberId> {
+    let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
+    let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
+    if !mad.header.is_cm() {
+        return None;
+    }
+    let ours = match CmMessage::parse(&mad) {
+        CmMessage::Req(req) => {
+            return host.service_owner(req.service_id.0, datagram.destination.ip());
+        }
+        CmMessage::Mra(mra) => mra.remote_id,
+        CmMessage::Rej(rej) => rej.remote_id,
+        CmMessage::Rep(rep) => rep.remote_id,
+        CmMessage::Rtu(ids) | CmMessage::Drep(ids) => ids.remote_id,
+        CmMessage::Dreq(dreq) => dreq.remote_id,
+        CmMessage::Other(..) => return None,
+    };
+    host.current(crate::cm::slot_of(ours))
+}
+
+/// Appends a datagram to a bundle.
+fn write(datagram: Datagram<'_>, bundle: &mut Vec<u8>) {
+    let (source, destination) = (datagram.source, datagram.destination);
+    let scope = match source {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id(),
+    };
+    let length = u16::try_from(datagram.bytes.len()).unwrap_or(u16::MAX);
+    bundle.extend(length.to_le_bytes());
+    bundle.push(if source.is_ipv4() { 4 } else { 6 });
+    bundle.extend(source.port().to_le_bytes());
+    bundle.extend(field(source.ip()));
+    bundle.extend(scope.to_le_bytes());
+    bundle.extend(destination.port().to_le_bytes());
+    bundle.extend(field(destination.ip()));
+    bundle.extend_from_slice(&datagram.bytes[..usize::from(length)]);
+}
+
+fn field(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()).to_be_bytes(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The datagrams of a bundle. `None` in place of one, and the end, where it makes no sense.
+struct Pieces<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Option<Datagram<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let piece = split(self.bytes);
+        self.bytes = piece.map_or(&[], |(_, rest)| rest);
+        Some(piece.map(|(datagram, _)| datagram))
+    }
+}
+
+fn split(bytes: &[u8]) -> Option<(Datagram<'_>, &[u8])> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let scope = u32::from_le_bytes([header[21], header[22], header[23], header[24]]);
+    let address = |at: usize, port: u16| -> Option<SocketAddr> {
+        let octets: [u8; 16] = header.get(at..at + 16)?.try_into().ok()?;
+        match header[2] {
+            4 => {
+                let word = u32::try_from(u128::from_be_bytes(octets)).ok()?;
+                Some(SocketAddr::new(Ipv4Addr::from_bits(word).into(), port))
+            }
+            6 => Some(SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into()),
+            _ => None,
+        }
+    };
+    let length = usize::from(half(0));
+    // Only what came to that port is handed on.
+    let is_sane = length <= MAX_DATAGRAM_BYTES && half(25) == ROCE_PORT;
+    let (body, rest) = rest.split_at_checked(length).filter(|_| is_sane)?;
+    let datagram =
+        Datagram { source: address(5, half(3))?, destination: address(27, half(25))?, bytes: body };
+    Some((datagram, rest))
+}

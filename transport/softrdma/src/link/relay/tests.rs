@@ -1,0 +1,354 @@
+//! Members of one address: who gets what, what hostile ones achieve, and who follows a dead holder.
+
+use super::super::{Link, SendBatch, UdpLink};
+use super::*;
+use crate::host::testing::Folder;
+use crate::wire::cm::{Dreq, Ids, ServiceId};
+use crate::wire::{Opcode, mad_packet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use trunkline_verbs::{PortSpace, Psn, QpNumber};
+
+/// A member with its link.
+struct Member {
+    host: Arc<Host>,
+    link: UdpLink,
+    numbers: std::ops::Range<u32>,
+}
+
+impl Member {
+    fn new(folder: &Folder) -> Self {
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let link = UdpLink::new().shared(LocalLink::new(Arc::clone(&host)).unwrap());
+        let numbers = host.take_block().unwrap();
+        Self { host, link, numbers }
+    }
+
+    fn at(folder: &Folder, address: IpAddr) -> Self {
+        let mut member = Self::new(folder);
+        member.link.open(address).unwrap();
+        member
+    }
+
+    fn send(&mut self, from: IpAddr, to: SocketAddr, messages: &[Vec<u8>]) {
+        let source = self.link.source(from);
+        let mut batch = SendBatch::new();
+        for bytes in messages {
+            batch.push(Datagram { source, destination: to, bytes });
+        }
+        while !batch.is_empty() {
+            self.link.send(&mut batch, Instant::now());
+        }
+    }
+
+    fn receive(&mut self) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
+        let mut batch = ReceiveBatch::new(64);
+        let mut all = Vec::new();
+        // Looks at the local link are rare while nothing comes, unless it was armed.
+        self.link.arm();
+        while self.link.receive(&mut batch) > 0 {
+            all.extend(batch.iter().map(|got| (got.source, got.destination, got.bytes.to_vec())));
+        }
+        all
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let mut all = Vec::new();
+        self.link.counters(&mut all);
+        all.iter().find(|counter| counter.name == name).unwrap().value
+    }
+}
+
+/// An address of 127/8 that no other test uses, in this process or another.
+fn own_address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes()[3];
+    IpAddr::from([127, 180 + number, high, low])
+}
+
+fn to_port(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, ROCE_PORT)
+}
+
+/// A packet for a QP, with nothing in place of an ICRC: a holder does not look.
+fn packet(number: u32, mark: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Packet::new(Opcode(0x04), QpNumber::new(number), Psn::new(1), &[mark; 20]).emit(&mut bytes);
+    bytes.extend([0xee; ICRC_LENGTH]);
+    bytes
+}
+
+fn cm_packet(message: &CmMessage) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    mad_packet(Psn::new(1), &message.mad(7).to_bytes()).emit(&mut bytes);
+    bytes.extend([0xee; ICRC_LENGTH]);
+    bytes
+}
+
+#[test]
+fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
+    let folder = Folder::new("relay");
+    let (address, elsewhere) = (own_address(), own_address());
+    let mut holder = Member::at(&folder, address);
+    let mut others = [Member::at(&folder, address), Member::at(&folder, address)];
+    let mut peer = UdpLink::new();
+    peer.open(elsewhere).unwrap();
+    assert_eq!(holder.link.source(address), to_port(address));
+    let ports = [0, 1].map(|index: usize| others[index].link.source(address).port());
+    assert!(ports[0] != ports[1] && !ports.contains(&ROCE_PORT), "{ports:?}");
+
+    let mut batch = SendBatch::new();
+    let nobody = 0x00ab_cdef;
+    let numbers = [holder.numbers.start, others[0].numbers.start, others[1].numbers.end - 1, nobody];
+    for round in 0..40 {
+        for number in numbers {
+            let bytes = packet(number, round);
+            batch.push(Datagram { source: to_port(elsewhere), destination: to_port(address), bytes: &bytes });
+        }
+    }
+    while !batch.is_empty() {
+        peer.send(&mut batch, Instant::now());
+    }
+    let of = |number| (0..40).map(move |round| (to_port(elsewhere), to_port(address), packet(number, round)));
+    let kept = holder.receive();
+    assert_eq!(kept.len(), 80, "its own, and what is nobody's");
+    assert!(of(numbers[0]).chain(of(nobody)).all(|expected| kept.contains(&expected)));
+    for (member, number) in others.iter_mut().zip(&numbers[1..]) {
+        assert_eq!(member.receive(), of(*number).collect::<Vec<_>>());
+    }
+    assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
+    assert_eq!(others[0].counter("relayed_from_members"), 40);
+
+    // Directly, too, and with its true port.
+    let to = others[0].link.source(address);
+    others[1].send(address, to, &[packet(1, 1)]);
+    assert_eq!(others[0].receive(), [(others[1].link.source(address), to, packet(1, 1))]);
+}
+
+#[test]
+fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
+    let folder = Folder::new("relay-cm");
+    let address = own_address();
+    let mut holder = Member::at(&folder, address);
+    let mut other = Member::at(&folder, address);
+    let service = ServiceId::new(PortSpace::Ib, 7471);
+    let claim = other.host.claim_service(service.0, address, false).unwrap();
+    let slots = [holder.host.me().slot, other.host.me().slot, 1000];
+    let ids = slots.map(|slot| u32::from(slot) << 22 | 5);
+    let req = |service| {
+        let data = [0; crate::wire::MAD_DATA_BYTES];
+        let mad = Mad { header: crate::wire::MadHeader::cm(1, crate::wire::Attribute::REQ), data };
+        let CmMessage::Req(req) = CmMessage::parse(&mad) else { panic!() };
+        cm_packet(&CmMessage::Req(crate::wire::cm::Req { service_id: service, ..req }))
+    };
+    let mut messages = vec![req(service), req(ServiceId::new(PortSpace::Ib, 7472))];
+    for remote_id in ids {
+        messages.push(cm_packet(&CmMessage::Rtu(Ids { local_id: 1, remote_id, private: [0; 224] })));
+        let dreq = Dreq { local_id: 1, remote_id, qpn: QpNumber::new(9), reserved_11: 0, private: [0; 220] };
+        messages.push(cm_packet(&CmMessage::Dreq(dreq)));
+    }
+    // Cut short, and with no MAD inside: nobody's.
+    messages.push(messages[0][..60].to_vec());
+    messages.push(packet(1, 3));
+    other.send(address, to_port(address), &messages);
+    let payloads = |got: Vec<(SocketAddr, SocketAddr, Vec<u8>)>| -> Vec<Vec<u8>> {
+        got.into_iter().map(|(_, _, bytes)| bytes).collect()
+    };
+    let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
+    assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9]));
+    assert_eq!(payloads(other.receive()), pick(&[0, 4, 5]));
+    drop(claim);
+    other.send(address, to_port(address), &messages[..1]);
+    assert_eq!(payloads(holder.receive()), pick(&[0]));
+}
+
+/// Who polls notices the end of the holder within this; the kernel's part is microseconds.
+const SOON: Duration = Duration::from_millis(100);
+
+#[test]
+fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own() {
+    let folder = Folder::new("relay-take-over");
+    let address = own_address();
+    let mut peer = Member::at(&folder, own_address());
+    let holder = Member::at(&folder, address);
+    let mut others = [Member::at(&folder, address), Member::at(&folder, address)];
+    let ports = [0, 1].map(|index: usize| others[index].link.source(address));
+    assert_eq!(holder.host.port_holder(address), Some(holder.host.me()));
+    drop(holder);
+    let start = Instant::now();
+    let mut taken = Duration::MAX;
+    let mut batch = ReceiveBatch::new(8);
+    while start.elapsed() < 20 * SOON {
+        for member in &mut others {
+            member.link.arm();
+            member.link.receive(&mut batch);
+            if member.link.next_timeout().is_some_and(|when| when <= Instant::now()) {
+                member.link.poll(Instant::now());
+            }
+        }
+        if others.iter().any(|member| member.link.changes() > 0) {
+            taken = taken.min(start.elapsed());
+            if others.iter().all(|member| member.link.next_timeout().is_none()) {
+                break;
+            }
+        }
+    }
+    assert!(taken < SOON, "{taken:?}");
+    let new = others.iter().position(|member| member.link.changes() > 0).unwrap();
+    assert_eq!(others[new].host.port_holder(address), Some(others[new].host.me()));
+    assert_eq!(others[1 - new].link.changes(), 0);
+    assert_eq!(others[new].link.fds().len(), 3);
+    let number = others[1 - new].numbers.start;
+    peer.link.open(address).unwrap();
+    for (index, member) in others.iter().enumerate() {
+        assert_eq!(member.link.source(address), ports[index], "peers know that port");
+    }
+    let elsewhere = peer.link.source(address);
+    peer.send(address, ports[new], &[packet(3, 3)]);
+    assert_eq!(others[new].receive(), [(elsewhere, ports[new], packet(3, 3))]);
+    peer.send(address, to_port(address), &[packet(number, 4)]);
+    assert_eq!(others[new].receive(), []);
+    assert_eq!(others[1 - new].receive(), [(elsewhere, to_port(address), packet(number, 4))]);
+
+    // And once more: who is left watches the new one.
+    let [a, b] = others;
+    let (gone, mut left) = if new == 0 { (a, b) } else { (b, a) };
+    drop(gone);
+    let start = Instant::now();
+    while left.link.changes() == 0 && start.elapsed() < 20 * SOON {
+        left.receive();
+        peer.receive();
+        let now = Instant::now();
+        left.link.poll(now);
+        peer.link.poll(now);
+        if peer.link.changes() > 0 {
+            break;
+        }
+    }
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_port_that_no_member_holds_is_in_use() {
+    let folder = Folder::new("relay-foreign");
+    let address = own_address();
+    let _foreign = std::net::UdpSocket::bind((address, ROCE_PORT)).unwrap();
+    let error = Member::new(&folder).link.open(address).unwrap_err();
+    assert!(matches!(error, super::super::LinkError::AddressInUse { .. }), "{error}");
+}
+
+#[test]
+fn a_flood_for_a_member_that_does_not_read_keeps_nothing() {
+    let folder = Folder::new("relay-flood");
+    let (address, elsewhere) = (own_address(), own_address());
+    let mut holder = Member::at(&folder, address);
+    let mut silent = Member::at(&folder, address);
+    let mut peer = Member::at(&folder, elsewhere);
+    let mut one = packet(silent.numbers.start, 9);
+    one.resize(4000, 0xee);
+    let flood = vec![one; 50];
+    let mut all = 0;
+    for _ in 0..200 {
+        peer.send(elsewhere, to_port(address), &flood);
+        assert_eq!(holder.receive(), []);
+        all += flood.len() as u64;
+        let relay = holder.link.relay_for_tests();
+        assert!(relay.bundles.is_empty() && relay.spare.len() <= MAX_BUNDLES);
+    }
+    let (left, dropped) = (holder.counter("relayed_to_members"), holder.counter("drop_not_relayed"));
+    assert!(left > 0 && dropped > 0 && left + dropped <= all, "{left} and {dropped} of {all}");
+    assert_eq!(silent.receive().len() as u64, left);
+}
+
+#[test]
+fn nonsense_from_a_member_reaches_no_batch() {
+    let folder = Folder::new("relay-nonsense");
+    let address = own_address();
+    let mut victim = Member::at(&folder, address);
+    let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+    let mut hostile = LocalLink::new(host).unwrap();
+    let to = victim.host.me();
+    let good = |destination: SocketAddr, length: usize| {
+        let mut bundle = Vec::new();
+        write(Datagram { source: destination, destination, bytes: &vec![1; length] }, &mut bundle);
+        bundle
+    };
+    let fine = good(to_port(address), 64);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = fine.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let nonsense = [
+        vec![0],
+        vec![0xff; MAX_LOCAL_BYTES],
+        fine[..HEADER_BYTES - 1].to_vec(),
+        fine[..fine.len() - 1].to_vec(),
+        with(2, 5),
+        with(25, 1),
+        with(5, 1),
+        good(to_port(own_address()), 64),
+        good(SocketAddr::new("fd00::1".parse().unwrap(), ROCE_PORT), 64),
+        good(to_port(address), MAX_DATAGRAM_BYTES + 1),
+    ];
+    for (index, bytes) in nonsense.iter().enumerate() {
+        hostile.send(to, DATAGRAMS, &[bytes]).unwrap();
+        assert_eq!(victim.receive(), [], "{index}");
+        assert_eq!(victim.counter("drop_relayed_nonsense"), index as u64 + 1);
+    }
+    // What is good before the nonsense counts, what is behind it does not.
+    hostile.send(to, DATAGRAMS, &[&fine, &fine, b"x", &fine]).unwrap();
+    assert_eq!(victim.receive().len(), 2);
+    hostile.send(to, 77, &[b"for the card"]).unwrap();
+    assert_eq!(victim.receive(), []);
+    let from = hostile.host().me();
+    let message = MemberMessage::Message { from, kind: 77, bytes: b"for the card".to_vec() };
+    assert_eq!(victim.link.next_message(), Some(message));
+    // Kept back while the card does not take them.
+    for _ in 0..3 * MAX_WAITING {
+        let _full = hostile.send(to, 77, &[b"more"]);
+        victim.receive();
+    }
+    assert!(victim.link.relay_for_tests().waiting.len() <= MAX_WAITING);
+    let full = (0..100_000).any(|_| {
+        victim.receive();
+        hostile.send(to, 77, &[&[0; 4096]]).is_err()
+    });
+    assert!(full && victim.link.relay_for_tests().waiting.len() <= MAX_WAITING);
+    drop(hostile);
+    while victim.link.next_message().is_some() {
+        victim.receive();
+    }
+}
+
+#[test]
+fn bundles_of_any_bytes_are_read_without_harm() {
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap()
+    };
+    for _ in 0..20_000 {
+        let mut bundle = Vec::new();
+        let address =
+            to_port(if random() % 2 == 0 { [10, 0, 0, 1].into() } else { "fd00::1".parse().unwrap() });
+        for _ in 0..random() % 4 {
+            let bytes = vec![7; random() % 90];
+            write(Datagram { source: address, destination: address, bytes: &bytes }, &mut bundle);
+        }
+        let whole = Pieces { bytes: &bundle }.flatten().count();
+        assert_eq!(whole, Pieces { bytes: &bundle }.count());
+        for _ in 0..random() % 4 {
+            if !bundle.is_empty() {
+                let at = random() % bundle.len();
+                bundle[at] = random().to_le_bytes()[0];
+            }
+        }
+        bundle.truncate(random() % (bundle.len() + 1));
+        for piece in (Pieces { bytes: &bundle }).flatten() {
+            assert!(piece.bytes.len() <= MAX_DATAGRAM_BYTES);
+        }
+    }
+}
