@@ -3,21 +3,23 @@
 use std::ffi::c_uint;
 
 macro_rules! codes {
-    ($($name:ident: $kind:ty = $value:expr;)*) => {
+    ($list:ident; $($name:ident: $kind:ty = $value:expr;)*) => {
         $(pub const $name: $kind = $value;)*
 
         /// All of them, for the comparison with the headers.
         #[cfg(test)]
-        pub(super) fn codes() -> Vec<(&'static str, u64)> {
+        pub(super) fn $list() -> Vec<(&'static str, u64)> {
             vec![$((stringify!($name), u64::from($value as u32))),*]
         }
     };
 }
 
+pub(super) use codes as declare;
+
 /// What `ibv_rereg_mr` answers when nothing was changed.
 pub const IBV_REREG_MR_ERR_INPUT: std::ffi::c_int = -1;
 
-codes! {
+codes! { codes;
     IBV_GID_TYPE_ROCE_V1: c_uint = 1;
     IBV_GID_TYPE_ROCE_V2: c_uint = 2;
     IBV_NODE_CA: c_uint = 1;

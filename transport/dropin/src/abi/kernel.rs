@@ -85,7 +85,7 @@ pub struct ib_user_path_rec {
 
 /// `<infiniband/sa.h>`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct ibv_sa_path_rec {
     pub dgid: ibv_gid,
     pub sgid: ibv_gid,

@@ -9,6 +9,7 @@ use std::fmt::Write;
 use std::mem::offset_of;
 
 const FILE: &str = include_str!("../../exports/layout.txt");
+const CMA_FILE: &str = include_str!("../../exports/layout-cma.txt");
 
 macro_rules! structures {
     ($out:ident; $($name:ident { $($field:ident $(as $c:literal)?),* })*) => {
@@ -87,11 +88,36 @@ fn layout() -> String {
     out
 }
 
-#[test]
-fn the_layout_is_that_of_the_headers() {
-    let ours = layout();
-    for (ours, theirs) in ours.lines().zip(FILE.lines()) {
+fn cma_layout() -> String {
+    let mut out = String::new();
+    structures! { out;
+        ibv_sa_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
+        rdma_addr { src as "src_storage", dst as "dst_storage", ibaddr as "addr.ibaddr" }
+        rdma_addrinfo { ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect, ai_next }
+        rdma_cm_event { id, listen_id, event, status, param }
+        rdma_cm_id { verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq, srq, pd, qp_type }
+        rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr }
+        rdma_conn_param { private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num }
+        rdma_event_channel { fd }
+        rdma_ib_addr { sgid, dgid, pkey }
+        rdma_route { addr, path_rec, num_paths }
+        rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey }
+    }
+    for (name, value) in cma_codes() {
+        writeln!(out, "value {name} {value}").unwrap();
+    }
+    out
+}
+
+fn compare(ours: &str, theirs: &str) {
+    for (ours, theirs) in ours.lines().zip(theirs.lines()) {
         assert_eq!(ours, theirs);
     }
-    assert_eq!(ours.lines().count(), FILE.lines().count());
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+}
+
+#[test]
+fn the_layout_is_that_of_the_headers() {
+    compare(&layout(), FILE);
+    compare(&cma_layout(), CMA_FILE);
 }

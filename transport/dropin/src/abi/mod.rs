@@ -8,6 +8,7 @@
 #![allow(missing_docs, missing_debug_implementations, reason = "plain C structures, documented there")]
 #![allow(clippy::use_self, reason = "a structure reads as it does in C")]
 
+mod cma;
 mod codes;
 mod context;
 mod cq;
@@ -21,6 +22,7 @@ mod qp_ex;
 mod srq;
 mod work;
 
+pub use cma::*;
 pub use codes::*;
 pub use context::*;
 pub use cq::*;

@@ -73,12 +73,12 @@ const STATES: [QpState; 7] = [
 ];
 
 /// A state of a QP.
-pub(super) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
+pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
     STATES.get(code as usize).copied().ok_or(Errno::EINVAL)
 }
 
 /// The code of a state.
-pub(super) fn state_code(state: QpState) -> c_uint {
+pub(crate) fn state_code(state: QpState) -> c_uint {
     match state {
         QpState::Reset => IBV_QPS_RESET,
         QpState::Init => IBV_QPS_INIT,

@@ -1,0 +1,238 @@
+//! Names to addresses.
+
+use super::sockaddr::length;
+use crate::abi::*;
+use crate::border::{Errno, guarded, value};
+use libc::{addrinfo, c_char, sockaddr, socklen_t};
+use std::ffi::{CStr, CString, c_int, c_uint};
+use std::ptr::{null, null_mut};
+
+/// Finds the addresses of a node and a service, or takes them from the hints. Failures of the
+/// host's resolver come back as its own numbers (`EAI_*`).
+///
+/// # Safety
+/// `node` and `service` are null or C strings, `hints` is null or may be read, with its
+/// addresses, `result` may be written.
+#[unsafe(export_name = "trunkline_rdma_getaddrinfo")]
+pub unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    result: *mut *mut rdma_addrinfo,
+) -> c_int {
+    value(|| {
+        if node.is_null() && service.is_null() && hints.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's promise.
+        let hints = unsafe { hints.as_ref() };
+        let mut info = Found::default();
+        if node.is_null() && service.is_null() {
+            if let Some(hints) = hints {
+                // SAFETY: the caller's promise.
+                unsafe { info.take_hints(hints) };
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            let failed = unsafe { info.look_up(node, service, hints) };
+            if failed != 0 {
+                return Ok(failed);
+            }
+        }
+        if let Some(hints) = hints.filter(|_| info.source.is_empty()) {
+            // SAFETY: the caller's promise.
+            info.source = unsafe { bytes(hints.ai_src_addr, hints.ai_src_len) };
+        }
+        let found = info.hand_out();
+        // SAFETY: the caller's promise.
+        unsafe { result.write(found) };
+        Ok(0)
+    })
+}
+
+/// What was found, before it is C's.
+#[derive(Default)]
+struct Found {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    port_space: c_int,
+    source: Vec<u8>,
+    destination: Vec<u8>,
+    source_name: Option<CString>,
+    destination_name: Option<CString>,
+}
+
+impl Found {
+    /// # Safety
+    /// The hints' addresses may be read.
+    unsafe fn take_hints(&mut self, hints: &rdma_addrinfo) {
+        self.flags = hints.ai_flags;
+        self.family = hints.ai_family;
+        self.qp_type = hints.ai_qp_type;
+        self.port_space = hints.ai_port_space;
+        // SAFETY: the caller's promise.
+        self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
+    }
+
+    /// Asks the host's resolver. Answers its number, 0 for success.
+    ///
+    /// # Safety
+    /// `node` and `service` are null or C strings.
+    unsafe fn look_up(
+        &mut self,
+        node: *const c_char,
+        service: *const c_char,
+        hints: Option<&rdma_addrinfo>,
+    ) -> c_int {
+        let asked = hints.map(for_resolver);
+        let mut list: *mut addrinfo = null_mut();
+        // SAFETY: the caller's promise; the list is given back below.
+        let failed = unsafe {
+            libc::getaddrinfo(node, service, asked.as_ref().map_or(null(), |asked| asked), &raw mut list)
+        };
+        if failed != 0 {
+            return failed;
+        }
+        // SAFETY: success answers at least one entry, whose pointers live as long as the list.
+        unsafe {
+            if let Some(first) = list.as_ref() {
+                self.take(first, hints);
+            }
+            libc::freeaddrinfo(list);
+        }
+        0
+    }
+
+    /// # Safety
+    /// The pointers of `first` may be read.
+    unsafe fn take(&mut self, first: &addrinfo, hints: Option<&rdma_addrinfo>) {
+        let is_stream = first.ai_socktype == libc::SOCK_STREAM;
+        let or = |asked: Option<c_int>, else_: c_uint| {
+            asked.filter(|asked| *asked != 0).or(c_int::try_from(else_).ok()).unwrap_or(0)
+        };
+        self.qp_type =
+            or(hints.map(|hints| hints.ai_qp_type), if is_stream { IBV_QPT_RC } else { IBV_QPT_UD });
+        self.port_space =
+            or(hints.map(|hints| hints.ai_port_space), if is_stream { RDMA_PS_TCP } else { RDMA_PS_UDP });
+        self.family = first.ai_family;
+        // SAFETY: the caller's promise.
+        let (address, name) = unsafe {
+            let name = first.ai_canonname;
+            (
+                bytes(first.ai_addr, first.ai_addrlen),
+                (!name.is_null()).then(|| CStr::from_ptr(name).to_owned()),
+            )
+        };
+        if hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0) {
+            self.flags = RAI_PASSIVE;
+            (self.source, self.source_name) = (address, name);
+        } else {
+            (self.destination, self.destination_name) = (address, name);
+        }
+    }
+
+    fn hand_out(self) -> *mut rdma_addrinfo {
+        let (source, source_length) = lend(self.source);
+        let (destination, destination_length) = lend(self.destination);
+        Box::into_raw(Box::new(rdma_addrinfo {
+            ai_flags: self.flags,
+            ai_family: self.family,
+            ai_qp_type: self.qp_type,
+            ai_port_space: self.port_space,
+            ai_src_len: source_length,
+            ai_dst_len: destination_length,
+            ai_src_addr: source,
+            ai_dst_addr: destination,
+            ai_src_canonname: self.source_name.map_or(null_mut(), CString::into_raw),
+            ai_dst_canonname: self.destination_name.map_or(null_mut(), CString::into_raw),
+            ai_route_len: 0,
+            ai_route: null_mut(),
+            ai_connect_len: 0,
+            ai_connect: null_mut(),
+            ai_next: null_mut(),
+        }))
+    }
+}
+
+/// An address as C holds it: large enough for every family, whatever its own length.
+fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
+    if bytes.is_empty() {
+        return (null_mut(), 0);
+    }
+    let mut storage = Box::new(super::sockaddr::zeroed());
+    let length = bytes.len().min(size_of::<libc::sockaddr_storage>());
+    // SAFETY: both are `length` bytes at least, and different memory.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut *storage).cast(), length) };
+    (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
+}
+
+/// A copy of an address: of its family's length, which the given one must reach.
+///
+/// # Safety
+/// `address` is null or `given` bytes there may be read.
+unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
+    let given = usize::try_from(given).unwrap_or(0);
+    if address.is_null() || given < size_of::<libc::sa_family_t>() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match length(c_int::from(family)) {
+        Some(length) if length <= given => {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The hints in the resolver's words.
+fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
+    let flag = |ours: c_int, theirs: c_int| if hints.ai_flags & ours == 0 { 0 } else { theirs };
+    let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);
+    let space_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_port_space);
+    let connected = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV];
+    // SAFETY: numbers and null pointers.
+    let mut asked: addrinfo = unsafe { std::mem::zeroed() };
+    asked.ai_flags = flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
+    asked.ai_family = hints.ai_family;
+    asked.ai_socktype = match () {
+        () if connected.into_iter().any(type_is) => libc::SOCK_STREAM,
+        () if type_is(IBV_QPT_UD) => libc::SOCK_DGRAM,
+        () => 0,
+    };
+    asked.ai_protocol = match () {
+        () if space_is(RDMA_PS_TCP) => libc::IPPROTO_TCP,
+        () if space_is(RDMA_PS_IPOIB) || space_is(RDMA_PS_UDP) => libc::IPPROTO_UDP,
+        () => 0,
+    };
+    asked
+}
+
+/// Gives back what [`rdma_getaddrinfo`] answered.
+///
+/// # Safety
+/// `info` is null or came from there, and is used no more.
+#[unsafe(export_name = "trunkline_rdma_freeaddrinfo")]
+pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
+    guarded((), || {
+        if info.is_null() {
+            return;
+        }
+        // SAFETY: `Found::hand_out` made all of it, of these types.
+        unsafe {
+            let info = Box::from_raw(info);
+            for address in [info.ai_src_addr, info.ai_dst_addr] {
+                if !address.is_null() {
+                    drop(Box::from_raw(address.cast::<libc::sockaddr_storage>()));
+                }
+            }
+            for name in [info.ai_src_canonname, info.ai_dst_canonname] {
+                if !name.is_null() {
+                    drop(CString::from_raw(name));
+                }
+            }
+        }
+    });
+}

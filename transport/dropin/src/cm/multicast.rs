@@ -1,0 +1,32 @@
+//! Multicast, which a device without UD has no use for.
+
+use crate::abi::*;
+use crate::border::{Errno, value};
+use libc::sockaddr;
+use std::ffi::{c_int, c_void};
+
+/// `EOPNOTSUPP`.
+#[unsafe(export_name = "trunkline_rdma_join_multicast")]
+pub extern "C" fn rdma_join_multicast(
+    _id: *mut rdma_cm_id,
+    _address: *mut sockaddr,
+    _context: *mut c_void,
+) -> c_int {
+    value(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// `EOPNOTSUPP`.
+#[unsafe(export_name = "trunkline_rdma_join_multicast_ex")]
+pub extern "C" fn rdma_join_multicast_ex(
+    _id: *mut rdma_cm_id,
+    _attributes: *mut rdma_cm_join_mc_attr_ex,
+    _context: *mut c_void,
+) -> c_int {
+    value(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// `EADDRNOTAVAIL`: nothing was joined.
+#[unsafe(export_name = "trunkline_rdma_leave_multicast")]
+pub extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _address: *mut sockaddr) -> c_int {
+    value(|| Err(Errno(libc::EADDRNOTAVAIL)))
+}

@@ -1,0 +1,371 @@
+//! librdmacm's functions on asynchronous ids: several ids at one channel, both ends in this
+//! process.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use common::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::time::Duration;
+use trunkline_dropin::abi::*;
+use trunkline_dropin::cm::*;
+use trunkline_dropin::verbs::*;
+
+/// Two connected ids, each with a QP and a channel.
+struct Joined {
+    near: *mut rdma_cm_id,
+    far: *mut rdma_cm_id,
+    listener: *mut rdma_cm_id,
+    near_channel: Channel,
+    far_channel: Channel,
+}
+
+fn joined() -> Joined {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    create_qp(near);
+    connect(near, &mut with(b"asked")).unwrap();
+    let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert_eq!((asked.listener, asked.status), (listener, 0));
+    assert_ne!(asked.id, listener);
+    assert!(asked.private_data.starts_with(b"asked") && asked.private_data.len() == 56);
+    // SAFETY: the ids live.
+    unsafe {
+        assert_eq!(asked.qp_num, (*(*near).qp).qp_num);
+        assert_eq!(u16::from_be(rdma_get_src_port(asked.id)), at.port());
+        assert_eq!(rdma_get_dst_port(asked.id), rdma_get_src_port(near));
+    }
+    create_qp(asked.id);
+    accept(asked.id, &mut with(b"answered")).unwrap();
+    let answered = near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    assert!(answered.private_data.starts_with(b"answered") && answered.private_data.len() == 196);
+    assert_eq!(far_channel.expect(RDMA_CM_EVENT_ESTABLISHED).id, asked.id);
+    Joined { near, far: asked.id, listener, near_channel, far_channel }
+}
+
+impl Joined {
+    fn end(self) {
+        for id in [self.near, self.far] {
+            // SAFETY: the ids live.
+            unsafe { rdma_destroy_qp(id) };
+        }
+        for id in [self.near, self.far, self.listener] {
+            destroy(id);
+        }
+    }
+}
+
+#[test]
+fn two_ids_connect_talk_and_part() {
+    let joined = joined();
+    let (to, from) = (Region::new(joined.far, &[0; 32]), Region::new(joined.near, &[7; 32]));
+    // SAFETY: the ids and their QPs live.
+    unsafe {
+        receive((*joined.far).qp, null_mut(), &to);
+        send((*joined.near).qp, &from, 0);
+        assert_eq!(completion((*joined.near).send_cq).status, IBV_WC_SUCCESS);
+        let received = completion((*joined.far).recv_cq);
+        assert_eq!((received.status, received.byte_len), (IBV_WC_SUCCESS, 32));
+        assert_eq!(to.bytes, from.bytes);
+
+        call(|| rdma_disconnect(joined.near)).unwrap();
+        assert_eq!(state_of((*joined.near).qp), IBV_QPS_ERR);
+        joined.near_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        joined.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+        // The other side answers in kind, and hears of it no second time.
+        call(|| rdma_disconnect(joined.far)).unwrap();
+        assert_eq!(state_of((*joined.far).qp), IBV_QPS_ERR);
+        joined.near_channel.expect(RDMA_CM_EVENT_TIMEWAIT_EXIT);
+        joined.far_channel.expect(RDMA_CM_EVENT_TIMEWAIT_EXIT);
+        call(|| rdma_disconnect(joined.far)).unwrap();
+        call(|| rdma_disconnect(joined.near)).unwrap();
+    }
+    assert!(!joined.near_channel.is_readable(Duration::ZERO));
+    assert!(!joined.far_channel.is_readable(Duration::ZERO));
+    drop((to, from));
+    joined.end();
+}
+
+#[test]
+fn destroying_an_id_ends_its_connection() {
+    let joined = joined();
+    // SAFETY: the id lives.
+    unsafe { rdma_destroy_qp(joined.near) };
+    destroy(joined.near);
+    assert_eq!(joined.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, joined.far);
+    // SAFETY: the id lives.
+    unsafe { rdma_destroy_qp(joined.far) };
+    destroy(joined.far);
+    destroy(joined.listener);
+}
+
+#[test]
+fn a_program_with_a_qp_of_its_own_establishes_by_itself() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    let own_qp = |id: *mut rdma_cm_id| {
+        // SAFETY: the id's device stays open, and the pointers are to live objects.
+        unsafe {
+            let cq = ibv_create_cq((*id).verbs, 4, null_mut(), null_mut(), 0);
+            let mut init = small(IBV_QPT_RC);
+            (init.send_cq, init.recv_cq) = (cq, cq);
+            let qp = ibv_create_qp((*id).pd, &raw mut init);
+            assert!(!cq.is_null() && !qp.is_null());
+            (qp, cq)
+        }
+    };
+    let bring_up = |id: *mut rdma_cm_id, qp: *mut ibv_qp, states: &[u32]| {
+        for state in states {
+            let mut attributes = ibv_qp_attr { qp_state: *state, ..ibv_qp_attr::default() };
+            let mut mask = 0;
+            // SAFETY: all of it lives.
+            unsafe {
+                call(|| rdma_init_qp_attr(id, &raw mut attributes, &raw mut mask)).unwrap();
+                assert_eq!(ibv_modify_qp(qp, &raw mut attributes, mask), 0, "to {state}");
+            }
+        }
+    };
+    let all = [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
+    let (near_qp, near_cq) = own_qp(near);
+    // SAFETY: the QP lives.
+    let number = |qp: *mut ibv_qp| unsafe { (*qp).qp_num };
+    connect(near, &mut rdma_conn_param { qp_num: number(near_qp), ..with(b"") }).unwrap();
+    let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    let (far_qp, far_cq) = own_qp(asked.id);
+    bring_up(asked.id, far_qp, &all);
+    accept(asked.id, &mut rdma_conn_param { qp_num: number(far_qp), ..with(b"here") }).unwrap();
+    let answer = near_channel.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+    assert_eq!(answer.qp_num, number(far_qp));
+    assert!(answer.private_data.starts_with(b"here"));
+    bring_up(near, near_qp, &all);
+    // SAFETY: the id lives.
+    call(|| unsafe { rdma_establish(near) }).unwrap();
+    far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+    let (to, from) = (Region::new(asked.id, &[0; 8]), Region::new(near, b"abcdefgh"));
+    receive(far_qp, null_mut(), &to);
+    send(near_qp, &from, 0);
+    assert_eq!(completion(near_cq).status, IBV_WC_SUCCESS);
+    assert_eq!(completion(far_cq).status, IBV_WC_SUCCESS);
+    assert_eq!(to.bytes, from.bytes);
+    destroy(near);
+    far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    destroy(asked.id);
+    destroy(listener);
+    drop((to, from));
+    for (qp, cq) in [(near_qp, near_cq), (far_qp, far_cq)] {
+        // SAFETY: they are used no more.
+        unsafe { assert_eq!((ibv_destroy_qp(qp), ibv_destroy_cq(cq)), (0, 0)) };
+    }
+}
+
+#[test]
+fn refusals_say_their_reason() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    create_qp(near);
+    connect(near, &mut with(b"")).unwrap();
+    let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    // SAFETY: the id and the text live.
+    call(|| unsafe { rdma_reject(asked.id, b"no".as_ptr().cast(), 2) }).unwrap();
+    let refused = near_channel.expect(RDMA_CM_EVENT_REJECTED);
+    assert_eq!(refused.status, 28);
+    assert!(refused.private_data.starts_with(b"no") && refused.private_data.len() == 148);
+    // SAFETY: the id lives.
+    unsafe { assert_eq!(state_of((*near).qp), IBV_QPS_ERR) };
+    destroy(asked.id);
+
+    // Destroying the new id refuses too; so does a listener that goes before it was asked.
+    let second = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    create_qp(second);
+    connect(second, &mut with(b"")).unwrap();
+    destroy(far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id);
+    assert_eq!(near_channel.expect(RDMA_CM_EVENT_REJECTED).status, 28);
+
+    destroy(listener);
+    let third = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    create_qp(third);
+    connect(third, &mut with(b"")).unwrap();
+    assert_eq!(near_channel.expect(RDMA_CM_EVENT_REJECTED).status, 8, "nobody listens there");
+    for id in [near, second, third] {
+        // SAFETY: the id lives.
+        unsafe { rdma_destroy_qp(id) };
+        destroy(id);
+    }
+}
+
+#[test]
+fn a_silent_peer_is_unreachable() {
+    let channel = Channel::new();
+    let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
+    create_qp(id);
+    connect(id, &mut with(b"")).unwrap();
+    assert_eq!(channel.expect(RDMA_CM_EVENT_UNREACHABLE).status, -libc::ETIMEDOUT);
+    // SAFETY: the id lives.
+    unsafe { rdma_destroy_qp(id) };
+    destroy(id);
+}
+
+#[test]
+fn reusing_the_qp_of_a_living_connection_ends_that_one() {
+    // contract J11
+    let joined = joined();
+    let second_channel = Channel::new();
+    // SAFETY: the ids live.
+    unsafe {
+        let at = u16::from_be(rdma_get_dst_port(joined.near));
+        let far = (&raw const (*joined.near).route.addr.dst).cast::<libc::sockaddr_in>().read();
+        let near = (&raw const (*joined.near).route.addr.src).cast::<libc::sockaddr_in>().read();
+        let ip = |address: libc::sockaddr_in| std::net::Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
+        let to = std::net::SocketAddrV4::new(ip(far), at);
+        let second = second_channel.resolved(ip(near), to, RDMA_PS_TCP);
+        let qp_num = (*(*joined.near).qp).qp_num;
+        connect(second, &mut rdma_conn_param { qp_num, ..with(b"") }).unwrap();
+        assert_eq!(second_channel.expect(RDMA_CM_EVENT_REJECTED).status, 10);
+        destroy(second);
+    }
+    joined.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    joined.near_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+    joined.end();
+}
+
+#[test]
+fn an_id_takes_its_events_along_to_another_channel() {
+    let (first, second) = (Channel::new(), Channel::new());
+    let id = first.id(RDMA_PS_TCP);
+    let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
+    // SAFETY: id, channels and addresses live.
+    unsafe {
+        call(|| rdma_resolve_addr(id, (&raw mut source).cast(), (&raw mut destination).cast(), 0)).unwrap();
+        assert!(first.is_readable(BOUND));
+        call(|| rdma_migrate_id(id, second.0)).unwrap();
+        assert!(!first.is_readable(Duration::ZERO));
+        assert_eq!((*id).channel, second.0);
+        second.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+        // Without a channel it waits for what it asks; twice is refused.
+        call(|| rdma_migrate_id(id, null_mut())).unwrap();
+        call(|| rdma_resolve_route(id, 0)).unwrap();
+        assert_eq!(copy((*id).event).kind, RDMA_CM_EVENT_ROUTE_RESOLVED);
+        assert_eq!(call(|| rdma_migrate_id(id, null_mut())), Err(libc::EINVAL));
+        call(|| rdma_migrate_id(id, first.0)).unwrap();
+        assert!((*id).event.is_null());
+    }
+    destroy(id);
+}
+
+#[test]
+fn a_channel_waits_only_for_who_wants_to() {
+    let channel = Channel::new();
+    let mut event = null_mut();
+    // SAFETY: the channel lives.
+    unsafe {
+        let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
+        assert_eq!(flags & libc::O_NONBLOCK, 0, "as programs expect to find it");
+        assert_eq!(libc::fcntl(channel.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
+        assert_eq!(call(|| rdma_get_cm_event(channel.0, &raw mut event)), Err(libc::EAGAIN));
+        assert_eq!(libc::fcntl(channel.fd(), libc::F_SETFL, flags), 0);
+    }
+    let id = channel.id(RDMA_PS_TCP);
+    let waiting = channel.0.expose_provenance();
+    let waiter = std::thread::spawn(move || {
+        let mut event = null_mut();
+        // SAFETY: the channel lives until this thread has ended.
+        unsafe {
+            let channel = std::ptr::with_exposed_provenance_mut(waiting);
+            call(|| rdma_get_cm_event(channel, &raw mut event)).unwrap();
+            let kind = copy(event).kind;
+            call(|| rdma_ack_cm_event(event)).unwrap();
+            kind
+        }
+    });
+    let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
+    // SAFETY: id and addresses live.
+    unsafe {
+        call(|| rdma_resolve_addr(id, (&raw mut source).cast(), (&raw mut destination).cast(), 0)).unwrap();
+    }
+    assert_eq!(waiter.join().unwrap(), RDMA_CM_EVENT_ADDR_RESOLVED);
+    destroy(id);
+}
+
+#[test]
+fn destroying_waits_for_what_was_told() {
+    let channel = Channel::new();
+    let id = channel.id(RDMA_PS_TCP);
+    let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
+    // SAFETY: id and addresses live.
+    unsafe {
+        call(|| rdma_resolve_addr(id, (&raw mut source).cast(), (&raw mut destination).cast(), 0)).unwrap();
+    }
+    let event = channel.held();
+    let going = id.expose_provenance();
+    let (done, ended) = std::sync::mpsc::channel();
+    let destroyer = std::thread::spawn(move || {
+        destroy(std::ptr::with_exposed_provenance_mut(going));
+        done.send(()).unwrap();
+    });
+    assert!(ended.recv_timeout(Duration::from_millis(200)).is_err(), "the event is not acknowledged");
+    // SAFETY: the event is used no more.
+    call(|| unsafe { rdma_ack_cm_event(event) }).unwrap();
+    ended.recv_timeout(BOUND).unwrap();
+    destroyer.join().unwrap();
+}
+
+#[test]
+fn a_listener_at_every_address_has_no_device() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let id = far_channel.id(RDMA_PS_TCP);
+    let mut everywhere = c_address(std::net::Ipv4Addr::UNSPECIFIED, 0);
+    // SAFETY: id and address live.
+    unsafe {
+        call(|| rdma_bind_addr(id, (&raw mut everywhere).cast())).unwrap();
+        assert_ne!(rdma_get_src_port(id), 0);
+        assert!((*id).verbs.is_null() && (*id).pd.is_null());
+        // Where it is bound, nobody else is, unless both share.
+        let other = near_channel.id(RDMA_PS_TCP);
+        let mut same = c_address(address(), u16::from_be(rdma_get_src_port(id)));
+        assert_eq!(call(|| rdma_bind_addr(other, (&raw mut same).cast())), Err(libc::EADDRINUSE));
+        destroy(other);
+        let mut init = small(IBV_QPT_RC);
+        assert_eq!(call(|| rdma_create_qp(id, null_mut(), &raw mut init)), Err(libc::EINVAL));
+        let mut asked = null_mut();
+        assert_eq!(call(|| rdma_get_request(id, &raw mut asked)), Err(libc::EINVAL), "it is asynchronous");
+    }
+    destroy(id);
+}
+
+#[test]
+fn options_are_checked() {
+    let channel = Channel::new();
+    let id = channel.id(RDMA_PS_TCP);
+    let set = |level: c_int, name: c_int, bytes: &mut [u8]| {
+        // SAFETY: id and bytes live.
+        call(|| unsafe { rdma_set_option(id, level, name, bytes.as_mut_ptr().cast(), bytes.len()) })
+    };
+    assert_eq!(set(0, RDMA_OPTION_ID_TOS, &mut [8]), Ok(()));
+    assert_eq!(set(0, RDMA_OPTION_ID_TOS, &mut [8, 0]), Err(libc::EINVAL));
+    assert_eq!(set(0, RDMA_OPTION_ID_REUSEADDR, &mut 1_i32.to_ne_bytes()), Ok(()));
+    assert_eq!(set(0, RDMA_OPTION_ID_AFONLY, &mut 1_i32.to_ne_bytes()), Ok(()));
+    assert_eq!(set(0, RDMA_OPTION_ID_ACK_TIMEOUT, &mut [14]), Ok(()));
+    assert_eq!(set(0, RDMA_OPTION_ID_ACK_TIMEOUT, &mut [32]), Err(libc::EINVAL));
+    assert_eq!(set(0, 9, &mut [1]), Err(libc::ENOSYS));
+    assert_eq!(set(1, 1, &mut [1]), Err(libc::EOPNOTSUPP));
+    destroy(id);
+}
+
+#[test]
+fn what_the_library_has_not_says_so() {
+    assert_eq!(call(|| rsocket(libc::AF_INET, libc::SOCK_STREAM, 0)), Err(libc::EOPNOTSUPP));
+    assert_eq!(call(|| rclose(0)), Err(libc::EBADF));
+    assert_eq!(call(|| rdma_join_multicast(null_mut(), null_mut(), null_mut())), Err(libc::EOPNOTSUPP));
+    let channel = Channel::new();
+    let mut id = null_mut();
+    // SAFETY: the channel lives.
+    let made = call(|| unsafe { rdma_create_id(channel.0, &raw mut id, null_mut(), RDMA_PS_UDP) });
+    assert_eq!(made, Err(libc::EOPNOTSUPP));
+    // SAFETY: null is refused, not followed.
+    assert_eq!(call(|| unsafe { rdma_destroy_id(null_mut()) }), Err(libc::EINVAL));
+}
