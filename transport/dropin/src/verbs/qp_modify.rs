@@ -6,7 +6,7 @@ use super::qp::capacities;
 use crate::abi::*;
 use crate::border::{Errno, status};
 use std::ffi::{c_int, c_uint};
-use trunkline_verbs::{AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNumber};
+use trunkline_verbs::{AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNumber, QpState};
 
 /// `ibv_modify_qp(3)`.
 #[unsafe(no_mangle)]
@@ -16,6 +16,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         let object: &QpObject = unsafe { qp_of(qp) };
         // SAFETY: the caller's attributes; those that the mask does not name are not looked at.
         let change = change(unsafe { &*attr }, attr_mask.cast_unsigned())?;
+        check_unheld(object.inner.query()?.state, &change, attr_mask.cast_unsigned())?;
         object.inner.modify(&change)?;
         if let Some(state) = change.state {
             // SAFETY: as above; rdma-core keeps the field, and programs read it.
@@ -78,6 +79,18 @@ fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
         retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
         rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
     })
+}
+
+/// Attributes that a change may have and that the device has no field for: they belong to some
+/// transitions only, as any other (contract E1).
+fn check_unheld(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
+    use QpState::{ReadyToSend, SendQueueDrained};
+    let to = change.state.unwrap_or(from);
+    let drains = (from, to) == (ReadyToSend, SendQueueDrained);
+    let migrates = to == ReadyToSend || (from, to) == (SendQueueDrained, SendQueueDrained);
+    let fits =
+        (drains || mask & IBV_QP_EN_SQD_ASYNC_NOTIFY == 0) && (migrates || mask & IBV_QP_PATH_MIG_STATE == 0);
+    if fits { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 fn mtu(code: c_uint) -> Result<Mtu, Errno> {
