@@ -30,7 +30,6 @@ const POLICIES: &str = "transport/softrdma/tests/conformance.rs";
 
 /// The same test for the interface in C; a macro lists them by item.
 const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
-const CM_IN_C: &str = "asked of librdmacm's C interface only, and no test does so yet";
 
 /// By item, in the contract's order.
 pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
@@ -39,6 +38,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("A8", &[Test(IN_C, "a8")]),
     ("A9", &[NotHeld("the software device always has XRC; an adapter to hardware has to answer it")]),
     ("A13", &[Test(IN_C, "a13")]),
+    ("A14", &[Test(IN_C, "a14")]),
     ("A15", &[Untested("item a15 of transport/dropin/tests/c/conformance.c waits for shared domains")]),
     (
         "B1",
@@ -73,9 +73,9 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("H1", &[Test(IN_C, "h1")]),
     ("H6", &[Test(IN_C, "h6")]),
     ("I5", &[NotHeld("a device of software is not removed while a process uses it")]),
-    ("J2", &[Untested(CM_IN_C)]),
-    ("J3", &[Untested(CM_IN_C)]),
-    ("J4", &[Untested(CM_IN_C)]),
+    ("J2", &[Test(IN_C, "j2")]),
+    ("J3", &[Test(IN_C, "j2")]),
+    ("J4", &[Test(IN_C, "j2")]),
     ("J8", &[Test(RAW, "j8_request_reply_and_packets_have_their_xrc_fields")]),
     ("J9", &[Test(CM_ENDING, "releasing_a_target_is_not_a_farewell")]),
     ("J11", &[Test(CM_ENDING, "a_restarted_peer_s_qp_ends_what_it_left_behind")]),

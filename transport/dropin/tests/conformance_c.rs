@@ -119,8 +119,10 @@ macro_rules! items {
 }
 
 items! {
-    a5 a7 a8 a13
+    a5 a7 a8 a13 a14
     c1 c4 c5 c10 c11 c13
     d1 d2 d6 d7
-    e1 f6 h1 h6 k1 k4
+    e1 f6 h1 h6
+    j2
+    k1 k4
 }

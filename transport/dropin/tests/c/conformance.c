@@ -286,6 +286,23 @@ static void a13(void)
 	EQUAL(ibv_close_xrcd(xrcd), 0);
 }
 
+static void a14(void)
+{
+	int fd = file();
+	struct ibv_context *first = context;
+	struct ibv_xrcd *xrcd = open_xrcd(fd, O_CREAT | O_EXCL);
+	NEED(xrcd);
+	xrc_srq(xrcd);
+	tgt(xrcd);
+	open_device();
+	NEED(context != first);
+	REFUSED(open_xrcd(fd, O_CREAT | O_EXCL), EINVAL);
+	/* Closed with all that is open on it. */
+	EQUAL(ibv_close_device(first), 0);
+	REFUSED(open_xrcd(fd, 0), EAGAIN);
+	NEED(open_xrcd(fd, O_CREAT | O_EXCL));
+}
+
 static void a15(void)
 {
 	/* The first process opens, forks and ends; its child holds the domain until it is told to end. */
@@ -633,7 +650,6 @@ static void k4(void)
 	EQUAL(attr.xrc_odp_caps, 0);
 }
 
-#ifdef WITH_CM
 /* The two ends of a connection by librdmacm. */
 static struct rdma_addrinfo *address_info(int passive, const char *address)
 {
@@ -716,20 +732,16 @@ static void j2(void)
 	rdma_destroy_ep(id);
 }
 
-#endif
-
 static const struct {
 	const char *name;
 	void (*check)(void);
 	int opens_itself;
 } items[] = {
-	{ "a5", a5, 0 }, { "a7", a7, 0 }, { "a8", a8, 0 }, { "a13", a13, 0 }, { "a15", a15, 1 },
+	{ "a5", a5, 0 }, { "a7", a7, 0 }, { "a8", a8, 0 }, { "a13", a13, 0 }, { "a14", a14, 0 }, { "a15", a15, 1 },
 	{ "c1", c1, 0 }, { "c4", c4, 0 }, { "c5", c5, 0 }, { "c10", c10, 0 }, { "c11", c11, 0 }, { "c13", c13, 0 },
 	{ "d1", d1, 0 }, { "d2", d2, 0 }, { "d6", d6, 0 }, { "d7", d7, 0 },
 	{ "e1", e1, 0 }, { "f6", f6, 0 }, { "h1", h1, 0 }, { "h6", h6, 0 },
-#ifdef WITH_CM
 	{ "j2", j2, 1 },
-#endif
 	{ "k1", k1, 0 }, { "k4", k4, 0 },
 };
 
