@@ -22,17 +22,31 @@ verdict() {
 }
 
 # need NAME COMMAND PACKAGE: true when the command is there, after an attempt to install its package; else says the skip.
-need() {
-    if command -v "$2" >/dev/null; then return 0; fi
-    if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$3"; } \
-            >"$scratch/apt.log" 2>&1 && command -v "$2" >/dev/null; then
-            return 0
-        fi
-        skip "$1" "apt-get could not install $3: $(tail -n 1 "$scratch/apt.log")"
-    else
-        skip "$1" "$2 is not installed and only root may install $3"
+need() { provide "$1" "$3" command -v "$2"; }
+
+# need_file NAME FILE PACKAGE: the same for a file.
+need_file() { provide "$1" "$3" test -e "$2"; }
+
+# provide NAME PACKAGE TEST...: true when the test is, if need be after the package was installed; else says the skip.
+provide() {
+    local name=$1 package=$2
+    shift 2
+    if "$@" >/dev/null 2>&1; then return 0; fi
+    install_package "$name" "$package" || return 1
+    if "$@" >/dev/null 2>&1; then return 0; fi
+    skip "$name" "not even with the package $package: $*"
+    return 1
+}
+
+# install_package NAME PACKAGE: installs it, or says why what NAME names is skipped.
+install_package() {
+    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+        skip "$1" "$2 is not installed, and only root may install it, with apt-get"
+        return 1
     fi
+    if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } \
+        >"$scratch/apt.log" 2>&1; then return 0; fi
+    skip "$1" "apt-get could not install $2: $(tail -n 1 "$scratch/apt.log")"
     return 1
 }
 

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Programs that none of us wrote, unmodified, on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
+# between processes of one address and across two network namespaces.
+#
+# deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
+# shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
+. "$(dirname "$0")/common.bash"
+. deploy/checks/programs.bash
+choose "$@"
+time_up=$((SECONDS + 660))
+
+if ((!listing)); then
+    need verbs-programs ibv_xsrq_pingpong ibverbs-utils && need verbs-programs rdma_xserver rdmacm-utils || exit 0
+    need perftest ib_send_bw perftest
+    places_possible verbs-programs || exit 0
+    if ! cargo dropin; then
+        fail verbs-programs-build "cargo dropin failed"
+        exit 1
+    fi
+    enter_user_namespace "$@"
+    if ! make_places; then
+        fail verbs-programs-places "the network namespaces could not be made"
+        exit 1
+    fi
+fi
+
+lossy() { faults="drop=0.01,seed=$1"; }
+lossless() { faults=; }
+
+devices() {
+    if single devices 20 ibv_devices; then contains devices-name 'trunkline0[[:space:]]+[0-9a-f]{16}'; fi
+    if single devinfo-list 20 ibv_devinfo -l; then contains devinfo-list-name trunkline0; fi
+    if single devinfo 20 ibv_devinfo -v; then
+        contains devinfo-xrc '^[[:space:]]+XRC$'
+        contains devinfo-port 'state:[[:space:]]+PORT_ACTIVE'
+        contains devinfo-ethernet 'link_layer:[[:space:]]+Ethernet'
+        contains devinfo-gid "GID\[ *0\]:[[:space:]]+::ffff:${near_address//./\\.}, RoCE v2"
+    fi
+}
+
+# contains NAME PATTERN: whether a line of the last single run has it.
+contains() {
+    grep -qE "$2" "$scratch/run.out"
+    record_status "$1" $? "no line matches $2"
+}
+
+# Each takes where its two sides are: one address, or two.
+rc_pingpong() {
+    local where=$1 size run="ibv_rc_pingpong -p %p -g 0 -m 1024"
+    ibv() { exchange "rc-pingpong-$1-$where" tcp "$where" 60 "$run $2" "$run $2 %s"; }
+    ibv 10000 "-c -n 10000"
+    ibv events "-c -e -n 10000"
+    ibv new-send "-c -N -n 2000"
+    for size in 1 64 1024 1025 65536 1048576; do ibv "size-$size" "-c -n 100 -s $size -r 50"; done
+    lossy 11
+    ibv lossy "-c -n 300"
+    lossless
+}
+
+srq_pingpong() {
+    local where=$1 size run="ibv_srq_pingpong -p %p -g 0 -m 1024"
+    ibv() { exchange "srq-pingpong-$1-$where" tcp "$where" 60 "$run $2" "$run $2 %s"; }
+    ibv 10000 "-c -q 4 -n 2500"
+    ibv events "-c -e -q 16 -n 625"
+    for size in 1 65536; do ibv "size-$size" "-c -q 2 -n 100 -s $size -r 50"; done
+    lossy 12
+    ibv lossy "-c -q 3 -n 300"
+    lossless
+}
+
+xsrq_pingpong() {
+    local where=$1 size run="ibv_xsrq_pingpong -p %p -g 0 -m 1024"
+    ibv() { exchange "xsrq-pingpong-$1-$where" tcp "$where" 60 "$run -c $3 $2" "$run $2 %s" "$3"; }
+    ibv 10000 "-n 10000" 1
+    ibv events "-e -n 10000" 1
+    ibv clients "-n 10000" 3
+    ibv clients-events "-e -n 3000" 3
+    for size in 1 1025 65536 1048576; do ibv "size-$size" "-n 100 -s $size" 1; done
+    lossy 13
+    ibv lossy "-n 300" 1
+    ibv clients-lossy "-n 300" 3
+    lossless
+}
+
+rdma_pairs() {
+    local where=$1 type
+    exchange "rdma-server-$where" cm "$where" 30 "rdma_server -s %s -p %p" "rdma_client -s %s -p %p"
+    exchange "rdma-server-wildcard-$where" cm "$where" 30 "rdma_server -p %p" "rdma_client -s %s -p %p"
+    for type in r x; do
+        exchange "rdma-xserver-$type-$where" cm "$where" 30 "rdma_xserver -p %p -c $type" "rdma_xclient -s %s -p %p -c $type"
+    done
+    lossy 14
+    exchange "rdma-server-lossy-$where" cm "$where" 30 "rdma_server -s %s -p %p" "rdma_client -s %s -p %p"
+    exchange "rdma-xserver-x-lossy-$where" cm "$where" 30 "rdma_xserver -p %p -c x" "rdma_xclient -s %s -p %p -c x"
+    lossless
+}
+
+rping_runs() {
+    local where=$1 size run="rping -a %s -p %p -V"
+    ping() { exchange "rping-$1-$where" cm "$where" 60 "$run $2 -s" "$run $2 -c"; }
+    ping 10000 "-C 10000"
+    ping own-qp "-q -C 300"
+    for size in 64 1024 4097 65535; do ping "size-$size" "-C 100 -S $size"; done
+    lossy 15
+    ping lossy "-C 300"
+    lossless
+}
+
+ucmatose_runs() {
+    local where=$1
+    cmatose() { exchange "ucmatose-$1-$where" cm "$where" 60 "ucmatose -b %s -p %p $2" "ucmatose -s %s -p %p $2"; }
+    cmatose 10000 "-C 10000"
+    cmatose connections "-c 20 -C 100 -S 4096"
+    cmatose migrate "-m -c 3 -C 50"
+    cmatose no-data "-c 5 -C 0"
+    lossy 16
+    cmatose lossy "-C 300"
+    lossless
+}
+
+perftest_runs() {
+    local where=$1 program type run
+    for program in ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat; do
+        for type in RC XRC; do
+            run="$program -F -x 0 -p %p -n 500 -c $type"
+            exchange "$program-$type-$where" tcp "$where" 60 "$run" "$run %s"
+        done
+    done
+    run="ib_send_bw -F -x 0 -p %p -n 500 -e"
+    exchange "ib_send_bw-events-$where" tcp "$where" 60 "$run" "$run %s"
+    run="ib_send_bw -F -x 0 -p %p -n 20 -a"
+    exchange "ib_send_bw-sizes-$where" tcp "$where" 90 "$run" "$run %s"
+    run="ib_write_bw -F -R -p %p -n 500"
+    exchange "ib_write_bw-cm-$where" cm "$where" 60 "$run" "$run %s"
+}
+
+devices
+for where in one two; do
+    rc_pingpong $where
+    srq_pingpong $where
+    xsrq_pingpong $where
+    rdma_pairs $where
+    rping_runs $where
+    ucmatose_runs $where
+done
+if ((listing)) || command -v ib_send_bw >/dev/null; then
+    for where in one two; do perftest_runs $where; done
+fi
+table
+exit "$check_status"

@@ -1,0 +1,256 @@
+# Unmodified verbs programs on the drop-in libraries: places to run them in, and pairs of them that talk; sourced by the
+# checks that do so, after common.bash.
+#
+# Two network namespaces, joined by a veth pair, with a temporary directory of their own: "near" and "far". A pair runs on one
+# address (both in "near") or across. The programs run as an ordinary user: the caller, or `nobody` when that is root.
+
+near_address=10.77.0.1
+far_address=10.77.0.2
+# Inside the namespaces; the libraries are copied there, so that any user can read them, wherever the checkout lies.
+libraries=/tmp/dropin
+runtime=/tmp/trunkline
+next_port=20000
+declare -A holder=() # of each namespace: the process that keeps it
+running=()           # programs that have not been waited for
+results=()           # "name<tab>verdict<tab>seconds"
+drop=()              # command that gives up root
+faults=              # TRUNKLINE_FAULTS of what is started next
+wrapper=()           # what stands before a program, for example valgrind
+exec {ticks}<> <(:)
+
+# tick: 20 ms, without a process.
+tick() { read -rt 0.02 -u "$ticks" || true; }
+
+# Needs what the places are made with; says the skip and returns 1 when something is missing.
+places_possible() {
+    need "$1" ip iproute2 && need "$1" nsenter util-linux || return 1
+    local why user=()
+    if ((EUID != 0)); then user=(--user --map-root-user); fi
+    if ! why=$(unshare "${user[@]}" --net --mount true 2>&1); then
+        skip "$1" "no network and mount namespaces here: $why"
+        return 1
+    fi
+}
+
+# enter_user_namespace ARGUMENTS...: an ordinary user starts the check anew as root of a user namespace of its own.
+enter_user_namespace() {
+    if ((EUID != 0)); then
+        rm -rf "$scratch"
+        exec unshare --user --map-root-user -- "deploy/checks/${0##*/}" "$@"
+    fi
+    # Root of the whole machine gives it up; root of a user namespace is an ordinary user outside.
+    if [[ $(awk '{ print $3; exit }' /proc/self/uid_map) == 4294967295 ]]; then
+        drop=(setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs)
+    fi
+}
+
+# in_place PLACE COMMAND...: becomes the command, in that place. For use in a process of its own.
+in_place() {
+    local place=$1
+    shift
+    exec nsenter --target "${holder[$place]}" --net --mount "$@"
+}
+
+hold() {
+    local place=$1 line
+    shift
+    exec {ready}< <("$@" bash -c 'echo $$; exec sleep 3000')
+    read -rt 20 -u "$ready" line || return 1
+    exec {ready}<&-
+    holder[$place]=$line
+}
+
+make_places() {
+    trap 'end_places; rm -rf "$scratch"' EXIT
+    hold near unshare --net --mount --propagation private || return 1
+    (in_place near mount -t tmpfs -o mode=1777 tmpfs /tmp) || return 1
+    hold far nsenter --target "${holder[near]}" --mount unshare --net || return 1
+    local setup="ip link set lo up && ip link add near type veth peer name far netns ${holder[far]} &&
+        ip addr add $near_address/24 dev near && ip link set near up"
+    (in_place near bash -c "$setup") || return 1
+    setup="ip link set lo up && ip addr add $far_address/24 dev far && ip link set far up"
+    (in_place far bash -c "$setup") || return 1
+    # A link-local IPv6 address is tentative at first and can't be bound; nothing may depend on when that ends.
+    local place
+    for place in near far; do
+        for _ in {1..250}; do
+            if [[ -z $(in_place "$place" ip -6 addr show tentative 2>/dev/null) ]]; then break; fi
+            tick
+        done
+    done
+    tar -C target/dropin -c . | (in_place near bash -c "mkdir -p $libraries && tar -x --no-same-owner -C $libraries &&
+        chmod -R a+rX $libraries && mkdir -m 0700 $runtime && { ((EUID != 0)) || [[ '${drop[*]}' == '' ]] || chown 65534:65534 $runtime; }")
+}
+
+end_places() {
+    local pid
+    for pid in "${running[@]}" "${holder[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+    running=()
+    holder=()
+}
+
+# start PLACE OUTPUT COMMAND...: a program in the background, as an ordinary user on the drop-in libraries; its id is in $started.
+start() {
+    local place=$1 output=$2
+    shift 2
+    (in_place "$place" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="$faults" HOME=/tmp \
+        "${wrapper[@]}" "$@") >"$output.out" 2>"$output.err" {ticks}<&- &
+    started=$!
+    running+=("$started")
+}
+
+# finished PID: ended; its status is in $status.
+finished() {
+    if kill -0 "$1" 2>/dev/null; then return 1; fi
+    { wait "$1"; } 2>/dev/null # which would tell of every one that was stopped
+    status=$?
+    local pid left=()
+    for pid in "${running[@]}"; do if [[ $pid != "$1" ]]; then left+=("$pid"); fi; done
+    running=("${left[@]}")
+}
+
+stop() {
+    kill -KILL "$1" 2>/dev/null
+    while ! finished "$1"; do tick; done
+}
+
+# listens tcp PORT PID, or listens cm - PID: whether a client may start now. A program of librdmacm listens when its network
+# namespace holds UDP port 4791 and its main thread sleeps, three times running.
+listens() {
+    local hex count
+    case $1 in
+    tcp)
+        printf -v hex %04X "$2"
+        grep -qsE "^ *[0-9]+: [0-9A-F]+:$hex [0-9A-F:]+ 0A " "/proc/$3/net/tcp" "/proc/$3/net/tcp6"
+        ;;
+    cm)
+        for count in 1 2 3; do
+            grep -qsE '^ *[0-9]+: [0-9A-F]+:12B7 ' "/proc/$3/net/udp" "/proc/$3/net/udp6" || return 1
+            grep -qs '^State:.*S' "/proc/$3/status" || return 1
+            if ((count < 3)); then tick; fi
+        done
+        ;;
+    esac
+}
+
+# exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: a server and COUNT clients, all to end with status 0 in that time and
+# with nothing unexpected on stderr. READY is tcp or cm, WHERE one or two. In the commands %p is a port, %s the server's address.
+exchange() {
+    local name=$1 ready=$2 where=$3 limit=$4 server=$5 client=$6 clients=${7:-1}
+    if ! chosen "$name"; then return; fi
+    if ((listing)); then
+        printf '%-44s %s | %s\n' "$name" "$server" "$client"
+        return
+    fi
+    local port=$((next_port++)) began=$SECONDS until at=near address=$near_address why="" pids=() output=$scratch/run pid index
+    if [[ $where == two ]]; then at=far address=$far_address; fi
+    server=${server//%p/$port} client=${client//%p/$port}
+    server=${server//%s/$address} client=${client//%s/$address}
+    rm -f "$output".*
+    if ((SECONDS > time_up)); then
+        record "$name" "no time left" 0
+        return
+    fi
+    until=$((SECONDS + limit))
+    # shellcheck disable=SC2086 # the commands are lists of words
+    start "$at" "$output.server" $server
+    pids=("$started")
+    while ! listens "$ready" "$port" "${pids[0]}"; do
+        if finished "${pids[0]}"; then why="the server ended with status $status before a client came; " && break; fi
+        if ((SECONDS > until)); then why="the server did not listen within $limit s; " && stop "${pids[0]}" && break; fi
+        tick
+    done
+    if [[ -z $why ]]; then
+        for ((index = 0; index < clients; index++)); do
+            # shellcheck disable=SC2086
+            start near "$output.client$index" $client
+            pids+=("$started")
+        done
+        while ((${#pids[@]} > 0)); do
+            for index in "${!pids[@]}"; do
+                pid=${pids[index]}
+                if finished "$pid"; then
+                    unset "pids[$index]"
+                    if ((status == 0)); then continue; fi
+                    why+="process $index ended with status $status; "
+                    # What is left may wait for it in vain.
+                    if ((until > SECONDS + 3)); then until=$((SECONDS + 3)); fi
+                elif ((SECONDS > until)); then
+                    why+="process $index still ran after $((SECONDS - began)) s; "
+                    stop "$pid"
+                    unset "pids[$index]"
+                fi
+            done
+            tick
+        done
+    fi
+    judge "$name" "$why" $((SECONDS - began)) "$output"
+}
+
+# single NAME SECONDS COMMAND: one program by itself, in "near"; its output stays in $scratch/run.out.
+single() {
+    local name=$1 limit=$2 until why=""
+    shift 2
+    if ! chosen "$name"; then return 1; fi
+    if ((listing)); then
+        printf '%-44s %s\n' "$name" "$*"
+        return 1
+    fi
+    until=$((SECONDS + limit))
+    rm -f "$scratch/run".*
+    start near "$scratch/run" "$@"
+    while ! finished "$started"; do
+        if ((SECONDS > until)); then why="still ran after $limit s; " && stop "$started" && status=0 && break; fi
+        tick
+    done
+    if ((status != 0)); then why+="ended with status $status; "; fi
+    judge "$name" "$why" 0 "$scratch/run"
+}
+
+# What programs print to stderr when all is well.
+#   rping names the end of each connection, and the state it was in.
+expected_errors='^(server|client) DISCONNECT EVENT\.\.\.$|^wait for RDMA_READ_ADV state (10|9)$'
+
+judge() {
+    local name=$1 why=$2 seconds=$3 output=$4 unexpected
+    unexpected=$(cat "$output"*.err 2>/dev/null | grep -vE "$expected_errors|^$" | head -n 5)
+    if [[ -n $unexpected && $unexpected != "$why" ]]; then why+="stderr: $(tr '\n' ';' <<<"$unexpected")"; fi
+    record "$name" "$why" "$seconds"
+    if [[ -n $why ]]; then tail -qn 3 "$output"*.out 2>/dev/null | sed 's/^/    /'; fi
+}
+
+# record_status NAME STATUS WHY: by the status of the command before.
+record_status() {
+    if (($2 == 0)); then record "$1" "" 0; else record "$1" "$3" 0; fi
+}
+
+# record NAME WHY SECONDS: failed for that reason, or passed when there is none.
+record() {
+    if [[ -z $2 ]]; then
+        pass "$1"
+        results+=("$1"$'\t'pass$'\t'"$3")
+    else
+        fail "$1" "$2"
+        results+=("$1"$'\t'FAIL$'\t'"$3")
+    fi
+}
+
+# The arguments of a check: --list says what would run; anything else chooses by a pattern.
+listing=0
+pattern=
+choose() {
+    local argument
+    for argument in "$@"; do
+        case $argument in
+        --list) listing=1 ;;
+        *) pattern=$argument ;;
+        esac
+    done
+}
+chosen() { [[ -z $pattern || $1 =~ $pattern ]]; }
+
+table() {
+    if ((${#results[@]} == 0)); then return; fi
+    printf '\n%s\n' "== programs: ${#results[@]}"
+    printf '%s\n' "${results[@]}" | awk -F'\t' '{ printf "  %-44s %-5s %4d s\n", $1, $2, $3 }'
+}
