@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Valgrind's memcheck over unmodified programs on the drop-in libraries: no error, and nothing definitely lost, that is not the
+# programs' own (memcheck.supp).
+#
+# deploy/checks/35-memcheck.sh [--list] [PATTERN]: as 30-verbs-programs.sh.
+# shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
+. "$(dirname "$0")/common.bash"
+. deploy/checks/programs.bash
+choose "$@"
+time_up=$((SECONDS + 600))
+
+if ((!listing)); then
+    need memcheck valgrind valgrind && need memcheck ibv_xsrq_pingpong ibverbs-utils && need memcheck rdma_xserver rdmacm-utils || exit 0
+    if ! why=$(valgrind --quiet true 2>&1); then
+        skip memcheck "valgrind does not run here: $(head -n 1 <<<"$why")"
+        exit 0
+    fi
+    places_possible memcheck || exit 0
+    if ! cargo dropin; then
+        fail memcheck-build "cargo dropin failed"
+        exit 1
+    fi
+    enter_user_namespace "$@"
+    if ! make_places; then
+        fail memcheck-places "the network namespaces could not be made"
+        exit 1
+    fi
+    (in_place near tee /tmp/memcheck.supp) <deploy/checks/memcheck.supp >/dev/null
+fi
+# Its findings go to stderr, where nothing may stand. Threads take turns fairly, or one that polls starves the other.
+wrapper=(valgrind --quiet --fair-sched=yes --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --num-callers=30
+    --error-exitcode=99 --suppressions=/tmp/memcheck.supp)
+
+for where in one two; do
+    run="ibv_xsrq_pingpong -p %p -g 0 -m 1024 -n 50"
+    exchange "memcheck-xsrq-pingpong-$where" tcp "$where" 120 "$run" "$run %s"
+    exchange "memcheck-xsrq-pingpong-events-$where" tcp "$where" 120 "$run -e" "$run -e %s"
+    for type in r x; do
+        exchange "memcheck-rdma-xserver-$type-$where" cm "$where" 120 "rdma_xserver -p %p -c $type" "rdma_xclient -s %s -p %p -c $type"
+    done
+done
+run="ibv_xsrq_pingpong -p %p -g 0 -m 1024 -n 20"
+exchange memcheck-xsrq-pingpong-clients-one tcp one 180 "$run -c 3" "$run %s" 3
+table
+exit "$check_status"
