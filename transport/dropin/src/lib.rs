@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`abi`] | the C structures, checked against the headers |
 //! | [`verbs`] | what libibverbs exports, and the tables that its inline functions call |
+//! | [`legacy`] | the XRC calls of OFED 1.x, which libibverbs never had |
 //! | [`cm`] | what librdmacm exports |
 //! | `border` | errno and panics at the edge between C and Rust |
 //!
@@ -15,4 +16,5 @@
 pub mod abi;
 mod border;
 pub mod cm;
+pub mod legacy;
 pub mod verbs;

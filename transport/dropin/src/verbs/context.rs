@@ -14,6 +14,7 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::AsyncEventKind as Kind;
+use trunkline_verbs::legacy::LegacyXrc;
 
 /// `ibv_open_device(3)`.
 #[unsafe(no_mangle)]
@@ -30,7 +31,8 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let opened = host().device()?;
     let events = host().router.open()?;
     let table = UnsafeCell::new(table(device, events.as_fd().as_raw_fd()));
-    let context = hand_out(ContextObject { table, device: opened, events, live: Live::default() });
+    let legacy = LegacyXrc::new(opened.clone());
+    let context = hand_out(ContextObject { table, device: opened, events, live: Live::default(), legacy });
     // SAFETY: just made; the field is the one that C's pointers name.
     Ok(unsafe { &raw mut (*(*context).table.get()).context })
 }
@@ -42,6 +44,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
         // SAFETY: an opened context of the caller's.
         let object = unsafe { context_of(context) };
+        object.legacy.unreg_all();
         object.live.end_all();
         host().router.close(&object.events);
         // SAFETY: handed out by `open` under this address, and closed by the caller now.

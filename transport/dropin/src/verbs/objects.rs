@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use trunkline_softrdma::device::SoftDevice;
+use trunkline_verbs::legacy::LegacyXrc;
 use trunkline_verbs::{
     Completion, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair,
     SharedReceiveQueue, VerbsError, XrcDomain,
@@ -24,6 +25,8 @@ pub(crate) struct ContextObject {
     pub(crate) device: Arc<SoftDevice>,
     pub(crate) events: Arc<ContextEvents>,
     pub(crate) live: Live,
+    /// The receive QPs of OFED 1.x that the process is registered with.
+    pub(crate) legacy: LegacyXrc,
 }
 
 /// What was made in a context and is not destroyed: it ends with the context (contract A14).

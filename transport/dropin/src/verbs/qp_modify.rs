@@ -47,7 +47,7 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_DEST_QPN;
 
 /// The change that a mask names. What it does not name may hold anything.
-fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
+pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
     // Q_Keys, sizes and rates are for other QPs, alternate paths for other devices.
     if mask & !KNOWN != 0 {
         return Err(if mask & IBV_QP_ALT_PATH != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-fn attributes(now: &QpAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
+pub(crate) fn attributes(now: &QpAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
     let ah_attr = now.address_vector.map_or_else(ibv_ah_attr::default, |vector| ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: vector.destination.0 },

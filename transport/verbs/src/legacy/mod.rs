@@ -167,6 +167,11 @@ impl LegacyXrc {
         Ok(handle.destroy()?)
     }
 
+    /// Ends all registrations of this process, as its end would.
+    pub fn unreg_all(&self) {
+        self.registered().clear();
+    }
+
     fn device(&self) -> Result<&Arc<dyn Device>, LegacyError> {
         let has_xrc = self.device.attributes().capabilities.contains(DeviceCapabilities::XRC);
         if has_xrc { Ok(&self.device) } else { Err(LegacyError::NoXrc) }

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The XRC calls of OFED 1.x from C, in three processes on the drop-in library.
+# shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
+. "$(dirname "$0")/common.bash"
+. deploy/checks/programs.bash
+choose "$@"
+time_up=$((SECONDS + 300))
+
+need legacy-xrc cc gcc && need_file legacy-xrc /usr/include/infiniband/verbs.h libibverbs-dev || exit 0
+places_possible legacy-xrc || exit 0
+if ! cargo dropin; then
+    fail legacy-xrc-build "cargo dropin failed"
+    exit 1
+fi
+enter_user_namespace "$@"
+sources=transport/dropin/tests/c
+if ! why=$(cc -std=gnu11 -Wall -Wextra -Werror -Itransport/dropin/include -o "$scratch/legacy_xrc" "$sources/legacy_xrc.c" \
+    target/dropin/libibverbs.so.1 2>&1); then
+    fail legacy-xrc-compile "$(tail -n 3 <<<"$why")"
+    exit 1
+fi
+if ! make_places; then
+    fail legacy-xrc-places "the network namespaces could not be made"
+    exit 1
+fi
+tar -C "$scratch" -c legacy_xrc | (in_place near tar -x -C /tmp)
+(in_place near touch /tmp/domain /tmp/domain-lossy)
+
+if single legacy-xrc 60 /tmp/legacy_xrc /tmp/domain; then
+    grep -qx ok "$scratch/run.out"
+    record_status legacy-xrc-says-ok $? "it did not say ok"
+fi
+faults="drop=0.01,seed=21"
+if single legacy-xrc-lossy 60 /tmp/legacy_xrc /tmp/domain-lossy; then
+    grep -qx ok "$scratch/run.out"
+    record_status legacy-xrc-lossy-says-ok $? "it did not say ok"
+fi
+table
+exit "$check_status"
