@@ -128,7 +128,7 @@ perftest_runs() {
     done
     run="ib_send_bw -F -x 0 -p %p -n 500 -e"
     exchange "ib_send_bw-events-$where" tcp "$where" 60 "$run" "$run %s"
-    run="ib_send_bw -F -x 0 -p %p -n 20 -a"
+    run="ib_send_bw -F -x 0 -p %p -n 5 -a"
     exchange "ib_send_bw-sizes-$where" tcp "$where" 90 "$run" "$run %s"
     run="ib_write_bw -F -R -p %p -n 500"
     exchange "ib_write_bw-cm-$where" cm "$where" 60 "$run" "$run %s"

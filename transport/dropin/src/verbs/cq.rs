@@ -5,6 +5,7 @@ use super::cq_ex::{Readers, readers};
 use super::events::{Element, EventCount, Target, lock};
 use super::host::host;
 use super::objects::{CqObject, CqTarget, Turn, channel_of, context_of, cq_of, hand_out, take_back};
+use super::spin::polled;
 use crate::abi::*;
 use crate::border::{Errno, guarded, object, status};
 use std::cell::UnsafeCell;
@@ -152,6 +153,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
                 break;
             }
         }
+        polled(got > 0);
         c_int::try_from(got).unwrap_or(c_int::MAX)
     })
 }

@@ -7,6 +7,7 @@
 use super::convert::completion;
 use super::cq::create;
 use super::objects::cq_ex_of;
+use super::spin::polled;
 use crate::abi::*;
 use crate::border::{Errno, guarded, object};
 use std::ffi::{c_int, c_uint};
@@ -90,7 +91,9 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: a CQ of the caller's, whose turn it is.
     let object = unsafe { cq_ex_of(cq) };
     let mut next = [Completion::default()];
-    if object.inner.poll(&mut next) == 0 {
+    let found = object.inner.poll(&mut next) > 0;
+    polled(found);
+    if !found {
         return libc::ENOENT;
     }
     let wc = completion(&next[0]);

@@ -5,6 +5,7 @@
 //! | the process: its one device, numbers, events on their way to contexts | `host`, `events` |
 //! | objects that C holds pointers to | `objects`, and one file for each kind |
 //! | tables that the header's inline functions call | `ops` |
+//! | programs that spin | `spin` |
 //! | work | `post` (lists of requests), `wr` (`ibv_wr_*`), `batch` (what both make) |
 //! | answers without a device | `strings`, `rates`, `sysfs` |
 //! | what this device has not | `missing`, `private` |
@@ -38,6 +39,7 @@ mod qp;
 mod qp_modify;
 mod query;
 mod rates;
+mod spin;
 mod srq;
 mod strings;
 mod sysfs;
