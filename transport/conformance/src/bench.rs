@@ -30,6 +30,11 @@ pub trait Bench: Sync {
     /// Why they cannot be opened; the item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
+    /// Whether the two are one device that was opened twice, as by two processes (contract A2).
+    fn is_one_device(&self) -> bool {
+        false
+    }
+
     /// How a send that names an SRQ which the target's domain does not have may complete. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {

@@ -20,6 +20,8 @@ pub(crate) const MEMORY_BYTES: usize = 256 << 10;
 pub struct Lab {
     pub(crate) near: Side,
     pub(crate) far: Side,
+    /// See [`Bench::is_one_device`].
+    pub(crate) is_one_device: bool,
     /// See [`Bench::xrc_violation`].
     pub(crate) xrc_violation: Vec<CompletionStatus>,
 }
@@ -47,7 +49,8 @@ impl Lab {
     pub(crate) fn new(bench: &dyn Bench) -> Verdict<Self> {
         let [near, far] = bench.open_pair()?;
         let xrc_violation = bench.xrc_violation().to_vec();
-        Ok(Self { near: Side::new(near)?, far: Side::new(far)?, xrc_violation })
+        let is_one_device = bench.is_one_device();
+        Ok(Self { near: Side::new(near)?, far: Side::new(far)?, is_one_device, xrc_violation })
     }
 
     pub(crate) fn sides(&self) -> [&Side; 2] {

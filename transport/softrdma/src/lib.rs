@@ -15,7 +15,6 @@
 pub mod cm;
 pub mod device;
 pub mod engine;
-#[allow(dead_code, reason = "the device joins its host in the changes that follow")]
 mod host;
 pub mod link;
 pub mod pcap;

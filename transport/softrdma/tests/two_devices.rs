@@ -11,6 +11,7 @@ use common::node::{BOUND, Node, connect, connect_at, post, wait_readable};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::link::ROCE_PORT;
 use trunkline_verbs::{
     AsyncEventKind, CompletionFlags, CompletionOpcode, CompletionStatus, Device, Mtu, Notify, QpModify,
     QpState, SendData, SendFlags, SendOperation, SendRequest, VerbsError,
@@ -270,11 +271,17 @@ fn the_last_object_gives_the_port_back() {
     let [near, far] = nodes([options.clone(), common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);
     drop(near);
-    let taken = Node::open(options, 64);
-    let error = listen(&taken).unwrap_err();
-    assert!(matches!(error, VerbsError::AddressInUse(_)), "the QP keeps its device: {error}");
+    // A program that is no member of this host's registry cannot share the port.
+    let bind = || std::net::UdpSocket::bind((options.addresses[0], ROCE_PORT));
+    let error = bind().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "the QP keeps its device");
     drop(ini);
-    listen(&taken).expect("port 4791 is free again");
+    let stranger = bind().expect("port 4791 is free again");
+    let node = Node::open(options.clone(), 64);
+    let error = listen(&node).unwrap_err();
+    assert!(matches!(error, VerbsError::AddressInUse(_)), "{error}");
+    drop(stranger);
+    listen(&node).expect("port 4791 is free again");
 }
 
 fn listen(node: &Node) -> Result<(), VerbsError> {

@@ -23,7 +23,7 @@ macro_rules! item {
 /// Every item there is, in the contract's order.
 pub const ITEMS: &[Item] = &[
     item!("A1", domain::a1, "a domain is a file's inode, whatever link or descriptor names it"),
-    item!("A2", domain::a2, "two devices have two domains for one inode"),
+    item!("A2", domain::a2, "one device has one domain for an inode, two have two"),
     item!("A3", domain::a3, "a domain pins its inode; a new file at the path is a new domain"),
     item!("A4", domain::a4, "of several exclusive opens at once one succeeds"),
     item!("A5", domain::a5, "the outcome of an open follows the table of flags"),

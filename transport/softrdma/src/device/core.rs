@@ -11,6 +11,7 @@ use super::domain_table::DomainTable;
 use super::keys::PdNumber;
 use super::progress::{Background, Progress};
 use super::signal::lock;
+use crate::host::Host;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
@@ -38,13 +39,17 @@ pub(super) struct Core {
 
 impl Core {
     /// Starts the background thread.
-    pub(super) fn start(card: Card, events: Arc<AsyncEvents>) -> std::io::Result<Arc<Self>> {
+    pub(super) fn start(
+        card: Card,
+        events: Arc<AsyncEvents>,
+        host: Option<Arc<Host>>,
+    ) -> std::io::Result<Arc<Self>> {
         let shared = Arc::new(Shared { card: Mutex::new(card), progress: Progress::new()? });
         let background = Background::start(Arc::clone(&shared))?;
         Ok(Arc::new(Self {
             shared,
             events,
-            domains: DomainTable::default(),
+            domains: DomainTable::new(host),
             // 0 is the PD of TGTs, which no region belongs to.
             next_pd: AtomicU32::new(1),
             background: Mutex::new(Some(background)),

@@ -1,10 +1,13 @@
 //! XRC domains by inode.
 //!
-//! Owns which file names which domain (contract A1 to A7). The table is the device's own, within
-//! this process; a domain lives as long as anything holds its `Arc`: open handles, SRQs, TGTs.
+//! Owns which file names which domain (contract A1 to A7). On UDP the registry of the host knows
+//! it, for all processes of one user in one network namespace: they share the one device
+//! `trunkline0`, however often it is opened (contract A2). A device on a network in process has a
+//! table of its own. A domain lives as long as anything holds its `Arc`: open handles, SRQs, TGTs.
 #![forbid(unsafe_code)]
 
 use super::signal::lock;
+use crate::host::{DomainClaim, FileId, Host};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -12,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{VerbsError, XrcdFlags};
 
-/// Names a domain inside the device.
+/// Names a domain; for all members of a host alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DomainNumber(pub(super) u64);
 
@@ -20,6 +23,8 @@ pub(super) struct DomainNumber(pub(super) u64);
 #[derive(Debug)]
 pub(super) struct Domain {
     number: DomainNumber,
+    /// Goes before the file: until then its inode names this domain.
+    _claim: Option<DomainClaim>,
     /// Keeps the inode, so that its number names no other file meanwhile (contract A3).
     _file: Option<File>,
 }
@@ -31,61 +36,74 @@ impl Domain {
     }
 }
 
-/// Device and inode.
-type FileId = (u64, u64);
-
 #[derive(Debug, Default)]
 struct Table {
     by_file: HashMap<FileId, Weak<Domain>>,
-    next: u64,
+    /// The last number of a device that has no host.
+    last: u64,
 }
 
 /// The table.
-#[derive(Debug, Default)]
-pub(super) struct DomainTable(Mutex<Table>);
+#[derive(Debug)]
+pub(super) struct DomainTable {
+    table: Mutex<Table>,
+    host: Option<Arc<Host>>,
+}
 
 impl DomainTable {
+    /// A table of this device's own domains, or of those that all members of a host share.
+    pub(super) fn new(host: Option<Arc<Host>>) -> Self {
+        Self { table: Mutex::default(), host }
+    }
+
     /// Opens a domain by the table of contract A5. One lock makes lookup and creation one step
-    /// (contract A4).
+    /// (contract A4); among members it is that of their host.
     pub(super) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<Domain>, VerbsError> {
-        let mut table = lock(&self.0);
+        let mut table = lock(&self.table);
         let Some(fd) = file else {
-            return Ok(table.make(None));
+            let number = self.host.as_ref().map_or_else(|| table.next(), |host| host.new_domain_id());
+            return Ok(Arc::new(Domain { number: DomainNumber(number), _claim: None, _file: None }));
         };
         let file = File::from(fd.try_clone_to_owned().map_err(|_| VerbsError::BadFile)?);
         let metadata = file.metadata()?;
-        let id = (metadata.dev(), metadata.ino());
+        let id = FileId { device: metadata.dev(), inode: metadata.ino() };
         let present = table.by_file.get(&id).and_then(Weak::upgrade);
-        match present {
+        let (number, claim) = match present {
             Some(_) if flags.contains(XrcdFlags::EXCLUSIVE) => {
-                Err(VerbsError::Invalid("an XRC domain exists for this file, and O_EXCL was given"))
+                return Err(VerbsError::Invalid("an XRC domain exists for this file, and O_EXCL was given"));
             }
-            Some(domain) => Ok(domain),
-            None if !flags.contains(XrcdFlags::CREATE) => Err(VerbsError::NoSuchDomain),
-            None => {
-                let domain = table.make(Some(file));
-                table.by_file.retain(|_, domain| domain.strong_count() > 0);
-                table.by_file.insert(id, Arc::downgrade(&domain));
-                Ok(domain)
-            }
-        }
+            Some(domain) => return Ok(domain),
+            None => match &self.host {
+                Some(host) => {
+                    let claim = host.open_domain(id, flags)?;
+                    (claim.id(), Some(claim))
+                }
+                None if !flags.contains(XrcdFlags::CREATE) => return Err(VerbsError::NoSuchDomain),
+                None => (table.next(), None),
+            },
+        };
+        let domain = Arc::new(Domain { number: DomainNumber(number), _claim: claim, _file: Some(file) });
+        table.by_file.retain(|_, domain| domain.strong_count() > 0);
+        table.by_file.insert(id, Arc::downgrade(&domain));
+        Ok(domain)
     }
 }
 
 impl Table {
-    fn make(&mut self, file: Option<File>) -> Arc<Domain> {
-        self.next += 1;
-        Arc::new(Domain { number: DomainNumber(self.next), _file: file })
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::Folder;
     use std::os::fd::AsFd;
 
     fn file(name: &str) -> (std::path::PathBuf, File) {
@@ -94,10 +112,21 @@ mod tests {
         (path, file)
     }
 
+    /// A table of a device on a network in process, and one of a member.
+    fn tables() -> ([DomainTable; 2], Folder) {
+        let folder = Folder::new("domain-table");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        ([DomainTable::new(None), DomainTable::new(Some(host))], folder)
+    }
+
     #[test]
     fn outcomes_follow_the_table() {
+        let (tables, _folder) = tables();
+        tables.iter().for_each(check_outcomes);
+    }
+
+    fn check_outcomes(table: &DomainTable) {
         let (path, file) = file("a5");
-        let table = DomainTable::default();
         let open = |flags| table.open(Some(file.as_fd()), flags);
         let none = XrcdFlags::empty();
         let create = XrcdFlags::CREATE;
@@ -116,8 +145,12 @@ mod tests {
 
     #[test]
     fn identity_is_the_inode() {
+        let (tables, _folder) = tables();
+        tables.iter().for_each(check_identity);
+    }
+
+    fn check_identity(table: &DomainTable) {
         let (path, first) = file("a1");
-        let table = DomainTable::default();
         let one = table.open(Some(first.as_fd()), XrcdFlags::CREATE).unwrap();
         let link = path.with_extension("link");
         std::fs::hard_link(&path, &link).unwrap();
@@ -132,5 +165,25 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let private = table.open(None, XrcdFlags::empty()).unwrap();
         assert_ne!(private.number(), table.open(None, XrcdFlags::empty()).unwrap().number());
+    }
+
+    #[test]
+    fn members_share_their_domains() {
+        let folder = Folder::new("members-share");
+        let root = folder.path().join("run");
+        let [one, two] = [(); 2].map(|()| DomainTable::new(Some(Host::join(Some(&root)).unwrap())));
+        let (path, file) = file("a2");
+        let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
+        let here = one.open(Some(file.as_fd()), both).unwrap();
+        assert_eq!(two.open(Some(file.as_fd()), both).unwrap_err().errno(), 22);
+        let there = two.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap();
+        assert_eq!(here.number(), there.number());
+        drop(here);
+        drop(one.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap());
+        drop(there);
+        assert_eq!(one.open(Some(file.as_fd()), XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+        let private = [&one, &two, &one].map(|table| table.open(None, both).unwrap().number());
+        assert!(private[0] != private[1] && private[1] != private[2] && private[0] != private[2]);
+        std::fs::remove_file(path).unwrap();
     }
 }

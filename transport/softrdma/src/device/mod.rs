@@ -45,6 +45,7 @@ mod srq;
 mod uses;
 mod xrcd;
 
+pub use crate::host::HostError;
 pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
 pub use provider::SoftProvider;
 pub use soft_device::SoftDevice;

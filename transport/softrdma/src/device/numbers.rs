@@ -2,35 +2,121 @@
 //!
 //! Owns the order in which numbers are given out: upwards from a random start, so that a number
 //! comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5).
+//! A member of a host takes them in blocks from its registry, so that no two members have one.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
+use crate::host::Host;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+use trunkline_verbs::VerbsError;
 
 const MASK: u32 = 0x00ff_ffff;
 
 /// Gives out numbers.
 #[derive(Debug)]
-pub(super) struct Numbers {
-    next: u32,
+pub(super) enum Numbers {
+    /// All of them are this device's.
+    Own {
+        /// Where the search goes on.
+        next: u32,
+    },
+    /// They are shared with the other members of the host.
+    Shared(Blocks),
+}
+
+/// The blocks of a member.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    host: Arc<Host>,
+    /// What is left of the block that numbers come from.
+    left: Range<u32>,
+    /// Its start.
+    start: u32,
+    /// For each block by its start how many of its numbers are in use.
+    used: BTreeMap<u32, Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    range: Range<u32>,
+    used: usize,
 }
 
 impl Numbers {
-    pub(super) fn new(random: &mut Random) -> Self {
-        Self { next: random.next_u32() & MASK }
-    }
-
-    /// The next number that is not `taken`; `None` when all are. 0 and 1 are the special QPs,
-    /// all ones is multicast.
-    pub(super) fn take(&mut self, taken: impl Fn(u32) -> bool) -> Option<u32> {
-        for _ in 0..=MASK {
-            let number = self.next;
-            self.next = (self.next + 1) & MASK;
-            if number > 1 && number != MASK && !taken(number) {
-                return Some(number);
+    pub(super) fn new(random: &mut Random, host: Option<&Arc<Host>>) -> Self {
+        match host {
+            None => Self::Own { next: random.next_u32() & MASK },
+            Some(host) => {
+                let host = Arc::clone(host);
+                Self::Shared(Blocks { host, left: 0..0, start: 0, used: BTreeMap::new() })
             }
         }
-        None
+    }
+
+    /// The next number that is not `taken`. 0 and 1 are the special QPs, all ones is multicast.
+    pub(super) fn take(&mut self, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
+        match self {
+            Self::Own { next } => {
+                for _ in 0..=MASK {
+                    let number = *next;
+                    *next = (*next + 1) & MASK;
+                    if is_plain(number) && !taken(number) {
+                        return Ok(number);
+                    }
+                }
+                Err(VerbsError::OutOfResources("all numbers are in use"))
+            }
+            Self::Shared(blocks) => blocks.take(),
+        }
+    }
+
+    /// A number is out of use.
+    pub(super) fn free(&mut self, number: u32) {
+        if let Self::Shared(blocks) = self {
+            blocks.free(number);
+        }
+    }
+}
+
+fn is_plain(number: u32) -> bool {
+    number > 1 && number < MASK
+}
+
+impl Blocks {
+    fn take(&mut self) -> Result<u32, VerbsError> {
+        loop {
+            for number in self.left.by_ref() {
+                if is_plain(number) {
+                    if let Some(block) = self.used.get_mut(&self.start) {
+                        block.used += 1;
+                    }
+                    return Ok(number);
+                }
+            }
+            let range = self.host.take_block()?;
+            let past = std::mem::replace(&mut self.start, range.start);
+            self.left = range.clone();
+            self.used.insert(range.start, Block { range, used: 0 });
+            self.give_back(past);
+        }
+    }
+
+    fn free(&mut self, number: u32) {
+        let of = self.used.range_mut(..=number).next_back();
+        let Some((&start, block)) = of.filter(|(_, block)| block.range.contains(&number)) else { return };
+        block.used = block.used.saturating_sub(1);
+        self.give_back(start);
+    }
+
+    /// Gives a block back whose numbers were all used once and are no more.
+    fn give_back(&mut self, start: u32) {
+        let is_over = start != self.start && self.used.get(&start).is_some_and(|block| block.used == 0);
+        if is_over && let Some(block) = self.used.remove(&start) {
+            self.host.give_block_back(&block.range);
+        }
     }
 }
 
@@ -61,12 +147,44 @@ impl Hasher for NumberHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::Folder;
 
     #[test]
     fn numbers_wrap_past_the_special_ones() {
-        let mut numbers = Numbers { next: MASK - 1 };
-        assert_eq!(numbers.take(|_| false), Some(MASK - 1));
-        assert_eq!(numbers.take(|number| number == 2), Some(3));
-        assert_eq!(numbers.take(|_| false), Some(4));
+        let mut numbers = Numbers::Own { next: MASK - 1 };
+        assert_eq!(numbers.take(|_| false), Ok(MASK - 1));
+        assert_eq!(numbers.take(|number| number == 2), Ok(3));
+        assert_eq!(numbers.take(|_| false), Ok(4));
+    }
+
+    #[test]
+    fn a_member_keeps_the_blocks_it_needs() {
+        let folder = Folder::new("blocks");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let mut numbers = Numbers::new(&mut Random::new(Some(1)), Some(&host));
+        let mut take = || numbers.take(|_| false).unwrap();
+        let first: Vec<u32> = (0..64).map(|_| take()).collect();
+        let second: Vec<u32> = (0..64).map(|_| take()).collect();
+        let distinct: std::collections::HashSet<_> = first.iter().chain(&second).collect();
+        assert_eq!(distinct.len(), 128);
+        let owned = |number: u32| host.owner_of(number) == Some(host.me());
+        assert!(first.iter().chain(&second).all(|number| owned(*number)));
+        for number in &first[1..] {
+            numbers.free(*number);
+        }
+        assert!(owned(first[0]), "one is in use");
+        numbers.free(first[0]);
+        assert!(!first.iter().any(|number| owned(*number)));
+        for number in second {
+            numbers.free(number);
+            assert!(owned(number), "more may come from this one");
+        }
+        // 10,000 QPs, one after the other, do not use the host's numbers up.
+        for _ in 0..10_000 {
+            let number = numbers.take(|_| false).unwrap();
+            numbers.free(number);
+        }
+        let Numbers::Shared(blocks) = &numbers else { panic!("{numbers:?}") };
+        assert!(blocks.used.len() <= 2, "{blocks:?}");
     }
 }

@@ -3,6 +3,7 @@
 //! Owns the options and the environment variables behind them.
 #![forbid(unsafe_code)]
 
+use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, LinkError};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -46,7 +47,12 @@ pub struct SoftOptions {
     pub receive_buffer: Option<i32>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,
+    /// Where devices on UDP meet those of other processes: a directory of this user alone, mode
+    /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
+    /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
+    pub runtime_directory: Option<PathBuf>,
     /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
+    /// QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
 }
 
@@ -80,6 +86,9 @@ pub enum OpenError {
     /// The host has no address that packets could have.
     #[error("no interface of this host is up with an IP address, not even the loopback")]
     NoAddress,
+    /// The registry that the processes of this host share cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// The operating system refused something.
     #[error("cannot {doing}: {source}")]
     Os {
@@ -102,6 +111,7 @@ impl From<OpenError> for VerbsError {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
             OpenError::Link(error) => error.into(),
+            OpenError::Host(error) => error.into(),
             OpenError::Capture { source, .. } | OpenError::Os { source, .. } => source.into(),
             OpenError::NoAddress => Self::AddressNotAvailable("no interface of this host is up"),
         }
@@ -112,7 +122,7 @@ impl SoftOptions {
     /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
     /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
     /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
-    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`).
+    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_RUNTIME_DIR` (a directory).
     ///
     /// # Errors
     /// A variable that is set and cannot be understood.
@@ -137,6 +147,7 @@ impl SoftOptions {
             let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
             options.receive_buffer = Some(bytes.ok_or(OpenError::BadReceiveBuffer(text))?);
         }
+        options.runtime_directory = variable("TRUNKLINE_RUNTIME_DIR").map(PathBuf::from);
         options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
             None | Some("nak64") => UnknownSrq::Nak64,
             Some("nak62") => UnknownSrq::Nak62,
@@ -165,6 +176,7 @@ mod tests {
             ("TRUNKLINE_PCAP", "/tmp/x-%p.pcap"),
             ("TRUNKLINE_RECEIVE_BUFFER", "212992"),
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
+            ("TRUNKLINE_RUNTIME_DIR", "/tmp/meet"),
         ])
         .unwrap();
         assert_eq!(options.addresses, ["127.0.0.9".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
@@ -172,6 +184,7 @@ mod tests {
         assert_eq!(options.capture, Some(format!("/tmp/x-{}.pcap", std::process::id()).into()));
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
         assert_eq!(options.receive_buffer, Some(212_992));
+        assert_eq!(options.runtime_directory, Some("/tmp/meet".into()));
         assert!(read(&[]).unwrap().addresses.is_empty());
     }
 

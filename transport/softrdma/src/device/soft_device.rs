@@ -21,6 +21,8 @@ use super::receive_queue::ReceiveQueue;
 use super::srq::SoftSrq;
 use super::uses::Hold;
 use super::xrcd::SoftXrcd;
+use crate::host::Host;
+use crate::host::local::LocalLink;
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::any::Any;
 use std::net::IpAddr;
@@ -54,13 +56,19 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
-    /// Opens the device.
+    /// Opens the device. Over UDP it joins the others that this user has opened in this network
+    /// namespace, in whatever process: together they are one device. Two opened by one process
+    /// share XRC domains, too (contract A2).
     ///
     /// # Errors
     /// [`OpenError`] with cause and remedy.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
         let os = |doing| move |source| OpenError::Os { doing, source };
-        let link = make_link(&options)?;
+        let host = match options.link {
+            LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
+            LinkChoice::InProcess(_) => None,
+        };
+        let link = make_link(&options, host.as_ref())?;
         let gids = if options.addresses.is_empty() {
             GidTable::of_host().map_err(os("list the interfaces"))?
         } else {
@@ -84,9 +92,10 @@ impl SoftDevice {
             unknown_srq: options.unknown_srq,
             random: Random::new(options.seed),
             guid,
+            host: host.clone(),
         });
         let mtu = card.mtu_of(first);
-        let core = Core::start(card, events).map_err(os("start the card's background thread"))?;
+        let core = Core::start(card, events, host).map_err(os("start the card's background thread"))?;
         let port = PortAttributes {
             state: PortState::Active,
             max_mtu: trunkline_verbs::Mtu::Mtu4096,
@@ -196,10 +205,16 @@ impl SoftDevice {
     }
 }
 
-fn make_link(options: &SoftOptions) -> Result<Box<dyn Link>, OpenError> {
+fn make_link(options: &SoftOptions, host: Option<&Arc<Host>>) -> Result<Box<dyn Link>, OpenError> {
     let mut link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp => {
-            Box::new(options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer))
+            let mut link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
+            if let Some(host) = host {
+                let local = LocalLink::new(Arc::clone(host));
+                let doing = "make the socket for this host's other processes";
+                link = link.shared(local.map_err(|source| OpenError::Os { doing, source })?);
+            }
+            Box::new(link)
         }
         LinkChoice::InProcess(hub) => Box::new(
             hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,

@@ -8,7 +8,7 @@ use trunkline_verbs::VerbsError;
 /// Why the registry, or something in it, cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum HostError {
+pub enum HostError {
     /// The directory may be written by others, or is none.
     #[error(
         "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: \

@@ -120,12 +120,6 @@ impl Host {
     pub(super) fn lock(&self) -> Result<Locked, HostError> {
         lock(&self.folder)
     }
-
-    /// Whether the registry that newcomers find is this one: somebody may have removed the file.
-    /// Then the members before and those after do not know each other.
-    pub(crate) fn is_current(&self) -> bool {
-        is_at(self.registry.file(), &self.folder.join("registry"))
-    }
 }
 
 impl Drop for Host {
@@ -274,9 +268,6 @@ mod tests {
         assert_eq!(three.me().slot, gone.slot, "slots are used again");
         assert_ne!(three.me().generation, gone.generation);
         assert!(!one.is_alive(gone), "an old name names nobody");
-        assert!(one.is_current());
-        std::fs::remove_file(one.directory().join("registry")).unwrap();
-        assert!(!one.is_current());
     }
 
     #[test]

@@ -44,6 +44,8 @@ mod services;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use error::HostError;
+pub(crate) use domains::{DomainClaim, FileId};
+pub use error::HostError;
 pub(crate) use member::{Host, MemberId};
 pub(crate) use segment::Segment;
+pub(crate) use services::ServiceClaim;

@@ -55,6 +55,8 @@ fn fault(found: &Metadata) -> Option<&'static str> {
         Some("belongs to another user")
     } else if found.mode() & 0o077 != 0 {
         Some("is open to other users")
+    } else if found.mode() & 0o700 != 0o700 {
+        Some("is closed to its own user")
     } else {
         None
     }

@@ -86,7 +86,6 @@ impl UdpLink {
     }
 
     /// Shares its addresses with the other members of the host.
-    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
     #[must_use]
     pub(crate) fn shared(self, local: LocalLink) -> Self {
         Self { relay: Some(Relay::new(local)), ..self }
@@ -226,6 +225,9 @@ impl Link for UdpLink {
     }
 
     fn close(&mut self, address: IpAddr) {
+        if let Some(relay) = &self.relay {
+            relay.host().clear_port_holder(address);
+        }
         self.sockets.retain(|bound| bound.address != address);
     }
 

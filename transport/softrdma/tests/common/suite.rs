@@ -33,6 +33,10 @@ impl Bench for Soft {
         Ok([open(near)?, open(far)?])
     }
 
+    fn is_one_device(&self) -> bool {
+        self.link.starts_with("udp")
+    }
+
     fn xrc_violation(&self) -> &[CompletionStatus] {
         // The default policy is NAK 0x64; where packets are lost, the few retries of such a send
         // may all be.

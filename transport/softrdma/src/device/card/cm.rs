@@ -35,9 +35,11 @@ pub(super) struct CmSide {
 }
 
 impl CmSide {
-    pub(super) fn new(guid: u64, random: &mut Random) -> Self {
+    /// `slot` is the device's place among those that share its addresses.
+    pub(super) fn new(guid: u64, random: &mut Random, slot: Option<u16>) -> Self {
+        let config = CmConfig { comm_id_slot: slot, ..CmConfig::new(guid, random.next()) };
         Self {
-            machine: CmMachine::new(CmConfig::new(guid, random.next())),
+            machine: CmMachine::new(config),
             endpoints: HashMap::new(),
             by_connection: HashMap::new(),
             by_listener: HashMap::new(),

@@ -3,9 +3,11 @@
 //! Owns an endpoint's own facts: channel, addresses, attached QP, what was agreed.
 
 use super::Card;
+use super::resolve::PORTS_TRIED;
 use crate::cm::{Accept, CmError, Connect, ConnectionId, Listen, ListenerId, Peer, Transport};
 use crate::device::gid_table::GidTable;
 use crate::device::signal::Signal;
+use crate::host::ServiceClaim;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,6 +76,8 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
+    /// Its service, which no other device that shares the addresses has.
+    pub(super) claims: Vec<ServiceClaim>,
 }
 
 impl Endpoint {
@@ -102,6 +106,7 @@ impl Endpoint {
             reuses_address: false,
             is_family_only: false,
             ack_timeout: None,
+            claims: Vec::new(),
         }
     }
 
@@ -235,6 +240,7 @@ impl Card {
         }
         let (local, only) = (endpoint.local, endpoint.is_family_only);
         let (port_space, qp_type) = (endpoint.port_space, endpoint.qp_type);
+        let is_claimed = !endpoint.claims.is_empty();
         self.open_for_listener(local.ip(), only)?;
         let listen = Listen {
             address: local.ip(),
@@ -243,9 +249,10 @@ impl Card {
             transport: Some(transport(qp_type)),
             backlog: backlog.max(1),
         };
-        let (listener, port) = self.cm.machine.listen(&listen).map_err(refusal)?;
+        let (listener, port, claims) = self.listen_for(&listen, is_claimed, only)?;
         self.cm.by_listener.insert(listener, id);
         let endpoint = self.endpoint(id)?;
+        endpoint.claims.extend(claims);
         endpoint.listener = Some(listener);
         endpoint.role = Role::Passive;
         endpoint.is_bound = true;
@@ -253,14 +260,45 @@ impl Card {
         Ok(())
     }
 
+    /// Listens here, and claims the service among the devices that share the addresses unless
+    /// binding did.
+    fn listen_for(
+        &mut self,
+        listen: &Listen,
+        is_claimed: bool,
+        is_family_only: bool,
+    ) -> Result<(ListenerId, u16, Vec<ServiceClaim>), VerbsError> {
+        for _ in 0..PORTS_TRIED {
+            let (listener, port) = self.cm.machine.listen(listen).map_err(refusal)?;
+            if is_claimed {
+                return Ok((listener, port, Vec::new()));
+            }
+            match self.claim_port(listen.port_space, SocketAddr::new(listen.address, port), is_family_only) {
+                Ok(claims) => return Ok((listener, port, claims)),
+                Err(error) => {
+                    let _gone = self.cm.machine.unlisten(listener);
+                    if listen.port != 0 || !matches!(error, VerbsError::AddressInUse(_)) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Err(VerbsError::AddressInUse("no port is free"))
+    }
+
+    /// The own addresses that an unspecified one stands for.
+    pub(super) fn covered(&self, address: IpAddr, is_family_only: bool) -> Vec<IpAddr> {
+        let wanted =
+            |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
+        self.gids.addresses().iter().copied().filter(wanted).collect()
+    }
+
     /// Opens the address, or all of a wildcard's that are free.
     fn open_for_listener(&mut self, address: IpAddr, is_family_only: bool) -> Result<(), VerbsError> {
         if !address.is_unspecified() {
             return self.open_address(address);
         }
-        let wanted =
-            |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
-        let all: Vec<IpAddr> = self.gids.addresses().iter().copied().filter(|own| wanted(own)).collect();
+        let all = self.covered(address, is_family_only);
         let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
         for own in all {
             let opened = self.open_address(own);

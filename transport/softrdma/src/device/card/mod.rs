@@ -40,6 +40,7 @@ use super::numbers::{NumberMap, Numbers};
 use super::options::UnknownSrq;
 use super::random::Random;
 use crate::engine::{Requester, ResponderState, Time};
+use crate::host::Host;
 use crate::link::{Link, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -64,6 +65,8 @@ pub(super) struct CardInit {
     pub(super) unknown_srq: UnknownSrq,
     pub(super) random: Random,
     pub(super) guid: u64,
+    /// The other devices of this user that share the addresses; none on a network in process.
+    pub(super) host: Option<Arc<Host>>,
 }
 
 /// The card.
@@ -95,6 +98,8 @@ pub(super) struct Card {
     epoch: Instant,
     /// Addresses at which packets reach us.
     opened: Vec<IpAddr>,
+    /// The other devices of this user that share the addresses.
+    host: Option<Arc<Host>>,
     /// Grows when we change the link's descriptors.
     descriptors_changed: u64,
 }
@@ -105,16 +110,16 @@ impl Card {
         Self {
             keys: Keys::new(random),
             srqs: NumberMap::default(),
-            srq_numbers: Numbers::new(random),
+            srq_numbers: Numbers::new(random, init.host.as_ref()),
             qps: NumberMap::default(),
-            qp_numbers: Numbers::new(random),
+            qp_numbers: Numbers::new(random, init.host.as_ref()),
             gids: init.gids,
             link: init.link,
             outgoing: SendBatch::new(),
             received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
             ready: VecDeque::new(),
             timers: timers::Timers::default(),
-            cm: cm::CmSide::new(init.guid, random),
+            cm: cm::CmSide::new(init.guid, random, init.host.as_ref().map(|host| host.me().slot)),
             peers: peers::Peers::default(),
             counters: CardCounters::default(),
             overflows_served: 0,
@@ -123,6 +128,7 @@ impl Card {
             random: init.random,
             epoch: Instant::now(),
             opened: Vec::new(),
+            host: init.host,
             descriptors_changed: 0,
         }
     }

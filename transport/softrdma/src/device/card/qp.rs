@@ -80,10 +80,7 @@ impl Card {
         if self.qps.len() >= MAX_QPS {
             return Err(VerbsError::OutOfResources("the device holds no more QPs"));
         }
-        let number = self
-            .qp_numbers
-            .take(|number| self.qps.contains_key(&number))
-            .ok_or(VerbsError::OutOfResources("all QP numbers are in use"))?;
+        let number = self.qp_numbers.take(|number| self.qps.contains_key(&number))?;
         let number24 = QpNumber::new(number);
         let qp_type = parts.qp_type;
         // A TGT has no PD (contract C3); its keys are those of SRQs.
@@ -148,6 +145,7 @@ impl Card {
             return;
         }
         if let Some(qp) = self.qps.remove(&number.get()) {
+            self.qp_numbers.free(number.get());
             let responder = qp.responder.as_ref().map(ResponderState::counters);
             self.counters.retired.add(qp.requester.as_ref().map(Requester::counters), responder);
         }

@@ -5,6 +5,8 @@
 use super::Card;
 use super::connect::{Endpoint, Happening, HappeningKind, Role};
 use crate::device::signal::Signal;
+use crate::host::ServiceClaim;
+use crate::wire::cm::ServiceId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::{
@@ -14,7 +16,7 @@ use trunkline_verbs::{
 /// Loopback addresses tried for a client whose natural one is served by another process.
 const OTHER_LOOPBACKS: usize = 16;
 /// Ports tried for an endpoint that is bound to any.
-const PORTS_TRIED: usize = 64;
+pub(super) const PORTS_TRIED: usize = 64;
 
 impl Card {
     /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
@@ -81,8 +83,53 @@ impl Card {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }
 
-    /// Binds an endpoint.
+    /// Binds an endpoint, for all devices that share the addresses. One that others may bind to
+    /// as well is theirs until somebody listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
+        let endpoint = self.endpoint(id)?;
+        let (port_space, only) = (endpoint.port_space, endpoint.is_family_only);
+        let claims = !endpoint.reuses_address;
+        for _ in 0..PORTS_TRIED {
+            let bound = self.choose_port(id, local)?;
+            let claimed = if claims { self.claim_port(port_space, bound, only) } else { Ok(Vec::new()) };
+            match claimed {
+                Ok(claims) => {
+                    let endpoint = self.endpoint(id)?;
+                    endpoint.claims = claims;
+                    endpoint.local = bound;
+                    endpoint.is_bound = true;
+                    return Ok(());
+                }
+                Err(VerbsError::AddressInUse(_)) if local.port() == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(VerbsError::AddressNotAvailable("no port is free"))
+    }
+
+    /// Claims a service among the devices that share the addresses; nothing to claim without any.
+    /// The unspecified address stands for all of the host, but for those of the table alone when
+    /// the user named them: others may name others.
+    pub(super) fn claim_port(
+        &self,
+        port_space: PortSpace,
+        at: SocketAddr,
+        is_family_only: bool,
+    ) -> Result<Vec<ServiceClaim>, VerbsError> {
+        let Some(host) = &self.host else { return Ok(Vec::new()) };
+        let service = ServiceId::new(port_space, at.port());
+        let addresses = if at.ip().is_unspecified() && self.gids.is_named() {
+            self.covered(at.ip(), is_family_only)
+        } else {
+            vec![at.ip()]
+        };
+        let claims =
+            addresses.into_iter().map(|address| host.claim_service(service.0, address, is_family_only));
+        claims.collect::<Result<_, _>>().map_err(VerbsError::from)
+    }
+
+    /// Where an endpoint of this device may be bound to.
+    fn choose_port(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<SocketAddr, VerbsError> {
         let endpoint = self.endpoint(id)?;
         if endpoint.is_bound || endpoint.role != Role::Undecided {
             return Err(VerbsError::Invalid("the endpoint is bound or resolved already"));
@@ -96,10 +143,7 @@ impl Card {
             port if self.is_port_free(port_space, SocketAddr::new(local.ip(), port), reuse) => port,
             _ => return Err(VerbsError::AddressInUse("another endpoint is bound to this address and port")),
         };
-        let endpoint = self.endpoint(id)?;
-        endpoint.local = SocketAddr::new(local.ip(), port);
-        endpoint.is_bound = true;
-        Ok(())
+        Ok(SocketAddr::new(local.ip(), port))
     }
 
     fn some_free_port(&mut self, port_space: PortSpace, address: IpAddr) -> Result<u16, VerbsError> {
@@ -139,7 +183,11 @@ impl Card {
             return Err(VerbsError::Invalid("the endpoint listens or is resolved already"));
         }
         if let Some(source) = source.filter(|_| !endpoint.is_bound) {
-            self.bind(id, source)?;
+            // Nobody asks for a port that is bound to connect from, so it is not claimed.
+            let local = self.choose_port(id, source)?;
+            let endpoint = self.endpoint(id)?;
+            endpoint.local = local;
+            endpoint.is_bound = true;
         }
         let endpoint = self.endpoint(id)?;
         let bound = endpoint.is_bound.then_some(endpoint.local);

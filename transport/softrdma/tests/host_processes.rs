@@ -1,0 +1,240 @@
+//! Processes of one host: what they share through the registry in the runtime directory.
+//!
+//! The tests start this binary again for each further process (`play`).
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use common::host::{Folder, Player, count_files, part, say, wait_for_go};
+use std::collections::HashSet;
+use std::fs::{File, Permissions};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use trunkline_softrdma::device::{HostError, OpenError, SoftDevice, SoftOptions};
+use trunkline_verbs::{
+    CmId, CqInit, Device, PortSpace, QpInit, QpType, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+};
+
+const FILE: &str = "TRUNKLINE_TEST_FILE";
+const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
+const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
+
+/// A further process. Without a part, a test that has nothing to do.
+#[test]
+fn play() {
+    let Some(part) = part() else { return };
+    let options = SoftOptions { addresses: vec![common::address()], ..SoftOptions::from_env().unwrap() };
+    let device = SoftDevice::open(options).unwrap();
+    say("READY");
+    while wait_for_go() {
+        match part.as_str() {
+            "exclusive" => {
+                let opened = open(&*device, Path::new(&variable(FILE)), BOTH);
+                say(&format!("ERRNO {}", opened.as_ref().err().map_or(0, |error| error.errno())));
+                // Kept until the process ends.
+                std::mem::forget(opened);
+            }
+            "numbers" => say(&format!("NUMBERS {:?}", make_objects(&*device))),
+            "bind" => {
+                let bound = bind(&device, variable(LOCAL).parse().unwrap()).unwrap();
+                say(&format!("BOUND {}", bound.local_address()));
+                std::mem::forget(bound);
+            }
+            other => panic!("no such part: {other}"),
+        }
+    }
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap()
+}
+
+fn open(device: &dyn Device, path: &Path, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+    let file = File::open(path).unwrap();
+    device.open_xrcd(Some(file.as_fd()), flags)
+}
+
+/// Numbers of QPs and SRQs, which are kept until the process ends.
+fn make_objects(device: &dyn Device) -> Vec<u32> {
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(CqInit { capacity_cqe: 16, channel: None, context: 0 }).unwrap();
+    let xrcd = device.open_xrcd(None, XrcdFlags::empty()).unwrap();
+    let mut numbers = Vec::new();
+    for _ in 0..100 {
+        let init = QpInit {
+            pd: Some(Arc::clone(&pd)),
+            send_cq: Some(Arc::clone(&cq)),
+            ..QpInit::new(QpType::XrcIni)
+        };
+        let qp = device.create_qp(init).unwrap();
+        numbers.push(qp.number().get());
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+        let srq = device
+            .create_srq(SrqInit { pd: Arc::clone(&pd), max_wr: 1, max_sge: 1, kind, context: 0 })
+            .unwrap();
+        numbers.push(srq.number().unwrap().get());
+        std::mem::forget((qp, srq));
+    }
+    numbers
+}
+
+fn bind(device: &Arc<SoftDevice>, local: SocketAddr) -> Result<Arc<dyn CmId>, VerbsError> {
+    let manager = device.connection_manager();
+    let channel = manager.create_channel()?;
+    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
+    id.bind(local).map(|()| id)
+}
+
+fn start_all(count: usize, part: &str, folder: &Folder, variables: &[(&str, &str)]) -> Vec<Player> {
+    let mut players: Vec<_> = (0..count).map(|_| Player::start(part, folder, variables)).collect();
+    for player in &mut players {
+        player.hear("READY");
+    }
+    for player in &mut players {
+        player.go();
+    }
+    players
+}
+
+#[test]
+fn a4_one_of_32_processes_creates_the_domain() {
+    let folder = Folder::new();
+    let path = folder.path("domain");
+    File::create(&path).unwrap();
+    let mut players = start_all(32, "exclusive", &folder, &[(FILE, path.to_str().unwrap())]);
+    let mut errnos: Vec<_> = players.iter_mut().map(|player| player.hear("ERRNO ")).collect();
+    errnos.sort();
+    assert_eq!(errnos[0], "0", "one has made it");
+    assert!(errnos[1..].iter().all(|errno| *errno == "22"), "{errnos:?}");
+    // It lives as long as the one that made it.
+    let device = SoftDevice::open(folder.options()).unwrap();
+    let joined = open(&*device, &path, XrcdFlags::empty()).unwrap();
+    players.into_iter().for_each(Player::finish);
+    assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
+    joined.close().unwrap();
+    assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+}
+
+#[test]
+fn a14_the_death_of_the_only_holder_ends_the_domain() {
+    let folder = Folder::new();
+    let path = folder.path("domain");
+    File::create(&path).unwrap();
+    let device = SoftDevice::open(folder.options()).unwrap();
+    for _ in 0..5 {
+        let mut player = start_all(1, "exclusive", &folder, &[(FILE, path.to_str().unwrap())]).remove(0);
+        assert_eq!(player.hear("ERRNO "), "0");
+        open(&*device, &path, XrcdFlags::empty()).unwrap().close().unwrap();
+        assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
+        player.kill();
+        assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+    }
+    let places = count_files(&folder.meeting_place(), "slot-");
+    assert!(places <= 4, "{places} places for two devices at a time: the dead are not swept");
+}
+
+#[test]
+fn numbers_are_unique_across_16_processes() {
+    let folder = Folder::new();
+    let mut players = start_all(16, "numbers", &folder, &[]);
+    let mut seen = HashSet::new();
+    for player in &mut players {
+        let numbers = player.hear("NUMBERS [");
+        for number in numbers.trim_end_matches(']').split(", ") {
+            let number: u32 = number.parse().unwrap();
+            assert!((2..0x00ff_ffff).contains(&number));
+            assert!(seen.insert(number), "{number} was given twice");
+        }
+    }
+    assert_eq!(seen.len(), 16 * 200);
+    // The numbers of the dead do not come again soon.
+    players.into_iter().for_each(Player::kill);
+    let device = SoftDevice::open(folder.options()).unwrap();
+    assert!(make_objects(&*device).iter().all(|number| seen.insert(*number)));
+}
+
+#[test]
+fn a_port_is_one_process_s() {
+    let folder = Folder::new();
+    let address = common::address();
+    let fixed = SocketAddr::new(address, 7471).to_string();
+    let mut player = start_all(1, "bind", &folder, &[(LOCAL, &fixed)]).remove(0);
+    player.hear("BOUND ");
+    let device = SoftDevice::open(SoftOptions { addresses: vec![address], ..folder.options() }).unwrap();
+    let error = bind(&device, fixed.parse().unwrap()).unwrap_err();
+    assert_eq!(error.errno(), VerbsError::AddressInUse("").errno(), "{error}");
+    bind(&device, SocketAddr::new(address, 7472)).unwrap();
+    player.kill();
+    bind(&device, fixed.parse().unwrap()).unwrap();
+
+    let any = SocketAddr::new(address, 0).to_string();
+    let mut players = start_all(8, "bind", &folder, &[(LOCAL, &any)]);
+    let bound: HashSet<_> = players.iter_mut().map(|player| player.hear("BOUND ")).collect();
+    assert_eq!(bound.len(), 8, "{bound:?}");
+}
+
+#[test]
+fn a_directory_that_others_could_write_is_refused() {
+    let folder = Folder::new();
+    let refusal = |path: &Path| {
+        let options = SoftOptions { runtime_directory: Some(path.to_owned()), ..folder.options() };
+        let error = SoftDevice::open(options).unwrap_err();
+        assert!(matches!(error, OpenError::Host(HostError::Unsafe { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("TRUNKLINE_RUNTIME_DIR"), "no remedy: {text}");
+        text
+    };
+    let open = folder.path("open");
+    std::fs::create_dir(&open).unwrap();
+    for mode in [0o755, 0o770, 0o707, 0o500] {
+        std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
+        let fault = if mode == 0o500 { "closed to its own user" } else { "open to other users" };
+        assert!(refusal(&open).contains(fault));
+    }
+    std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();
+    let link = folder.path("link");
+    std::os::unix::fs::symlink(&open, &link).unwrap();
+    assert!(refusal(&link).contains("symbolic link"));
+    let file = folder.path("file");
+    File::create(&file).unwrap();
+    assert!(refusal(&file).contains("no directory"));
+    // Another's: one that we give away, or for want of the right to, the root directory.
+    let given = std::os::unix::fs::chown(&open, Some(65_534), None).is_ok();
+    assert!(refusal(if given { &open } else { Path::new("/") }).contains("another user"));
+}
+
+#[test]
+fn a_removed_registry_parts_those_before_from_those_after() {
+    let folder = Folder::new();
+    let path = folder.path("domain");
+    File::create(&path).unwrap();
+    let before = SoftDevice::open(folder.options()).unwrap();
+    let _held = open(&*before, &path, BOTH).unwrap();
+    std::fs::remove_file(folder.meeting_place().join("registry")).unwrap();
+    let after = SoftDevice::open(folder.options()).unwrap();
+    let _other = open(&*after, &path, BOTH).unwrap();
+    make_objects(&*before);
+    make_objects(&*after);
+    assert_eq!(open(&*before, &path, BOTH).unwrap_err().errno(), 22);
+}
+
+#[test]
+fn a_registry_of_another_version_is_refused() {
+    let folder = Folder::new();
+    drop(SoftDevice::open(folder.options()).unwrap());
+    let registry = folder.meeting_place().join("registry");
+    for content in [&b"another version of it"[..], b""] {
+        std::fs::write(&registry, content).unwrap();
+        let opened = SoftDevice::open(folder.options());
+        if content.is_empty() {
+            opened.unwrap();
+        } else {
+            let error = opened.unwrap_err();
+            assert!(matches!(error, OpenError::Host(HostError::OtherVersion(_))), "{error}");
+        }
+    }
+}
