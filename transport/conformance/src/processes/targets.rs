@@ -111,12 +111,27 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
     let Pair { first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
-    reaches(stage, &ini, srqs[1], &mut second, 1)?;
-    first.kill()?;
-    for wr_id in 2..10 {
-        let through = reaches(stage, &ini, srqs[1], &mut second, wr_id)?;
-        equal("the QP of a receive after the creator's death", through, tgt)?;
+    // Under load: some are under way when it dies, and none is lost or comes twice.
+    const SENDS: u64 = 48;
+    for wr_id in 0..SENDS {
+        second.does(&format!("receive s {wr_id} 0 64"))?;
     }
+    let mut creator = Some(first);
+    for sent in 0..SENDS {
+        if sent == SENDS / 2
+            && let Some(first) = creator.take()
+        {
+            first.kill()?;
+        }
+        stage.post(&ini, srqs[1])?;
+    }
+    for _ in 0..SENDS {
+        stage.lab.succeeds("a send", &stage.lab.near.cq, SEND, Op::Send)?;
+    }
+    for wr_id in 0..SENDS {
+        equal("the QP of a receive around the creator's death", second.receives("s", wr_id)?, tgt)?;
+    }
+    second.does("quiet s")?;
     equal("its state", second.does("state t")?, "ReadyToSend".to_owned())?;
     second.does("destroy t")?;
     second.is_refused(&format!("open t d {tgt}"), EINVAL)
