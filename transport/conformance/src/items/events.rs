@@ -137,5 +137,12 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     bystander.ini.post_send(&[request(80, SendOperation::Send, &data, bystander.srq_number)])?;
     lab.succeeds("a receive of another SRQ", &bystander.cq, 70, Op::Receive)?;
     lab.succeeds("its send", &lab.near.cq, 80, Op::Send)?;
-    equal("the TGT's state", bystander.tgt.query()?.state, QpState::ReadyToSend)
+    equal("the TGT's state", bystander.tgt.query()?.state, QpState::ReadyToSend)?;
+
+    // Senders see the broken SRQ as an empty one, though a receive is posted (contract G10).
+    let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&bystander.xrcd)?);
+    lab.join(&ini, &tgt, &Terms { rnr_retry: 0, ..Terms::default() })?;
+    ini.post_send(&[request(90, SendOperation::Send, &data, number)])?;
+    lab.ends("a send to a broken SRQ", &lab.near.cq, 90, Status::RnrRetryExceeded)?;
+    Ok(())
 }

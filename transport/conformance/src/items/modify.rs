@@ -111,10 +111,12 @@ pub(super) fn e2(lab: &Lab) -> Verdict {
         for state in [Init, ReadyToReceive, ReadyToSend, SendQueueDrained] {
             end.bring_to(state, &terms)?;
             to(Error)?;
-            equal("the state after ERR", end.qp.query()?.state, Error)?;
+            to(Error)?;
+            equal("the state after ERR, twice", end.qp.query()?.state, Error)?;
             refused("ERR to INIT", end.step(Error, Init, init_mask(), &terms), EINVAL)?;
             to(Reset)?;
             end.bring_to(state, &terms)?;
+            to(Reset)?;
             to(Reset)?;
             equal("the state after RESET", end.qp.query()?.state, Reset)?;
         }

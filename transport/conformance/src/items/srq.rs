@@ -180,8 +180,19 @@ pub(super) fn d8(lab: &Lab) -> Verdict {
     refused("destroying a basic SRQ that an RC QP uses", basic.destroy(), EBUSY)?;
     rc.destroy()?;
     basic.destroy()?;
+    // What completed before it was destroyed still waits in its CQ.
     let route = lab.route(&Terms::default())?;
-    Ok(route.srq.destroy()?)
+    for wr_id in 0..2 {
+        receive(&route.srq, wr_id, &[lab.far.piece(0, 64)])?;
+        let data = [lab.near.piece(0, 8)];
+        route.ini.post_send(&[request(wr_id, SendOperation::Send, &data, route.srq_number)])?;
+        lab.succeeds("a send", &lab.near.cq, wr_id, CompletionOpcode::Send)?;
+    }
+    route.srq.destroy()?;
+    for wr_id in 0..2 {
+        lab.succeeds("a receive of an SRQ that has gone", &route.cq, wr_id, CompletionOpcode::Receive)?;
+    }
+    Ok(())
 }
 
 pub(super) fn d9(lab: &Lab) -> Verdict {
