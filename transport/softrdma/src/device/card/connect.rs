@@ -473,9 +473,12 @@ impl Card {
     pub(in crate::device) fn drop_endpoint(&mut self, id: CmIdNumber, now: Instant) {
         let time = self.time(now);
         let Some(endpoint) = self.cm.endpoints.remove(&id) else { return };
-        drop(endpoint.channel.extract(|happening| {
-            happening.id == id && !matches!(happening.kind, HappeningKind::ConnectRequest { .. })
-        }));
+        // Who asked and was not heard of is refused with the listener: nobody is left to answer.
+        for happening in endpoint.channel.extract(|happening| happening.id == id) {
+            if let HappeningKind::ConnectRequest { new, .. } = happening.kind {
+                self.drop_endpoint(new, now);
+            }
+        }
         if let Some(listener) = endpoint.listener {
             self.cm.by_listener.remove(&listener);
             let _gone = self.cm.machine.unlisten(listener);

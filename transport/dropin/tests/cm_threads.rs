@@ -1,0 +1,127 @@
+//! librdmacm's functions from several threads: one that serves by epoll, many that connect.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use common::*;
+use std::net::SocketAddrV4;
+use std::ptr::null_mut;
+use std::thread::spawn;
+use trunkline_dropin::abi::*;
+use trunkline_dropin::cm::*;
+
+const CLIENTS: usize = 6;
+const ROUNDS: usize = 12;
+
+/// Connects, sends a message, parts; each time with everything made anew.
+fn dial(to: SocketAddrV4) {
+    let channel = Channel::new();
+    for round in 0..ROUNDS {
+        let id = channel.resolved(address(), to, RDMA_PS_TCP);
+        create_qp(id);
+        connect(id, &mut with(b"")).unwrap();
+        channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        let region = Region::new(id, &[u8::try_from(round).unwrap(); 24]);
+        // SAFETY: the id and its QP live.
+        unsafe {
+            send((*id).qp, &region, 0);
+            assert_eq!(completion((*id).send_cq).status, IBV_WC_SUCCESS);
+            call(|| rdma_disconnect(id)).unwrap();
+            channel.expect(RDMA_CM_EVENT_DISCONNECTED);
+            rdma_destroy_qp(id);
+        }
+        drop(region);
+        // Timewait may end before or after the id.
+        destroy(id);
+    }
+}
+
+/// A descriptor that is ready when the channel's is.
+fn epoll_on(channel: &Channel) -> i32 {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 7 };
+    // SAFETY: the descriptors are open.
+    unsafe {
+        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, channel.fd(), &raw mut event), 0);
+        let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
+        assert_eq!(libc::fcntl(channel.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
+        epoll
+    }
+}
+
+#[test]
+fn many_threads_connect_to_one_that_serves_by_epoll() {
+    let channel = Channel::new();
+    let (listener, at) = channel.listener(address(), RDMA_PS_TCP);
+    let epoll = epoll_on(&channel);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| spawn(move || dial(at))).collect();
+    let (mut asked, mut established, mut disconnected) = (0, 0, 0);
+    let mut regions = std::collections::HashMap::new();
+    while disconnected < CLIENTS * ROUNDS {
+        let mut ready = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let count = unsafe { libc::epoll_wait(epoll, &raw mut ready, 1, 30_000) };
+        assert_eq!(count, 1, "asked {asked}, established {established}, disconnected {disconnected}");
+        loop {
+            let mut event = null_mut();
+            // SAFETY: the channel lives.
+            match call(|| unsafe { rdma_get_cm_event(channel.0, &raw mut event) }) {
+                Err(libc::EAGAIN) => break,
+                other => other.unwrap(),
+            }
+            let told = copy(event);
+            // SAFETY: the event is used no more.
+            call(|| unsafe { rdma_ack_cm_event(event) }).unwrap();
+            match told.kind {
+                RDMA_CM_EVENT_CONNECT_REQUEST => {
+                    asked += 1;
+                    create_qp(told.id);
+                    let region = Region::new(told.id, &[0; 24]);
+                    // SAFETY: the id and its QP live.
+                    receive(unsafe { (*told.id).qp }, null_mut(), &region);
+                    regions.insert(told.id, region);
+                    accept(told.id, &mut with(b"")).unwrap();
+                }
+                RDMA_CM_EVENT_ESTABLISHED => established += 1,
+                RDMA_CM_EVENT_DISCONNECTED => {
+                    disconnected += 1;
+                    // SAFETY: the id and its QP live.
+                    unsafe {
+                        assert_eq!(completion((*told.id).recv_cq).status, IBV_WC_SUCCESS);
+                        rdma_destroy_qp(told.id);
+                    }
+                    let region = regions.remove(&told.id).unwrap();
+                    assert!(region.bytes.iter().all(|byte| *byte == region.bytes[0]));
+                    drop(region);
+                    destroy(told.id);
+                }
+                RDMA_CM_EVENT_TIMEWAIT_EXIT => {}
+                _ => panic!("{told:?}"),
+            }
+        }
+    }
+    assert_eq!((asked, established), (CLIENTS * ROUNDS, CLIENTS * ROUNDS));
+    for client in clients {
+        client.join().unwrap();
+    }
+    destroy(listener);
+    // SAFETY: the descriptor is ours.
+    unsafe { libc::close(epoll) };
+}
+
+#[test]
+fn a_listener_that_goes_leaves_nothing_behind_in_its_channel() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    create_qp(near);
+    connect(near, &mut with(b"")).unwrap();
+    assert!(far_channel.is_readable(BOUND));
+    destroy(listener);
+    assert!(!far_channel.is_readable(std::time::Duration::ZERO), "or a blocking reader would hang");
+    assert_eq!(near_channel.expect(RDMA_CM_EVENT_REJECTED).status, 28);
+    // SAFETY: the id lives.
+    unsafe { rdma_destroy_qp(near) };
+    destroy(near);
+}
