@@ -14,6 +14,14 @@ fi
 export TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
+# The capture is in memory where that can be: a disk that is busy would hold up the side that writes it.
+TMPDIR=$scratch
+if in_memory=$(mktemp -d -p /dev/shm 2>/dev/null); then
+    trap 'rm -rf "$scratch" "$in_memory"' EXIT
+    TMPDIR=$in_memory
+fi
+export TMPDIR
+
 # In namespaces of its own anybody may send from the peer's own port, and nobody else hears the noise.
 inside=()
 if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then

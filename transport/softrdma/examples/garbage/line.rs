@@ -31,6 +31,10 @@ const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
 /// A round that takes longer means that the line hangs.
 const HANGS: Duration = Duration::from_secs(20);
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(3600);
+/// `timeout`: 268 ms, so that a side that a loaded machine holds up for a second is not taken for dead.
+const ACK_TIMEOUT: u8 = 16;
 /// Between two attempts to connect, so that a refusal is no storm.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -163,7 +167,11 @@ impl Line {
         id.attach(Arc::clone(&qp))?;
         self.hello.nonce = self.random.next();
         let private_data = self.hello.to_bytes();
-        id.connect(&ConnectParameters { private_data, ack_timeout: 14, ..ConnectParameters::default() })?;
+        id.connect(&ConnectParameters {
+            private_data,
+            ack_timeout: ACK_TIMEOUT,
+            ..ConnectParameters::default()
+        })?;
         self.generation += 1;
         self.posted = Instant::now();
         self.stage = Stage::Connecting(Link { id, qp });
@@ -189,7 +197,8 @@ impl Line {
     /// The connection is no more: it ended, or could not be made.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
-        let again = Instant::now() + PAUSE;
+        // A bystander that broke is what must not be; its successor would be named by forged packets.
+        let again = Instant::now() + if was_up && self.is_bystander() { NEVER } else { PAUSE };
         match std::mem::replace(&mut self.stage, Stage::Down(again)) {
             Stage::Up(link, _) | Stage::Connecting(link) => {
                 let _over = link.id.disconnect();

@@ -20,7 +20,9 @@ mod forge;
 mod group;
 mod line;
 mod node;
+#[path = "../common/pattern.rs"]
 mod pattern;
+#[path = "../common/process.rs"]
 mod process;
 mod run;
 mod sender;

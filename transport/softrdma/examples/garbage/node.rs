@@ -15,17 +15,16 @@
 use crate::Outcome;
 use crate::group::{Group, RECEIVE, seed};
 use crate::line::{Line, Tally};
+use crate::process::{Question, Questions};
 use crate::served::{Hello, Served};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::BufRead;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
@@ -101,38 +100,25 @@ pub(super) fn serve(own: IpAddr, peer: IpAddr, capture: Option<PathBuf>) -> Outc
         announced: 0,
         is_ready: false,
     };
-    node.work(&*completions, &questions())
+    node.work(&*completions, &Questions::read())
 }
 
 fn forbidden(remote: RemoteAddress) -> String {
     format!("FORBIDDEN {} {}", remote.rkey.0, remote.address.0)
 }
 
-/// The lines of standard input, and the end of the sender when it ends.
-fn questions() -> Receiver<String> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            if line.is_err() || line.is_ok_and(|line| sender.send(line).is_err()) {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
 impl Node {
-    fn work(&mut self, completions: &dyn CompletionChannel, questions: &Receiver<String>) -> Outcome<()> {
+    fn work(&mut self, completions: &dyn CompletionChannel, questions: &Questions) -> Outcome<()> {
         let mut poll = Poll::new()?;
         for (token, fd) in [completions.as_fd().as_raw_fd(), self.cm.as_fd().as_raw_fd()].iter().enumerate() {
             poll.registry().register(&mut SourceFd(fd), Token(token), Interest::READABLE)?;
         }
         let mut events = Events::with_capacity(4);
         loop {
-            match questions.try_recv() {
-                Ok(question) => self.answer(&question)?,
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return Ok(()),
+            match questions.next() {
+                Question::Line(question) => self.answer(&question)?,
+                Question::None => {}
+                Question::End => return Ok(()),
             }
             let mut busy = self.take_completions()?;
             while let Some(event) = self.cm.next_event() {

@@ -4,12 +4,13 @@ use crate::Outcome;
 use crate::flood::{Attack, Flood};
 use crate::forge::Forge;
 use crate::group::seed;
-use crate::process::{Numbers, Side};
+use crate::process::{Numbers, Process};
 use crate::sender::Sender;
 use crate::tap::Tap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
 /// How long the exchange is looked at before, and how long it may take afterwards.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -42,9 +43,9 @@ impl Drop for Scratch {
 struct Both([Numbers; 2]);
 
 impl Both {
-    fn ask(sides: &mut [Side; 2]) -> Outcome<Self> {
+    fn ask(sides: &mut [Process; 2]) -> Outcome<Self> {
         let [a, b] = sides;
-        Ok(Self([a.ask("status")?, b.ask("status")?]))
+        Ok(Self([a.numbers("status")?, b.numbers("status")?]))
     }
 
     fn sum(&self, name: &str) -> u64 {
@@ -84,12 +85,12 @@ pub(super) fn run(plan: &Plan) -> Outcome<()> {
     let mut address =
         |last| IpAddr::V4(Ipv4Addr::new(127, 64 | random.byte() & 63, 1 + random.byte() % 250, last));
     let (victim, peer) = (address(1), address(2));
-    let mut sides = [Side::start(victim, peer, None)?, Side::start(peer, victim, Some(&capture))?];
+    let mut sides = [node(victim, peer, None)?, node(peer, victim, Some(&capture))?];
     let mut forge = Forge::default();
-    for side in &sides {
-        let (bystanders, forbidden) = side.ready()?;
+    for (side, is_victim) in sides.iter().zip([true, false]) {
+        let (bystanders, forbidden) = ready(side)?;
         forge.protect(bystanders);
-        if side.address == victim {
+        if is_victim {
             forge.forbidden = forbidden;
         }
     }
@@ -118,7 +119,7 @@ pub(super) fn run(plan: &Plan) -> Outcome<()> {
     .run(plan.packets, plan.over)?;
     let after = Both::ask(&mut sides)?;
     let mut verdict = Verdict { failed: 0, flood: plan.flood.name() };
-    let counters = sides[0].ask("counters")?;
+    let counters = sides[0].numbers("counters")?;
     arrived(&mut verdict, plan, sender.sent, took, &counters);
     let rate_after = rate(&before, &after, took);
     verdict.claim(
@@ -143,11 +144,36 @@ pub(super) fn run(plan: &Plan) -> Outcome<()> {
     Ok(())
 }
 
+/// One side of the exchange.
+fn node(own: IpAddr, peer: IpAddr, capture: Option<&Path>) -> Outcome<Process> {
+    let mut arguments = vec!["node".to_owned(), own.to_string(), peer.to_string()];
+    arguments.extend(capture.map(|path| path.display().to_string()));
+    Process::start(&format!("the side at {own}"), &arguments)
+}
+
+/// Waits until a side works; answers the QPs that no forged packet may name, and the memory that
+/// none has a right to.
+fn ready(side: &Process) -> Outcome<(Vec<u32>, Vec<RemoteAddress>)> {
+    let (mut bystanders, mut forbidden) = (Vec::new(), Vec::new());
+    loop {
+        let line = side.line()?;
+        match line.split(' ').collect::<Vec<_>>().as_slice() {
+            ["READY"] => return Ok((bystanders, forbidden)),
+            ["BYSTANDER", number] => bystanders.push(number.parse()?),
+            ["FORBIDDEN", rkey, address] => {
+                let address = IoAddress(address.parse()?);
+                forbidden.push(RemoteAddress { address, rkey: Rkey(rkey.parse()?) });
+            }
+            _ => {}
+        }
+    }
+}
+
 fn remove(path: &Path) -> Outcome<()> {
     Ok(std::fs::remove_file(path)?)
 }
 
-fn memory(sides: &[Side; 2]) -> Outcome<[u64; 2]> {
+fn memory(sides: &[Process; 2]) -> Outcome<[u64; 2]> {
     Ok([sides[0].resident_kib()?, sides[1].resident_kib()?])
 }
 
@@ -179,7 +205,7 @@ fn arrived(verdict: &mut Verdict, plan: &Plan, sent: u64, took: Duration, counte
 
 /// After the flood: lines are made anew where packets could name them, and all work again.
 /// Answers how long that took, and whether it came to be.
-fn settle(sides: &mut [Side; 2], flood: Flood) -> Outcome<Option<Duration>> {
+fn settle(sides: &mut [Process; 2], flood: Flood) -> Outcome<Option<Duration>> {
     if flood == Flood::Right {
         for side in sides.iter_mut() {
             side.tell("renew")?;

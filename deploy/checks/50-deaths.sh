@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Processes killed by SIGKILL under load: who is told, who goes on, after how long.
+# shellcheck source-path=SCRIPTDIR source=common.bash
+. "$(dirname "$0")/common.bash"
+
+if ! build trunkline-softrdma --example deaths; then
+    fail deaths-build "the example does not build"
+    exit 1
+fi
+export TMPDIR=$scratch TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
+mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
+
+program="${CARGO_TARGET_DIR:-target}/release/examples/deaths"
+for scenario in receiver sender; do
+    timeout 120 "$program" run "$scenario"
+    verdict "deaths-$scenario" $? "see the claims above"
+done
+exit "$check_status"

@@ -1,0 +1,158 @@
+//! A process that receives.
+//!
+//! It says `SRQ number` at the start. Then:
+//!
+//! | asked | done | answered |
+//! |---|---|---|
+//! | `create ADDRESS QPN` | a TGT for that INI | `CREATE qpn` |
+//! | `open QPN` | takes a handle of a shared TGT | `OPEN` |
+//! | `stream N` | | `STREAM received=.. wrong=..` |
+//!
+//! A message that is not the next one of its stream, or not byte for byte what was sent, is wrong.
+
+use crate::Outcome;
+use crate::process::{Question, Questions};
+use crate::qp::{LONGEST, bring_up, parse};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::HashMap;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_verbs::{
+    Access, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory, MemoryRegion, Notify,
+    QpInit, QpNumber, QpType, QueuePair, ReceiveRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind,
+    XrcDomain, XrcdFlags,
+};
+
+const SLOTS: usize = 256;
+/// Longest sleep.
+const NAP: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Default)]
+struct Stream {
+    received: u64,
+    wrong: u64,
+}
+
+struct Member {
+    device: Arc<SoftDevice>,
+    xrcd: Arc<dyn XrcDomain>,
+    cq: Arc<dyn CompletionQueue>,
+    srq: Arc<dyn SharedReceiveQueue>,
+    memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    targets: Vec<Arc<dyn QueuePair>>,
+    streams: HashMap<u64, Stream>,
+}
+
+/// Receives until its input ends. With a file its domain is that of the file.
+pub(super) fn serve(own: IpAddr, file: Option<&Path>) -> Outcome<()> {
+    let device = SoftDevice::open(SoftOptions { addresses: vec![own], ..SoftOptions::from_env()? })?;
+    let file = file.map(File::open).transpose()?;
+    let xrcd = device.open_xrcd(file.as_ref().map(AsFd::as_fd), XrcdFlags::CREATE)?;
+    let channel = device.create_completion_channel()?;
+    let init = CqInit { capacity_cqe: 1024, channel: Some(Arc::clone(&channel)), context: 0 };
+    let cq = device.create_cq(init)?;
+    let pd = device.alloc_pd()?;
+    let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+    let max_wr = u32::try_from(SLOTS)?;
+    let srq = device.create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr, max_sge: 1, context: 0 })?;
+    let memory = Memory::zeroed(SLOTS * LONGEST)?;
+    let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE)?;
+    let (targets, streams) = (Vec::new(), HashMap::new());
+    let mut member = Member { device, xrcd, cq, srq, memory, region, targets, streams };
+    for slot in 0..SLOTS {
+        member.post(slot)?;
+    }
+    println!("SRQ {}", member.srq.number()?.get());
+    member.work(&*channel, &Questions::read())
+}
+
+impl Member {
+    fn work(&mut self, channel: &dyn CompletionChannel, questions: &Questions) -> Outcome<()> {
+        let mut poll = Poll::new()?;
+        poll.registry().register(
+            &mut SourceFd(&channel.as_fd().as_raw_fd()),
+            Token(0),
+            Interest::READABLE,
+        )?;
+        let mut events = Events::with_capacity(1);
+        loop {
+            match questions.next() {
+                Question::Line(question) => self.answer(&question)?,
+                Question::None => {}
+                Question::End => return Ok(()),
+            }
+            while self.device.next_async_event().is_some() {}
+            if self.receive()? {
+                continue;
+            }
+            self.cq.request_notify(Notify::Any)?;
+            if !self.receive()? {
+                poll.poll(&mut events, Some(NAP))?;
+                while channel.next_event().is_some() {}
+            }
+        }
+    }
+
+    fn post(&self, slot: usize) -> Outcome<()> {
+        let address = self.memory.address(slot * LONGEST);
+        let scatter = [Sge { address, length: u32::try_from(LONGEST)?, lkey: self.region.lkey() }];
+        Ok(self.srq.post_receive(&[ReceiveRequest { wr_id: slot as u64, scatter: &scatter }])?)
+    }
+
+    fn receive(&mut self) -> Outcome<bool> {
+        let mut some = [Completion::default(); 32];
+        let count = self.cq.poll(&mut some);
+        for completion in &some[..count] {
+            let slot = usize::try_from(completion.wr_id)?;
+            if completion.status.is_success() {
+                let mut bytes = vec![0; usize::try_from(completion.byte_length)?.min(LONGEST)];
+                self.memory.read(slot * LONGEST, &mut bytes)?;
+                self.take(&bytes);
+            }
+            self.post(slot)?;
+        }
+        Ok(count > 0)
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        // What cannot be told apart counts for stream 0, which nobody sends.
+        let (stream, number) = parse(bytes).unwrap_or((0, u64::MAX));
+        let stream = self.streams.entry(stream).or_default();
+        if number == stream.received {
+            stream.received += 1;
+        } else {
+            stream.wrong += 1;
+        }
+    }
+
+    fn answer(&mut self, question: &str) -> Outcome<()> {
+        match question.split(' ').collect::<Vec<_>>().as_slice() {
+            ["create", peer, qpn] => {
+                let init = QpInit { xrcd: Some(Arc::clone(&self.xrcd)), ..QpInit::new(QpType::XrcTgt) };
+                let tgt = self.device.create_qp(init)?;
+                bring_up(&*tgt, peer.parse()?, QpNumber::new(qpn.parse()?))?;
+                println!("CREATE {}", tgt.number().get());
+                self.targets.push(tgt);
+            }
+            ["open", qpn] => {
+                self.targets.push(self.device.open_qp(&self.xrcd, QpNumber::new(qpn.parse()?))?);
+                println!("OPEN");
+            }
+            ["stream", number] => {
+                let nothing = Stream::default();
+                let stream = self.streams.get(&number.parse()?).unwrap_or(&nothing);
+                let strange = self.streams.get(&0).map_or(0, |stream| stream.wrong);
+                println!("STREAM received={} wrong={}", stream.received, stream.wrong + strange);
+            }
+            _ => return Err(format!("cannot answer {question:?}").into()),
+        }
+        Ok(())
+    }
+}
