@@ -1,18 +1,19 @@
 //! What a process has one of: the device, and what finds events their way.
 //!
 //! Owns the process-wide state of the library; C's interface has no handle that could hold it.
-//! The device is opened with the first context and goes with the last object.
+//! The device is opened with the first context and stays: what a program leaves behind would keep
+//! the device's addresses anyway, and then it could not be opened again.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 
 /// The state.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
-    device: Mutex<Weak<SoftDevice>>,
+    device: Mutex<Option<Arc<SoftDevice>>>,
     pub(crate) router: Router,
     next_id: AtomicU64,
     next_handle: AtomicU32,
@@ -29,8 +30,8 @@ impl Host {
     /// can be taken once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);
-        if let Some(device) = known.upgrade() {
-            return Ok(device);
+        if let Some(device) = &*known {
+            return Ok(Arc::clone(device));
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
@@ -38,9 +39,15 @@ impl Host {
             eprintln!("trunkline0: cannot open the device: {error}");
             Errno::from(trunkline_verbs::VerbsError::from(error))
         })?;
+        super::fork::install();
         device.on_async_event(|event| host().router.deliver(event));
-        *known = Arc::downgrade(&device);
+        *known = Some(Arc::clone(&device));
         Ok(device)
+    }
+
+    /// The device, when it is open.
+    pub(crate) fn opened(&self) -> Option<Arc<SoftDevice>> {
+        lock(&self.device).clone()
     }
 
     /// A number that no other object of the process has.

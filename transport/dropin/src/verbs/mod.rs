@@ -2,7 +2,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | the process: its one device, numbers, events on their way to contexts | `host`, `events` |
+//! | the process: its one device, numbers, events on their way to contexts, forks | `host`, `events`, `fork` |
 //! | objects that C holds pointers to | `objects`, and one file for each kind |
 //! | tables that the header's inline functions call | `ops` |
 //! | programs that spin | `spin` |
@@ -24,6 +24,7 @@ mod cq;
 mod cq_ex;
 mod device;
 pub(crate) mod events;
+mod fork;
 mod gid;
 mod host;
 mod marshal;

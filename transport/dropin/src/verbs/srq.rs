@@ -95,21 +95,21 @@ unsafe fn create(
     Ok(srq.cast())
 }
 
-/// `ibv_modify_srq(3)`: changes the size (contract D7) and arms the limit (contract D6).
+/// `ibv_modify_srq(3)`: its size (contract D7) and its limit (contract D6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {
         let mask = mask.cast_unsigned();
-        if mask & !(IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR) != 0 {
+        if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Errno::EINVAL);
         }
+        // SAFETY: a queue of the caller's, and its attributes.
+        let (object, attr) = unsafe { (srq_of(srq), &*attr) };
         if mask & IBV_SRQ_MAX_WR != 0 {
-            // SAFETY: a queue of the caller's, and attributes whose size counts by the mask.
-            unsafe { srq_of(srq).inner.resize((*attr).max_wr)? };
+            object.inner.resize(attr.max_wr)?;
         }
         if mask & IBV_SRQ_LIMIT != 0 {
-            // SAFETY: a queue of the caller's, and attributes whose limit counts by the mask.
-            unsafe { srq_of(srq).inner.arm_limit((*attr).srq_limit)? };
+            object.inner.arm_limit(attr.srq_limit)?;
         }
         Ok(())
     })

@@ -12,6 +12,7 @@ use super::keys::PdNumber;
 use super::progress::{Background, Progress};
 use super::signal::lock;
 use crate::host::Host;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
@@ -56,6 +57,33 @@ impl Core {
         }))
     }
 
+    /// In the child of a fork: the background thread did not come along.
+    pub(super) fn forked(&self) -> BorrowedFd<'_> {
+        self.shared.progress.forked()
+    }
+
+    /// Starts the background thread again, in a child that uses the device.
+    #[cold]
+    fn revive(&self) {
+        let mut background = lock(&self.background);
+        if !self.shared.progress.is_orphan() {
+            return;
+        }
+        // Its join handle is of the parent's thread.
+        std::mem::forget(background.take());
+        self.shared.progress.adopt();
+        match Background::start(Arc::clone(&self.shared)) {
+            Ok(started) => *background = Some(started),
+            Err(error) => tracing::error!(%error, "the card's background thread cannot start again"),
+        }
+    }
+
+    fn ensure_background(&self) {
+        if self.shared.progress.is_orphan() {
+            self.revive();
+        }
+    }
+
     /// The card, for what neither sends nor sets a timer.
     pub(super) fn card(&self) -> MutexGuard<'_, Card> {
         lock(&self.shared.card)
@@ -64,6 +92,7 @@ impl Core {
     /// Does something that may send or set timers: afterwards the background thread is woken if
     /// it sleeps longer than the card now wants.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Instant) -> R) -> R {
+        self.ensure_background();
         let mut card = self.card();
         let now = Instant::now();
         let result = action(&mut card, now);
@@ -86,11 +115,13 @@ impl Core {
 
     /// Notes that the program polls, so that the background thread leaves the work to it.
     pub(super) fn note_poll(&self) {
+        self.ensure_background();
         self.shared.progress.note_poll();
     }
 
     /// The program is about to sleep: the background thread takes over now.
     pub(super) fn hand_over(&self) {
+        self.ensure_background();
         self.shared.progress.hand_over();
     }
 
@@ -108,7 +139,9 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         let background = lock(&self.background).take();
-        if let Some(background) = background {
+        if self.shared.progress.is_orphan() {
+            std::mem::forget(background);
+        } else if let Some(background) = background {
             background.stop(&self.shared.progress);
         }
     }

@@ -27,6 +27,7 @@ mod counters;
 mod cq;
 mod cq_ring;
 mod domain_table;
+mod fork;
 mod gid_table;
 mod guid;
 mod keys;
@@ -46,6 +47,7 @@ mod uses;
 mod xrcd;
 
 pub use crate::host::HostError;
+pub use fork::Held;
 pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
 pub use provider::SoftProvider;
 pub use soft_device::SoftDevice;

@@ -18,7 +18,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::eventfd::EventFd;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -42,6 +42,8 @@ pub(super) struct Progress {
     /// Which version of the link's descriptors it watches.
     watched_version: AtomicU64,
     stopping: AtomicBool,
+    /// This process is a child that has no background thread yet.
+    orphan: AtomicBool,
     waker: EventFd,
     start: Instant,
 }
@@ -54,9 +56,30 @@ impl Progress {
             sleeps_until_ns: AtomicU64::new(0),
             watched_version: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            orphan: AtomicBool::new(false),
             waker: event_fd()?,
             start: Instant::now(),
         })
+    }
+
+    /// In the child of a fork: there is no thread any more. Answers the waker.
+    pub(super) fn forked(&self) -> BorrowedFd<'_> {
+        self.orphan.store(true, Ordering::Relaxed);
+        self.waker.as_fd()
+    }
+
+    /// Whether a background thread is missing since a fork.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Relaxed)
+    }
+
+    /// A new thread is about to begin, as the first one did.
+    pub(super) fn adopt(&self) {
+        self.watching.store(false, Ordering::Relaxed);
+        self.sleeps_until_ns.store(0, Ordering::Relaxed);
+        self.watched_version.store(0, Ordering::Relaxed);
+        let _nobody_sleeps_yet = self.handover.arm();
+        self.orphan.store(false, Ordering::Relaxed);
     }
 
     /// A poller is at work.

@@ -114,6 +114,11 @@ impl SoftDevice {
         self.core.events.listen(Box::new(listener));
     }
 
+    /// What its objects share.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// The GUID that a device with this first address has.
     pub(super) fn guid_of(address: Option<IpAddr>) -> u64 {
         node_guid(address)

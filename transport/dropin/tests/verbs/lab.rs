@@ -1,0 +1,288 @@
+//! What the tests share: one device per test process at an address of its own, and C programs'
+//! usual steps in a few words.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::offset_of;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+use trunkline_dropin::abi::*;
+use trunkline_dropin::verbs::*;
+
+/// How long anything may take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An opened device. Everything below it is the test's to destroy.
+#[derive(Clone, Copy)]
+pub(crate) struct Lab {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+}
+
+fn name_the_address() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let id = std::process::id();
+        let address = format!("127.{}.{}.{}", 64 + id % 60, (id >> 8) % 250 + 1, (id >> 3) % 250 + 1);
+        // SAFETY: before this no thread of the process has read the environment for the device, and the
+        // test harness reads none while tests run.
+        unsafe { std::env::set_var("TRUNKLINE_ADDRESS", address) };
+    });
+}
+
+impl Lab {
+    pub(crate) fn open() -> Self {
+        name_the_address();
+        // SAFETY: the steps of every verbs program.
+        unsafe {
+            let mut count = 0;
+            let list = ibv_get_device_list(&raw mut count);
+            assert_eq!(count, 1);
+            let context = ibv_open_device(*list);
+            assert!(!context.is_null(), "open: {}", std::io::Error::last_os_error());
+            ibv_free_device_list(list);
+            let pd = ibv_alloc_pd(context);
+            assert!(!pd.is_null());
+            Self { context, pd }
+        }
+    }
+
+    /// The tables that the header's inline functions call.
+    pub(crate) fn table(self) -> verbs_context {
+        // SAFETY: as `verbs_get_ctx` does it.
+        unsafe { *self.context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() }
+    }
+
+    pub(crate) fn cq(self, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+        // SAFETY: an opened context.
+        let cq = unsafe { ibv_create_cq(self.context, 256, with_exposed_provenance_mut(77), channel, 0) };
+        assert!(!cq.is_null());
+        cq
+    }
+
+    pub(crate) fn close(self) {
+        // SAFETY: the lab's own.
+        unsafe {
+            assert_eq!(ibv_dealloc_pd(self.pd), 0);
+            assert_eq!(ibv_close_device(self.context), 0);
+        }
+    }
+
+    pub(crate) fn own_gid(self) -> ibv_gid {
+        let mut gid = ibv_gid::default();
+        // SAFETY: an opened context.
+        assert_eq!(unsafe { ibv_query_gid(self.context, 1, 0, &raw mut gid) }, 0);
+        gid
+    }
+
+    pub(crate) fn qp(self, init: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+        // SAFETY: an opened context and a whole request.
+        unsafe { self.table().create_qp_ex.unwrap()(self.context, &raw mut *init) }
+    }
+
+    /// To RTS, with a peer of this device.
+    pub(crate) fn connect(self, qp: *mut ibv_qp, peer: u32) {
+        let rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        let mut attr = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            port_num: 1,
+            qp_access_flags: rights,
+            ..ibv_qp_attr::default()
+        };
+        modify(qp, &mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+        attr.qp_state = IBV_QPS_RTR;
+        attr.path_mtu = 3;
+        attr.dest_qp_num = peer;
+        attr.max_dest_rd_atomic = 4;
+        attr.min_rnr_timer = 1;
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.grh.dgid = self.own_gid();
+        attr.ah_attr.grh.hop_limit = 64;
+        let rtr = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        modify(qp, &mut attr, rtr);
+        attr.qp_state = IBV_QPS_RTS;
+        attr.timeout = 14;
+        attr.retry_cnt = 7;
+        attr.rnr_retry = 7;
+        attr.max_rd_atomic = 4;
+        let rts = IBV_QP_STATE
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        modify(qp, &mut attr, rts);
+    }
+
+    /// Two connected RC QPs that share a CQ.
+    pub(crate) fn rc_pair(self, cq: *mut ibv_cq) -> [*mut ibv_qp; 2] {
+        let pair = [0, 1].map(|_| {
+            let qp = self.qp(&mut request(IBV_QPT_RC, self.pd, cq));
+            assert!(!qp.is_null());
+            qp
+        });
+        self.connect(pair[0], number(pair[1]));
+        self.connect(pair[1], number(pair[0]));
+        pair
+    }
+}
+
+pub(crate) fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_uint) {
+    // SAFETY: a QP of the test's.
+    let answer = unsafe { ibv_modify_qp(qp, &raw mut *attr, mask.cast_signed()) };
+    assert_eq!(answer, 0, "to state {}", attr.qp_state);
+}
+
+pub(crate) fn number(qp: *mut ibv_qp) -> u32 {
+    // SAFETY: a QP of the test's.
+    unsafe { (*qp).qp_num }
+}
+
+/// A request for a QP of moderate size.
+pub(crate) fn request(kind: c_uint, pd: *mut ibv_pd, cq: *mut ibv_cq) -> ibv_qp_init_attr_ex {
+    let cap =
+        ibv_qp_cap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 0 };
+    ibv_qp_init_attr_ex {
+        qp_context: null_mut(),
+        send_cq: cq,
+        recv_cq: cq,
+        srq: null_mut(),
+        cap,
+        qp_type: kind,
+        sq_sig_all: 1,
+        comp_mask: IBV_QP_INIT_ATTR_PD,
+        pd,
+        xrcd: null_mut(),
+        create_flags: 0,
+        max_tso_header: 0,
+        rwq_ind_tbl: null_mut(),
+        rx_hash_conf: ibv_rx_hash_conf {
+            rx_hash_function: 0,
+            rx_hash_key_len: 0,
+            rx_hash_key: null_mut(),
+            rx_hash_fields_mask: 0,
+        },
+        source_qpn: 0,
+        send_ops_flags: 0,
+    }
+}
+
+/// Registered bytes. `mr` is deregistered by [`Block::free`].
+pub(crate) struct Block {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mr: *mut ibv_mr,
+}
+
+impl Block {
+    pub(crate) fn new(pd: *mut ibv_pd, length: usize) -> Self {
+        let mut bytes = vec![0; length];
+        let rights = IBV_ACCESS_LOCAL_WRITE
+            | IBV_ACCESS_REMOTE_WRITE
+            | IBV_ACCESS_REMOTE_READ
+            | IBV_ACCESS_REMOTE_ATOMIC;
+        // SAFETY: the vector's bytes do not move while it lives.
+        let mr = unsafe { ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), length, rights.cast_signed()) };
+        assert!(!mr.is_null());
+        Self { bytes, mr }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.bytes.as_ptr().expose_provenance() as u64
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        // SAFETY: the block's own region.
+        unsafe { (*self.mr).lkey }
+    }
+
+    pub(crate) fn sge(&self, offset: usize, length: u32) -> ibv_sge {
+        ibv_sge { addr: self.address() + offset as u64, length, lkey: self.key() }
+    }
+
+    pub(crate) fn free(self) {
+        // SAFETY: the block's own region.
+        assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
+    }
+}
+
+/// A send of `list`.
+pub(crate) fn send(wr_id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
+    ibv_send_wr {
+        wr_id,
+        next: null_mut(),
+        sg_list: list.as_mut_ptr(),
+        num_sge: c_int::try_from(list.len()).unwrap(),
+        opcode: IBV_WR_SEND,
+        send_flags: IBV_SEND_SIGNALED,
+        imm_data: 0,
+        wr: ibv_send_wr_target { rdma: ibv_wr_rdma { remote_addr: 0, rkey: 0 } },
+        remote_srqn: 0,
+        extra: ibv_send_wr_extra { tso: ibv_wr_tso { hdr: null_mut::<c_void>(), hdr_sz: 0, mss: 0 } },
+    }
+}
+
+/// Posts; answers the error number and the position of the refused request.
+pub(crate) fn post(qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (c_int, usize) {
+    link(list);
+    let mut bad = null_mut();
+    // SAFETY: objects of the test's.
+    let answer = unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, list.as_mut_ptr(), &raw mut bad) };
+    let at = list.iter().position(|wr| std::ptr::eq(wr, bad)).unwrap_or(list.len());
+    (answer, at)
+}
+
+fn link(list: &mut [ibv_send_wr]) {
+    let start = list.as_mut_ptr();
+    for at in 1..list.len() {
+        // SAFETY: both are in the list.
+        unsafe { (*start.add(at - 1)).next = start.add(at) };
+    }
+}
+
+pub(crate) fn receive(wr_id: u64, list: &mut [ibv_sge]) -> ibv_recv_wr {
+    let num_sge = c_int::try_from(list.len()).unwrap();
+    ibv_recv_wr { wr_id, next: null_mut(), sg_list: list.as_mut_ptr(), num_sge }
+}
+
+pub(crate) fn post_receive(qp: *mut ibv_qp, wr_id: u64, sge: ibv_sge) -> c_int {
+    let mut list = [sge];
+    let mut wr = receive(wr_id, &mut list);
+    let mut bad = null_mut();
+    // SAFETY: objects of the test's.
+    unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut wr, &raw mut bad) }
+}
+
+pub(crate) fn post_srq(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> c_int {
+    let mut list = [sge];
+    let mut wr = receive(wr_id, &mut list);
+    let mut bad = null_mut();
+    // SAFETY: objects of the test's.
+    unsafe { (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut wr, &raw mut bad) }
+}
+
+/// The next `count` completions.
+pub(crate) fn completions(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut got = Vec::new();
+    while got.len() < count {
+        let mut batch = [ibv_wc::default(); 8];
+        let room = batch.len().min(count - got.len());
+        // SAFETY: a CQ of the test's, and room for as many.
+        let found = unsafe {
+            (*(*cq).context).ops.poll_cq.unwrap()(cq, c_int::try_from(room).unwrap(), batch.as_mut_ptr())
+        };
+        got.extend_from_slice(&batch[..usize::try_from(found).unwrap()]);
+        assert!(Instant::now() < deadline, "{} of {count} completions came", got.len());
+        if found == 0 {
+            std::thread::yield_now();
+        }
+    }
+    got
+}

@@ -1,0 +1,11 @@
+//! The functions of libibverbs as a C program calls them, on one device in one process.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod completion;
+mod events;
+mod lab;
+mod objects;
+mod posting;
+mod threads;
+mod xrc;

@@ -1,0 +1,148 @@
+//! Making, querying and destroying; what is busy, and what is refused.
+
+use super::lab::{Block, Lab, request};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use trunkline_dropin::abi::*;
+use trunkline_dropin::verbs::*;
+
+#[test]
+fn the_device_has_xrc_and_no_paging() {
+    let lab = Lab::open();
+    // SAFETY: zeros are valid for attributes; places of the test's.
+    unsafe {
+        let mut attr: ibv_device_attr = std::mem::zeroed();
+        assert_eq!(ibv_query_device(lab.context, &raw mut attr), 0);
+        assert_ne!(attr.device_cap_flags & IBV_DEVICE_XRC, 0);
+        let mut extended: ibv_device_attr_ex = std::mem::zeroed();
+        let query = lab.table().query_device_ex.unwrap();
+        let size = size_of::<ibv_device_attr_ex>();
+        assert_eq!(query(lab.context, std::ptr::null(), &raw mut extended, size), 0);
+        assert_eq!((extended.xrc_odp_caps, extended.phys_port_cnt_ex), (0, 1), "contract K4");
+        assert_eq!(extended.orig_attr.max_qp, attr.max_qp);
+        let mut port: ibv_port_attr = std::mem::zeroed();
+        let query = lab.table().query_port.unwrap();
+        assert_eq!(query(lab.context, 1, &raw mut port, size_of::<ibv_port_attr>()), 0);
+        assert_eq!((port.state, port.link_layer), (IBV_PORT_ACTIVE, IBV_LINK_LAYER_ETHERNET));
+        assert_eq!(query(lab.context, 2, &raw mut port, size_of::<ibv_port_attr>()), libc::EINVAL);
+    }
+    lab.close();
+}
+
+#[test]
+fn the_gid_table_answers_by_its_conventions() {
+    let lab = Lab::open();
+    // SAFETY: places of the test's.
+    unsafe {
+        let mut entry = ibv_gid_entry::default();
+        let size = size_of::<ibv_gid_entry>();
+        assert_eq!(_ibv_query_gid_ex(lab.context, 1, 0, &raw mut entry, 0, size), 0);
+        assert_eq!(entry.gid_type, IBV_GID_TYPE_ROCE_V2);
+        assert_eq!(entry.gid, lab.own_gid());
+        assert_eq!(_ibv_query_gid_ex(lab.context, 1, 255, &raw mut entry, 0, size), libc::ENODATA);
+        assert_eq!(_ibv_query_gid_ex(lab.context, 1, 256, &raw mut entry, 0, size), libc::EINVAL);
+        assert_eq!(_ibv_query_gid_table(lab.context, &raw mut entry, 0, 0, size), -(libc::EINVAL as isize));
+        assert!(_ibv_query_gid_table(lab.context, [entry; 256].as_mut_ptr(), 256, 0, size) >= 1);
+        let mut gid = ibv_gid { raw: [1; 16] };
+        assert_eq!(ibv_query_gid(lab.context, 1, 255, &raw mut gid), 0);
+        assert_eq!(gid, ibv_gid::default(), "an empty slot");
+        assert_eq!(ibv_query_gid(lab.context, 1, 256, &raw mut gid), -1);
+        let mut kind = 9;
+        assert_eq!((ibv_query_gid_type(lab.context, 1, 0, &raw mut kind), kind), (0, 1));
+        assert_eq!((ibv_query_gid_type(lab.context, 1, 255, &raw mut kind), kind), (0, 0));
+        let mut pkey = 0;
+        assert_eq!((ibv_query_pkey(lab.context, 1, 0, &raw mut pkey), pkey), (0, 0xffff));
+        assert_eq!(ibv_get_pkey_index(lab.context, 1, 0xffff), 0);
+        assert_eq!(ibv_get_pkey_index(lab.context, 1, 0x1234), -1);
+    }
+    lab.close();
+}
+
+#[test]
+fn what_is_leaned_on_is_busy() {
+    // contract I3
+    let lab = Lab::open();
+    // SAFETY: objects of the test's.
+    unsafe {
+        let channel = ibv_create_comp_channel(lab.context);
+        let cq = lab.cq(channel);
+        let qp = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
+        assert!(!qp.is_null());
+        assert_eq!(ibv_destroy_comp_channel(channel), libc::EBUSY);
+        assert_eq!(ibv_destroy_cq(cq), libc::EBUSY);
+        assert_eq!(ibv_dealloc_pd(lab.pd), libc::EBUSY);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        let block = Block::new(lab.pd, 4096);
+        assert_eq!(ibv_dealloc_pd(lab.pd), libc::EBUSY);
+        block.free();
+    }
+    lab.close();
+}
+
+#[test]
+fn regions_are_checked_when_they_are_made() {
+    let lab = Lab::open();
+    let mut bytes = [0_u8; 64];
+    let address: *mut c_void = bytes.as_mut_ptr().cast();
+    // SAFETY: memory of the test's, or none.
+    unsafe {
+        let errno = || std::io::Error::last_os_error().raw_os_error();
+        assert!(ibv_reg_mr(lab.pd, address, 0, 1).is_null());
+        assert_eq!(errno(), Some(libc::EINVAL));
+        assert!(ibv_reg_mr(lab.pd, null_mut(), 4096, 1).is_null());
+        assert_eq!(errno(), Some(libc::EFAULT));
+        let nowhere = std::ptr::without_provenance_mut(1 << 46);
+        assert!(ibv_reg_mr(lab.pd, nowhere, 4096, 1).is_null(), "a hole");
+        assert_eq!(errno(), Some(libc::EFAULT));
+        assert!(ibv_reg_mr(lab.pd, address, 64, IBV_ACCESS_REMOTE_WRITE.cast_signed()).is_null());
+        assert_eq!(errno(), Some(libc::EINVAL), "remote write without local write");
+        let hinted = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+        let mr = ibv_reg_mr_iova2(lab.pd, address, 64, 1 << 20, hinted);
+        assert!(!mr.is_null());
+        assert_eq!(((*mr).addr, (*mr).length), (address, 64));
+        assert_eq!(ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 0), IBV_REREG_MR_ERR_INPUT);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert!(ibv_reg_dmabuf_mr(lab.pd, 0, 64, 0, 1, 1).is_null());
+        assert_eq!(errno(), Some(libc::EOPNOTSUPP));
+    }
+    lab.close();
+}
+
+#[test]
+fn missing_features_answer_and_do_not_crash() {
+    let lab = Lab::open();
+    let table = lab.table();
+    assert!(table.create_wq.is_null() && table.alloc_dm.is_null() && table.ibv_create_flow.is_null());
+    let ops = table.context.ops;
+    assert!(ops.alloc_mw.is_none());
+    // SAFETY: these look at none of their arguments.
+    unsafe {
+        assert_eq!(ops.bind_mw.unwrap()(null_mut(), null_mut(), null_mut()), libc::EOPNOTSUPP);
+        assert_eq!(ops.dealloc_mw.unwrap()(null_mut()), libc::EOPNOTSUPP);
+    }
+    for kind in [IBV_QPT_UD, IBV_QPT_UC, IBV_QPT_RAW_PACKET] {
+        let cq = lab.cq(null_mut());
+        assert!(lab.qp(&mut request(kind, lab.pd, cq)).is_null());
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
+        // SAFETY: the test's own.
+        assert_eq!(unsafe { ibv_destroy_cq(cq) }, 0);
+    }
+    lab.close();
+}
+
+#[test]
+fn closing_the_device_ends_what_is_left() {
+    // contract A14
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let [first, second] = lab.rc_pair(cq);
+    let block = Block::new(lab.pd, 64);
+    assert_eq!(super::lab::post_receive(second, 1, block.sge(0, 64)), 0);
+    let _left = first;
+    // SAFETY: the context is the test's; nothing of it is used afterwards but plain memory.
+    assert_eq!(unsafe { ibv_close_device(lab.context) }, 0);
+    assert!(block.bytes.iter().all(|byte| *byte == 0));
+    Lab::open().close();
+}

@@ -1,0 +1,151 @@
+//! Posting, by lists and by `ibv_wr_*`.
+
+use super::lab::{Block, Lab, completions, post, post_receive, request, send};
+use std::ptr::null_mut;
+use trunkline_dropin::abi::*;
+use trunkline_dropin::verbs::*;
+
+#[test]
+fn a_list_is_posted_up_to_the_bad_request() {
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let block = Block::new(lab.pd, 4096);
+    for wr_id in 0..3 {
+        assert_eq!(post_receive(to, wr_id, block.sge(2048, 64)), 0);
+    }
+    let mut sges = [block.sge(0, 16)];
+    let mut list = [send(10, &mut sges), send(11, &mut sges), send(12, &mut sges), send(13, &mut sges)];
+    list[2].opcode = IBV_WR_LOCAL_INV;
+    assert_eq!(post(from, &mut list), (libc::EOPNOTSUPP, 2));
+    let mut many = [block.sge(0, 1); 5];
+    let mut list = [send(14, &mut sges), send(15, &mut many)];
+    assert_eq!(post(from, &mut list), (libc::EINVAL, 1), "max_send_sge is 4");
+    let mut list = [send(16, &mut sges)];
+    list[0].send_flags |= 1 << 20;
+    assert_eq!(post(from, &mut list), (libc::EINVAL, 0));
+    let all = completions(cq, 6);
+    let mut sent: Vec<u64> = all.iter().filter(|wc| wc.opcode == IBV_WC_SEND).map(|wc| wc.wr_id).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [10, 11, 14]);
+    assert!(all.iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    finish(lab, cq, [from, to], block);
+}
+
+/// Destroys what a test made.
+fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Block) {
+    // SAFETY: the test's own.
+    unsafe {
+        assert_eq!(qps.map(|qp| ibv_destroy_qp(qp)), [0, 0]);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+    }
+    block.free();
+    lab.close();
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let mut block = Block::new(lab.pd, 4096);
+    block.bytes[..8].copy_from_slice(&7_u64.to_ne_bytes());
+    let remote = |offset: u64| ibv_wr_rdma { remote_addr: block.address() + offset, rkey: block.key() };
+    let target = |offset| ibv_send_wr_target { rdma: remote(offset) };
+    let mut sges = [block.sge(0, 8)];
+    let mut into = [block.sge(64, 8)];
+    let mut old = [block.sge(72, 8)];
+    let mut list = [send(1, &mut sges), send(2, &mut into), send(3, &mut old), send(4, &mut sges)];
+    (list[0].opcode, list[0].wr) = (IBV_WR_RDMA_WRITE, target(1024));
+    (list[1].opcode, list[1].wr) = (IBV_WR_RDMA_READ, target(1024));
+    let atomic =
+        ibv_wr_atomic { remote_addr: block.address() + 1024, compare_add: 5, swap: 0, rkey: block.key() };
+    (list[2].opcode, list[2].wr) = (IBV_WR_ATOMIC_FETCH_AND_ADD, ibv_send_wr_target { atomic });
+    // Without it the READ may already see what the atomic makes.
+    list[2].send_flags |= IBV_SEND_FENCE;
+    (list[3].opcode, list[3].wr) = (IBV_WR_RDMA_WRITE_WITH_IMM, target(2048));
+    list[3].imm_data = 0x0102_0304_u32.to_be();
+    assert_eq!(post_receive(to, 9, block.sge(3000, 8)), 0);
+    assert_eq!(post(from, &mut list).0, 0);
+    let all = completions(cq, 5);
+    assert!(
+        all.iter().all(|wc| wc.status == IBV_WC_SUCCESS),
+        "{:?}",
+        all.iter().map(|wc| wc.status).collect::<Vec<_>>()
+    );
+    let received = all.iter().find(|wc| wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM).unwrap();
+    assert_eq!((received.wr_id, received.byte_len), (9, 8));
+    assert_eq!((received.imm_data, received.wc_flags), (0x0102_0304_u32.to_be(), IBV_WC_WITH_IMM));
+    let word = |at: usize| u64::from_ne_bytes(block.bytes[at..at + 8].try_into().unwrap());
+    assert_eq!([word(64), word(72), word(1024), word(2048)], [7, 7, 12, 7]);
+    finish(lab, cq, [from, to], block);
+}
+
+#[test]
+fn inline_data_needs_no_key() {
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let block = Block::new(lab.pd, 4096);
+    assert_eq!(post_receive(to, 1, block.sge(0, 64)), 0);
+    let words = *b"sixteen bytes !!";
+    let addr = words.as_ptr().expose_provenance() as u64;
+    let mut sges = [ibv_sge { addr, length: 16, lkey: 0 }];
+    let mut list = [send(2, &mut sges)];
+    list[0].send_flags |= IBV_SEND_INLINE;
+    // max_inline_data 0 was asked for: rdma_xclient does the same.
+    assert_eq!(post(from, &mut list).0, 0);
+    completions(cq, 2);
+    assert_eq!(&block.bytes[..16], b"sixteen bytes !!");
+    let mut long = [ibv_sge { addr: block.address(), length: 2048, lkey: 0 }];
+    let mut list = [send(3, &mut long)];
+    list[0].send_flags |= IBV_SEND_INLINE;
+    assert_eq!(post(from, &mut list), (libc::EINVAL, 0));
+    finish(lab, cq, [from, to], block);
+}
+
+#[test]
+fn wr_calls_post_all_or_none() {
+    let lab = Lab::open();
+    let cq = lab.cq(null_mut());
+    let mut init = request(IBV_QPT_RC, lab.pd, cq);
+    init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+    init.cap.max_send_wr = 2;
+    let from = lab.qp(&mut init);
+    let to = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
+    lab.connect(from, super::lab::number(to));
+    lab.connect(to, super::lab::number(from));
+    let block = Block::new(lab.pd, 4096);
+    for wr_id in 0..4 {
+        assert_eq!(post_receive(to, wr_id, block.sge(0, 64)), 0);
+    }
+    // SAFETY: objects of the test's, in the order that the manual demands.
+    unsafe {
+        assert!(ibv_qp_to_qp_ex(to).is_null(), "made without send_ops_flags");
+        let ex = ibv_qp_to_qp_ex(from);
+        let send_one = |wr_id| {
+            (*ex).wr_id = wr_id;
+            (*ex).wr_flags = IBV_SEND_SIGNALED;
+            (*ex).wr_send.unwrap()(ex);
+            (*ex).wr_set_sge.unwrap()(ex, block.key(), block.address() + 1000, 8);
+        };
+        (*ex).wr_start.unwrap()(ex);
+        [1, 2, 3].into_iter().for_each(send_one);
+        assert_eq!((*ex).wr_complete.unwrap()(ex), libc::ENOMEM, "the queue holds two");
+        (*ex).wr_start.unwrap()(ex);
+        send_one(4);
+        (*ex).wr_abort.unwrap()(ex);
+        (*ex).wr_start.unwrap()(ex);
+        (*ex).wr_rdma_read.unwrap()(ex, 0, 0);
+        assert_eq!((*ex).wr_complete.unwrap()(ex), libc::EOPNOTSUPP, "not among its operations");
+        (*ex).wr_start.unwrap()(ex);
+        [5, 6].into_iter().for_each(send_one);
+        assert_eq!((*ex).wr_complete.unwrap()(ex), 0);
+    }
+    let mut ids: Vec<u64> =
+        completions(cq, 4).iter().filter(|wc| wc.opcode == IBV_WC_SEND).map(|wc| wc.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [5, 6]);
+    finish(lab, cq, [from, to], block);
+}
