@@ -74,7 +74,6 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
     pub(super) fn new(local: LocalLink) -> Self {
         Self {
             local,
