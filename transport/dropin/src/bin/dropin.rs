@@ -52,7 +52,7 @@ fn make() -> Result<PathBuf, String> {
     let cm_map = directory.join("librdmacm.map");
     fs::write(&cm_map, CM_MAP).map_err(said)?;
     let mut link = linker("librdmacm.so.1", &directory, &cm_map);
-    link.arg(&assembly).arg(directory.join("libibverbs.so.1"));
+    link.arg(&assembly).arg(directory.join("libibverbs.so.1")).arg("-Wl,-z,defs");
     run(link)?;
 
     for (name, of) in [("libibverbs.so", "libibverbs.so.1"), ("librdmacm.so", "librdmacm.so.1")] {
@@ -81,7 +81,7 @@ fn static_library() -> Result<PathBuf, String> {
 
 fn linker(soname: &str, directory: &Path, map: &Path) -> Command {
     let mut link = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    link.args(["-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"])
+    link.args(["-shared", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"])
         .arg(format!("-Wl,-soname,{soname}"))
         .arg(format!("-Wl,--version-script={}", map.display()))
         .arg("-o")
