@@ -21,6 +21,8 @@ pub(super) struct CardCounters {
     pub(super) wrong_pkey: u64,
     pub(super) unknown_srq: u64,
     pub(super) cq_overflows: u64,
+    /// TGTs taken over from members that died.
+    pub(super) taken_over: u64,
     pub(super) unknown_messages: u64,
     /// Of QPs that were destroyed.
     pub(super) retired: QpCounters,
@@ -105,6 +107,7 @@ pub(super) fn list(card: &CardCounters, qps: &QpCounters, events_lost: u64) -> V
         ("drop_wrong_opcode", responder.dropped_opcode),
         ("drop_forgotten_duplicate", responder.dropped_duplicate),
         ("drop_unknown_srq", responder.dropped_policy),
+        ("targets_taken_over", card.taken_over),
         ("drop_unknown_message", card.unknown_messages),
         ("drop_stale_psn", requester.stale),
         ("drop_unexpected_response", requester.unexpected),

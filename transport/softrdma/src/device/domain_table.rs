@@ -24,7 +24,7 @@ pub(super) struct DomainNumber(pub(super) u64);
 pub(super) struct Domain {
     number: DomainNumber,
     /// Goes before the file: until then its inode names this domain.
-    _claim: Option<DomainClaim>,
+    claim: Option<DomainClaim>,
     /// Keeps the inode, so that its number names no other file meanwhile (contract A3).
     _file: Option<File>,
 }
@@ -33,6 +33,11 @@ impl Domain {
     /// Its name.
     pub(super) fn number(&self) -> DomainNumber {
         self.number
+    }
+
+    /// Its name among all members of the host, if a file names it: then its TGTs are shared.
+    pub(super) fn shared(&self) -> Option<u64> {
+        self.claim.as_ref().map(DomainClaim::id)
     }
 }
 
@@ -66,7 +71,7 @@ impl DomainTable {
         let mut table = lock(&self.table);
         let Some(fd) = file else {
             let number = self.host.as_ref().map_or_else(|| table.next(), |host| host.new_domain_id());
-            return Ok(Arc::new(Domain { number: DomainNumber(number), _claim: None, _file: None }));
+            return Ok(Arc::new(Domain { number: DomainNumber(number), claim: None, _file: None }));
         };
         let file = File::from(fd.try_clone_to_owned().map_err(|_| VerbsError::BadFile)?);
         let metadata = file.metadata()?;
@@ -86,7 +91,7 @@ impl DomainTable {
                 None => (table.next(), None),
             },
         };
-        let domain = Arc::new(Domain { number: DomainNumber(number), _claim: claim, _file: Some(file) });
+        let domain = Arc::new(Domain { number: DomainNumber(number), claim, _file: Some(file) });
         table.by_file.retain(|_, domain| domain.strong_count() > 0);
         table.by_file.insert(id, Arc::downgrade(&domain));
         Ok(domain)

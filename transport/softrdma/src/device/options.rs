@@ -3,6 +3,8 @@
 //! Owns the options and the environment variables behind them.
 #![forbid(unsafe_code)]
 
+use super::counters::CardCounters;
+use crate::engine::{NakCode, Placement};
 use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, LinkError};
 use std::net::IpAddr;
@@ -30,6 +32,18 @@ pub enum UnknownSrq {
     Nak62,
     /// The packet is dropped; the peer runs out of retries.
     Drop,
+}
+
+impl UnknownSrq {
+    /// What becomes of the packet.
+    pub(super) fn placement(self, counters: &mut CardCounters) -> Placement {
+        counters.unknown_srq += 1;
+        match self {
+            Self::Nak64 => Placement::Nak(NakCode::INVALID_RD_REQUEST),
+            Self::Nak62 => Placement::Nak(NakCode::REMOTE_ACCESS),
+            Self::Drop => Placement::Drop,
+        }
+    }
 }
 
 /// How a device is opened. The default is an unconfigured device.

@@ -1,6 +1,7 @@
 //! Queue pairs, as programs hold them; of a TGT each of these is one handle.
 #![forbid(unsafe_code)]
 
+use super::card::{Asked, ModifyTicket};
 use super::core::Core;
 use super::cq::SoftCq;
 use super::pd::SoftPd;
@@ -10,10 +11,16 @@ use super::uses::Hold;
 use super::xrcd::SoftXrcd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use trunkline_verbs::{
     PostError, QpAttributes, QpModify, QpNumber, QpType, QueueCapacities, QueuePair, ReceiveRequest,
     SendRequest, VerbsError,
 };
+
+/// The process that executes a shared TGT answers at once, unless it is stopped.
+const HOME_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How often its answer is looked for.
+const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
 
 /// What a QP leans on.
 #[derive(Debug, Default)]
@@ -53,6 +60,24 @@ impl SoftQp {
         &self.core
     }
 
+    /// Waits for what the process that executes a TGT makes of a change; `None` when that changed
+    /// meanwhile, so that the change is to be asked for anew.
+    fn await_home(&self, ticket: ModifyTicket, until: Instant) -> Option<Result<(), VerbsError>> {
+        loop {
+            self.core.work();
+            match self.core.card().asked(self.number, ticket) {
+                Asked::Answered(result) => return Some(result),
+                Asked::HomeGone => return None,
+                Asked::Waiting => {}
+            }
+            if Instant::now() >= until {
+                self.core.card().forget_asked(ticket);
+                return Some(Err(VerbsError::Os(libc::ETIMEDOUT)));
+            }
+            std::thread::sleep(LOOK_FOR_ANSWER);
+        }
+    }
+
     /// A TGT lives on while other handles are open, but not for this one.
     fn check_open(&self) -> Result<(), VerbsError> {
         if self.is_open.load(Ordering::Acquire) { Ok(()) } else { Err(VerbsError::Gone) }
@@ -74,6 +99,18 @@ impl QueuePair for SoftQp {
 
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError> {
         self.check_open()?;
+        let until = Instant::now() + HOME_ANSWERS_WITHIN;
+        loop {
+            let asked = self.core.act(|card, now| {
+                let asked = card.ask_home(self.number, change);
+                card.flush(now);
+                asked
+            });
+            let Some(asked) = asked else { break };
+            if let Some(result) = self.await_home(asked?, until) {
+                return result;
+            }
+        }
         self.core.act(|card, now| {
             let result = card.modify_qp(self.number, change);
             card.flush(now);
@@ -105,7 +142,11 @@ impl QueuePair for SoftQp {
         if !self.is_open.swap(false, Ordering::AcqRel) {
             return Err(VerbsError::Gone);
         }
-        self.core.card().close_qp(self.number);
+        self.core.act(|card, now| {
+            card.close_qp(self.number);
+            // Another process may have to hear of it.
+            card.flush(now);
+        });
         drop(std::mem::take(&mut *lock(&self.holds)));
         Ok(())
     }

@@ -21,8 +21,8 @@ use super::receive_queue::ReceiveQueue;
 use super::srq::SoftSrq;
 use super::uses::Hold;
 use super::xrcd::SoftXrcd;
-use crate::host::Host;
 use crate::host::local::LocalLink;
+use crate::host::{Host, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::any::Any;
 use std::net::IpAddr;
@@ -68,7 +68,8 @@ impl SoftDevice {
             LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
             LinkChoice::InProcess(_) => None,
         };
-        let link = make_link(&options, host.as_ref())?;
+        let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
+        let link = make_link(&options, host.as_ref(), targets.as_ref())?;
         let gids = if options.addresses.is_empty() {
             GidTable::of_host().map_err(os("list the interfaces"))?
         } else {
@@ -93,6 +94,7 @@ impl SoftDevice {
             random: Random::new(options.seed),
             guid,
             host: host.clone(),
+            targets,
         });
         let mtu = card.mtu_of(first);
         let core = Core::start(card, events, host).map_err(os("start the card's background thread"))?;
@@ -210,7 +212,11 @@ impl SoftDevice {
     }
 }
 
-fn make_link(options: &SoftOptions, host: Option<&Arc<Host>>) -> Result<Box<dyn Link>, OpenError> {
+fn make_link(
+    options: &SoftOptions,
+    host: Option<&Arc<Host>>,
+    targets: Option<&Arc<Targets>>,
+) -> Result<Box<dyn Link>, OpenError> {
     let mut link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp => {
             let mut link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
@@ -218,6 +224,9 @@ fn make_link(options: &SoftOptions, host: Option<&Arc<Host>>) -> Result<Box<dyn 
                 let local = LocalLink::new(Arc::clone(host));
                 let doing = "make the socket for this host's other processes";
                 link = link.shared(local.map_err(|source| OpenError::Os { doing, source })?);
+            }
+            if let Some(targets) = targets {
+                link.follow(Arc::clone(targets));
             }
             Box::new(link)
         }

@@ -18,6 +18,7 @@
 //! | `member` | joining, leaving, who lives, what the dead left |
 //! | `local` | messages between members |
 //! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
+//! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `records` | what members put into tables; void without its member |
 //! | `services` | who listens for which CM service, who holds port 4791 |
 //! | `domains` | who refers to which XRC domain |
@@ -40,6 +41,7 @@ mod records;
 mod runtime_dir;
 mod segment;
 mod services;
+mod targets;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -49,3 +51,4 @@ pub use error::HostError;
 pub(crate) use member::{Host, MemberId};
 pub(crate) use segment::Segment;
 pub(crate) use services::ServiceClaim;
+pub(crate) use targets::{Left, TargetRecord, Targets};

@@ -121,6 +121,20 @@ impl Segment {
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
+    /// The 64-bit words from an offset on.
+    ///
+    /// # Panics
+    /// As [`Segment::word64`], when the first or the last is outside.
+    pub(crate) fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        let bytes = count.checked_mul(8);
+        let end = bytes.and_then(|bytes| offset.checked_add(bytes));
+        assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.length));
+        // SAFETY: inside the mapping, which lives as long as `self`; aligned, since mappings start
+        // at a page; atomics have the layout of their words, and everybody reaches these words as
+        // atomics only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
+    }
+
     /// Copies words out, one by one: a copy may be torn by somebody who writes at the same time.
     pub(crate) fn read(&self, offset: usize, into: &mut [u64]) {
         for (index, word) in into.iter_mut().enumerate() {

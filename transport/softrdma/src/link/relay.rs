@@ -8,7 +8,8 @@
 //!
 //! | datagram for | goes to |
 //! |---|---|
-//! | a QP | the member whose number it is |
+//! | a TGT that processes share | the member that executes it |
+//! | another QP | the member whose number it is |
 //! | QP 1, a REQ | the member that listens for its service at its address |
 //! | QP 1, another message of the CM | the member whose slot stands in the comm id that it names as ours |
 //! | anything else | nobody: it stays here, and is counted here |
@@ -19,12 +20,13 @@ mod tests;
 
 use super::{Datagram, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch};
 use crate::host::local::{LocalEvent, LocalLink, MAX_LOCAL_BYTES};
-use crate::host::{Host, MemberId};
+use crate::host::{Host, MemberId, Targets};
 use crate::wire::cm::CmMessage;
 use crate::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use trunkline_verbs::Counter;
 
 /// The kind of message that carries datagrams; the card has all others.
@@ -62,6 +64,8 @@ struct Counts {
 #[derive(Debug)]
 pub(super) struct Relay {
     local: LocalLink,
+    /// TGTs that move from member to member.
+    targets: Option<Arc<Targets>>,
     bundles: Vec<(MemberId, Vec<u8>)>,
     /// Buffers of bundles that have left.
     spare: Vec<Vec<u8>>,
@@ -77,6 +81,7 @@ impl Relay {
     pub(super) fn new(local: LocalLink) -> Self {
         Self {
             local,
+            targets: None,
             bundles: Vec::new(),
             spare: Vec::new(),
             arrived: Vec::new(),
@@ -85,6 +90,11 @@ impl Relay {
             looks: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// Follows shared TGTs to the members that execute them.
+    pub(super) fn follow(&mut self, targets: Arc<Targets>) {
+        self.targets = Some(targets);
     }
 
     pub(super) fn host(&self) -> &Host {
@@ -116,7 +126,9 @@ impl Relay {
         let owner = if bth.destination == QP1 {
             addressee(host, datagram)
         } else {
-            host.owner_of(bth.destination.get())
+            let number = bth.destination.get();
+            let home = self.targets.as_ref().and_then(|targets| targets.home_of(number));
+            home.or_else(|| host.owner_of(number))
         };
         owner.filter(|owner| *owner != host.me())
     }

@@ -16,11 +16,13 @@
 use super::interface::Interface;
 use super::relay::{MemberMessage, Relay};
 use super::{Link, LinkError, ROCE_PORT, ReceiveBatch, SendBatch, udp_ffi};
+use crate::host::Targets;
 use crate::host::local::LocalLink;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_verbs::Counter;
 
@@ -89,6 +91,13 @@ impl UdpLink {
     #[must_use]
     pub(crate) fn shared(self, local: LocalLink) -> Self {
         Self { relay: Some(Relay::new(local)), ..self }
+    }
+
+    /// Hands packets for shared TGTs on to the members that execute them.
+    pub(crate) fn follow(&mut self, targets: Arc<Targets>) {
+        if let Some(relay) = &mut self.relay {
+            relay.follow(targets);
+        }
     }
 
     /// The way to the other members, if addresses are shared.

@@ -141,6 +141,13 @@ pub(crate) fn bring_up_with(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber)
 }
 
 fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
+    for step in steps(peer, peer_qp, mtu) {
+        qp.modify(&step).unwrap();
+    }
+}
+
+/// The changes that lead a QP from RESET to RTS.
+pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] {
     let vector = AddressVector {
         source_gid_index: 0,
         destination: Gid::from(peer),
@@ -175,9 +182,7 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
         max_rd_atomic: Some(16),
         ..QpModify::default()
     };
-    for step in [init, rtr, rts] {
-        qp.modify(&step).unwrap();
-    }
+    [init, rtr, rts]
 }
 
 /// Posts one signalled request.

@@ -4,15 +4,25 @@
 //! all others. Called after each batch of packets.
 
 use super::Card;
+use super::sharing::KINDS;
 use crate::link::{MemberMessage, UdpLink};
+use std::time::Instant;
 
 impl Card {
     /// Takes what other members have sent.
-    pub(super) fn serve_members(&mut self) {
+    pub(super) fn serve_members(&mut self, now: Instant) {
         while let Some(message) = self.link.udp().and_then(UdpLink::next_message) {
             match message {
                 // Whoever held port 4791 is replaced by the link.
-                MemberMessage::Lost(member) => tracing::debug!(?member, "a member is gone"),
+                MemberMessage::Lost(member) => {
+                    tracing::debug!(?member, "the connection with a member ended");
+                    if let Some(sharing) = &mut self.sharing {
+                        sharing.suspect(member, now);
+                    }
+                }
+                MemberMessage::Message { from, kind, bytes } if KINDS.contains(&kind) => {
+                    self.handle_shared(from, kind, &bytes, now);
+                }
                 MemberMessage::Message { from, kind, bytes } => {
                     self.counters.unknown_messages += 1;
                     tracing::debug!(?from, kind, length = bytes.len(), "a message of no known kind");

@@ -23,6 +23,7 @@ mod qp;
 mod receive;
 mod resolve;
 mod route;
+mod sharing;
 mod srq;
 mod target;
 mod timers;
@@ -30,6 +31,7 @@ mod transmit;
 
 pub(super) use connect::{Happening, HappeningKind};
 pub(super) use qp::{MAX_QPS, MAX_RD_ATOMIC, QpParts, ReceiveSide};
+pub(super) use sharing::{Asked, ModifyTicket};
 pub(super) use srq::{MAX_SRQS, XrcSide};
 
 use super::async_events::AsyncEvents;
@@ -40,7 +42,7 @@ use super::numbers::{NumberMap, Numbers};
 use super::options::UnknownSrq;
 use super::random::Random;
 use crate::engine::{Requester, ResponderState, Time};
-use crate::host::Host;
+use crate::host::{Host, Targets};
 use crate::link::{Link, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -67,6 +69,8 @@ pub(super) struct CardInit {
     pub(super) guid: u64,
     /// The other devices of this user that share the addresses; none on a network in process.
     pub(super) host: Option<Arc<Host>>,
+    /// TGTs that the members of the host share; none on a network in process.
+    pub(super) targets: Option<Arc<Targets>>,
 }
 
 /// The card.
@@ -87,6 +91,8 @@ pub(super) struct Card {
     ready: VecDeque<u32>,
     timers: timers::Timers,
     cm: cm::CmSide,
+    /// TGTs that processes share; `None` on a network in process.
+    sharing: Option<sharing::Sharing>,
     peers: peers::Peers,
     counters: CardCounters,
     events: Arc<AsyncEvents>,
@@ -120,6 +126,7 @@ impl Card {
             ready: VecDeque::new(),
             timers: timers::Timers::default(),
             cm: cm::CmSide::new(init.guid, random, init.host.as_ref().map(|host| host.me().slot)),
+            sharing: init.targets.map(sharing::Sharing::new),
             peers: peers::Peers::default(),
             counters: CardCounters::default(),
             overflows_served: 0,
@@ -129,7 +136,8 @@ impl Card {
             epoch: Instant::now(),
             opened: Vec::new(),
             host: init.host,
-            descriptors_changed: 0,
+            // The link may have descriptors from the start.
+            descriptors_changed: 1,
         }
     }
 
@@ -147,7 +155,7 @@ impl Card {
         let mut more = false;
         for _ in 0..BATCHES_IN_TURN {
             more = self.receive(now);
-            self.serve_members();
+            self.serve_members(now);
             self.flush(now);
             if !more {
                 break;
@@ -155,13 +163,15 @@ impl Card {
         }
         self.run_timers(now);
         self.serve_cm(now);
+        self.serve_suspects(now);
         self.flush(now);
         more || (!self.ready.is_empty() && self.outgoing.is_empty())
     }
 
     /// When `work` wants to be called although nothing arrives; may have passed.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.outgoing.is_empty() {
+        let waits_for_members = self.sharing.as_ref().is_some_and(|sharing| !sharing.outbox.is_empty());
+        if !self.outgoing.is_empty() || waits_for_members {
             return Some(now + NO_ROOM_RETRY);
         }
         if !self.ready.is_empty() {
@@ -170,7 +180,8 @@ impl Card {
         let at = |time: Time| self.epoch + Duration::from_nanos(time.0);
         let timers = self.timers.next().map(at);
         let cm = self.cm.next_timeout().map(at);
-        [timers, cm, self.link.next_timeout()].into_iter().flatten().min()
+        let suspects = self.sharing.as_ref().and_then(sharing::Sharing::next_timeout);
+        [timers, cm, suspects, self.link.next_timeout()].into_iter().flatten().min()
     }
 
     /// Tells the link that somebody is about to sleep on its descriptors; `true` when something

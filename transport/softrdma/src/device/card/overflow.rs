@@ -43,7 +43,7 @@ impl Card {
             }
             qp.fail();
             qp.enter_error(srqs, &mut Completer { events, counters });
-            events.raise(AsyncEventKind::QpFatal, AsyncSubject::Qp(qp.number));
+            qp.raise(AsyncEventKind::QpFatal, events);
             if !qp.is_ready {
                 qp.is_ready = true;
                 ready.push_back(*number);

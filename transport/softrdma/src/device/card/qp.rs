@@ -6,6 +6,7 @@
 use super::Card;
 use super::completions::Completer;
 use super::route::Route;
+use super::sharing::Home;
 use super::srq::post_all;
 use super::target::{Inlets, Reception};
 use super::timers::Scheduled;
@@ -18,8 +19,8 @@ use crate::engine::{PostRefused, Requester, ResponderState, Tuning};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
-    AsyncEventKind, AsyncSubject, Mtu, PostError, QpAttributes, QpModify, QpNumber, QpState, QpType,
-    QueueCapacities, ReceiveRequest, SendRequest, VerbsError, check_transition,
+    AsyncEventKind, Mtu, PostError, QpAttributes, QpModify, QpNumber, QpState, QpType, QueueCapacities,
+    ReceiveRequest, SendRequest, VerbsError, check_transition,
 };
 
 /// QPs that exist at once.
@@ -70,8 +71,10 @@ pub(super) struct Qp {
     pub(super) awaits_rtu: bool,
     /// Keeps the XRC domain of a TGT (contract A12).
     domain: Option<Arc<Domain>>,
-    /// Open handles; more than one only for a TGT.
+    /// Open handles of a QP that is not shared; more than one only for a TGT.
     handles: usize,
+    /// A TGT that other members share.
+    pub(super) home: Option<Box<Home>>,
 }
 
 impl Card {
@@ -80,7 +83,13 @@ impl Card {
         if self.qps.len() >= MAX_QPS {
             return Err(VerbsError::OutOfResources("the device holds no more QPs"));
         }
-        let number = self.qp_numbers.take(|number| self.qps.contains_key(&number))?;
+        let number = loop {
+            let number = self.qp_numbers.take(|number| self.qps.contains_key(&number))?;
+            // A TGT that outlived its maker may stand in a block that was given away again.
+            if !self.sharing.as_ref().is_some_and(|sharing| sharing.is_taken(number)) {
+                break number;
+            }
+        };
         let number24 = QpNumber::new(number);
         let qp_type = parts.qp_type;
         // A TGT has no PD (contract C3); its keys are those of SRQs.
@@ -115,19 +124,55 @@ impl Card {
             scheduled: Scheduled::default(),
             is_ready: false,
             awaits_rtu: false,
-            domain,
             handles: 1,
+            home: match &domain {
+                Some(domain) => self.share(number, domain)?,
+                None => None,
+            },
+            domain,
         };
         self.qps.insert(number, Box::new(qp));
+        self.publish(number);
         Ok(number24)
+    }
+
+    /// A TGT that another member executed, from what it left; not yet in the table.
+    pub(super) fn qp_from_image(
+        &self,
+        number: QpNumber,
+        responder: &[u64],
+        domain: Arc<Domain>,
+        reception: Option<Reception>,
+        home: Box<Home>,
+    ) -> Box<Qp> {
+        let inlets = Inlets::Xrc { domain: domain.number() };
+        Box::new(Qp {
+            number,
+            attributes: QpAttributes::new(QpType::XrcTgt),
+            requester: None,
+            responder: Some(ResponderState::from_image(number, responder)),
+            reception: reception.unwrap_or_else(|| Reception::new(inlets)),
+            pd: PdNumber(0),
+            send_cq: None,
+            route: None,
+            scheduled: Scheduled::default(),
+            is_ready: false,
+            awaits_rtu: false,
+            domain: Some(domain),
+            handles: 0,
+            home: Some(home),
+        })
     }
 
     /// Opens a further handle on a TGT (contract C4).
     pub(in crate::device) fn open_tgt(
         &mut self,
         number: QpNumber,
-        domain: &Domain,
+        domain: &Arc<Domain>,
     ) -> Result<(), VerbsError> {
+        if let Some(()) = self.open_shared(number.get(), domain)? {
+            return Ok(());
+        }
         let found = self
             .qps
             .get_mut(&number.get())
@@ -139,13 +184,20 @@ impl Card {
 
     /// Drops a handle, and with the last one the QP (contract C6).
     pub(in crate::device) fn close_qp(&mut self, number: QpNumber) {
-        let Some(qp) = self.qps.get_mut(&number.get()) else { return };
-        qp.handles -= 1;
-        if qp.handles > 0 {
+        if self.close_shared(number.get()).is_some() {
             return;
         }
-        if let Some(qp) = self.qps.remove(&number.get()) {
-            self.qp_numbers.free(number.get());
+        let Some(qp) = self.qps.get_mut(&number.get()) else { return };
+        qp.handles -= 1;
+        if qp.handles == 0 {
+            self.remove_qp(number.get());
+        }
+    }
+
+    /// Destroys a QP.
+    pub(super) fn remove_qp(&mut self, number: u32) {
+        if let Some(qp) = self.qps.remove(&number) {
+            self.qp_numbers.free(number);
             let responder = qp.responder.as_ref().map(ResponderState::counters);
             self.counters.retired.add(qp.requester.as_ref().map(Requester::counters), responder);
         }
@@ -153,7 +205,8 @@ impl Card {
 
     /// Attributes and state.
     pub(in crate::device) fn query_qp(&self, number: QpNumber) -> Result<QpAttributes, VerbsError> {
-        self.qps.get(&number.get()).map(|qp| qp.attributes).ok_or(VerbsError::Gone)
+        let own = self.qps.get(&number.get()).map(|qp| qp.attributes);
+        own.or_else(|| self.query_shared(number.get())).ok_or(VerbsError::Gone)
     }
 
     /// Changes a QP (contract E1 to E4).
@@ -162,7 +215,7 @@ impl Card {
         number: QpNumber,
         change: &QpModify,
     ) -> Result<(), VerbsError> {
-        let before = self.query_qp(number)?;
+        let before = self.qps.get(&number.get()).map(|qp| qp.attributes).ok_or(VerbsError::Gone)?;
         let state = check_transition(before.qp_type, before.state, change).map_err(|_| {
             VerbsError::Invalid("no such transition, or its attributes are not those it needs")
         })?;
@@ -196,12 +249,17 @@ impl Card {
             let mut completer = Completer { events, counters };
             qp.enter_error(srqs, &mut completer);
         }
+        if entered && matches!(state, QpState::Error | QpState::Reset) {
+            self.end_message_elsewhere(number.get(), state == QpState::Error);
+        }
+        // Whoever asks another member sees it as soon as this call is over.
+        self.publish(number.get());
         self.mark_ready(number.get());
         Ok(())
     }
 
     /// Opens the local address of a route, and says what it is.
-    fn open_route(&mut self, attributes: &QpAttributes) -> Result<Route, VerbsError> {
+    pub(super) fn open_route(&mut self, attributes: &QpAttributes) -> Result<Route, VerbsError> {
         let vector = attributes.address_vector.ok_or(VerbsError::Invalid("no address vector"))?;
         let source = self
             .gids
@@ -289,7 +347,7 @@ impl Qp {
         self.reception.flush(self.number, srqs, completer);
         if matches!(self.reception.inlets, Inlets::Basic { .. } | Inlets::Xrc { .. }) {
             // contract H4
-            completer.events.raise(AsyncEventKind::QpLastWqeReached, AsyncSubject::Qp(self.number));
+            self.raise(AsyncEventKind::QpLastWqeReached, completer.events);
         }
     }
 

@@ -8,10 +8,11 @@ use super::completions::Completer;
 use super::memory::QpMemory;
 use super::peers::Judgement;
 use super::qp::Qp;
+use super::sharing::Elsewhere;
 use super::target::QpTarget;
 use crate::device::counters::CardCounters;
 use crate::device::numbers::NumberMap;
-use crate::engine::{Response, is_request};
+use crate::engine::{Handled, Response, is_request};
 use crate::link::{Datagram, ReceiveBatch};
 use crate::wire::{Bth, ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
 use std::time::Instant;
@@ -77,48 +78,68 @@ impl Card {
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Instant) {
-        let time = self.time(now);
-        let Self { qps, keys, srqs, counters, events, ready, unknown_srq, cm, peers, .. } = self;
         let number = packet.bth.destination.get();
-        let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
-        let believed;
-        if is_request(packet.bth.opcode) {
-            let Some(responder) = &mut qp.responder else {
-                counters.wrong_half += 1;
+        let believed = if is_request(packet.bth.opcode) {
+            let Self { qps, counters, .. } = self;
+            let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
+            match &mut qp.home {
+                Some(home) if home.is_waiting() => {
+                    home.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]);
+                    return;
+                }
+                _ => {}
+            }
+            let Some(handled) = self.take_request(number, packet, now) else {
+                self.counters.wrong_half += 1;
                 return;
             };
-            let mut target = QpTarget {
-                number: qp.number,
-                keys,
-                srqs,
-                reception: &mut qp.reception,
-                completer: Completer { events, counters },
-                unknown_srq: *unknown_srq,
-            };
-            let handled = responder.handle_request(packet, &mut target);
-            believed = handled.plausible();
-            if qp.awaits_rtu && believed {
-                // Data that overtakes the RTU stands for it (contract rocev2 12.4).
-                qp.awaits_rtu = false;
-                cm.machine.communication_established(qp.number);
-            }
+            handled.plausible()
         } else {
+            let time = self.time(now);
+            let Self { qps, keys, counters, .. } = self;
+            let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
             let Some(requester) = &mut qp.requester else {
                 counters.wrong_half += 1;
                 return;
             };
             let mut memory = QpMemory { keys, pd: qp.pd };
             let response = requester.handle_response(time, packet, &mut memory);
-            believed = response == Response::Progress;
-        }
-        if believed && let Some(route) = &mut qp.route {
+            response == Response::Progress
+        };
+        let Self { qps, peers, .. } = self;
+        if believed && let Some(route) = qps.get_mut(&number).and_then(|qp| qp.route.as_mut()) {
             let source = datagram.source;
             route.heard(source, || peers.is_soft(source.ip()));
         }
-        if !qp.is_ready {
-            qp.is_ready = true;
-            ready.push_back(number);
+        self.mark_ready(number);
+    }
+
+    /// Hands a request to the responder of a QP; `None` when it has none.
+    pub(super) fn take_request(&mut self, number: u32, packet: &Packet<'_>, now: Instant) -> Option<Handled> {
+        let time = self.time(now);
+        let Self { qps, keys, srqs, counters, events, unknown_srq, cm, sharing, .. } = self;
+        let qp = qps.get_mut(&number)?;
+        let responder = qp.responder.as_mut()?;
+        let mut target = QpTarget {
+            number: qp.number,
+            keys,
+            srqs,
+            reception: &mut qp.reception,
+            completer: Completer { events, counters },
+            unknown_srq: *unknown_srq,
+            elsewhere: Elsewhere::of(&mut qp.home, sharing, responder.serial(), time),
+        };
+        let handled = responder.handle_request(packet, &mut target);
+        if qp.awaits_rtu && handled.plausible() {
+            // Data that overtakes the RTU stands for it (contract rocev2 12.4).
+            qp.awaits_rtu = false;
+            cm.machine.communication_established(qp.number);
         }
+        if handled == Handled::Waiting {
+            // Before the request to another member leaves.
+            self.publish(number);
+        }
+        Some(handled)
     }
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could

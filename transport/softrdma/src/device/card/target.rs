@@ -5,6 +5,7 @@
 //! Nothing is touched by a packet that is refused.
 
 use super::completions::Completer;
+use super::sharing::Elsewhere;
 use super::srq::SrqState;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::DomainNumber;
@@ -138,6 +139,8 @@ pub(super) struct QpTarget<'a> {
     pub(super) reception: &'a mut Reception,
     pub(super) completer: Completer<'a>,
     pub(super) unknown_srq: UnknownSrq,
+    /// SRQs of other members, for a TGT that is shared and executed here.
+    pub(super) elsewhere: Option<Elsewhere<'a>>,
 }
 
 /// A completion-to-be of a receive.
@@ -150,12 +153,7 @@ struct Ending {
 
 impl QpTarget<'_> {
     fn unknown_srq(&mut self) -> Placement {
-        self.completer.counters.unknown_srq += 1;
-        match self.unknown_srq {
-            UnknownSrq::Nak64 => Placement::Nak(NakCode::INVALID_RD_REQUEST),
-            UnknownSrq::Nak62 => Placement::Nak(NakCode::REMOTE_ACCESS),
-            UnknownSrq::Drop => Placement::Drop,
-        }
+        self.unknown_srq.placement(self.completer.counters)
     }
 
     /// Takes a receive for a message; `false` when none is posted.
@@ -276,9 +274,14 @@ impl QpTarget<'_> {
 
 impl Target for QpTarget<'_> {
     fn place(&mut self, request: &Place<'_>) -> Placement {
+        if let Some(outcome) = self.elsewhere.as_mut().and_then(Elsewhere::inherited) {
+            return outcome.placement(self.unknown_srq, self.completer.counters);
+        }
         let Some(inlet) = find(&mut self.reception.inlets, self.srqs, request.srq) else {
             self.reception.in_use = false;
-            return self.unknown_srq();
+            let number = self.number;
+            let asked = self.elsewhere.as_mut().is_some_and(|elsewhere| elsewhere.place(number, request));
+            return if asked { Placement::Later } else { self.unknown_srq() };
         };
         let rkey_pd = inlet.rkey_pd;
         let stocked = inlet.queue.len() > 0;
@@ -337,9 +340,16 @@ impl Target for QpTarget<'_> {
 
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome {
         let Some(inlet) = find(&mut self.reception.inlets, self.srqs, piece.srq) else {
+            let number = self.number;
+            let fetched = self.elsewhere.as_mut().and_then(|elsewhere| elsewhere.read(number, piece, out));
+            let refused = match fetched {
+                Some(Ok(outcome)) => return outcome,
+                Some(Err(outcome)) => outcome.placement(self.unknown_srq, self.completer.counters),
+                None => self.unknown_srq(),
+            };
             // The SRQ went between the request and its answer; the policy that drops has nothing
             // to drop here.
-            return ReadOutcome::Nak(match self.unknown_srq() {
+            return ReadOutcome::Nak(match refused {
                 Placement::Nak(code) => code,
                 _ => NakCode::INVALID_RD_REQUEST,
             });

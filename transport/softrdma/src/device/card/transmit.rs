@@ -8,12 +8,13 @@ use super::completions::Completer;
 use super::memory::QpMemory;
 use super::qp::Qp;
 use super::route::Route;
+use super::sharing::Elsewhere;
 use super::target::QpTarget;
 use crate::engine::{NakCode, RequesterEvent, ResponderEvent, Time, Transmit};
 use crate::link::SendBatch;
 use crate::wire::{IpUdp, icrc};
 use std::time::Instant;
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpState};
+use trunkline_verbs::{AsyncEventKind, QpState};
 
 /// Packets of one QP before the next has its turn.
 const PACKETS_IN_TURN: usize = 64;
@@ -43,6 +44,7 @@ impl Card {
             self.serve(number, time);
         }
         self.serve_overflows();
+        self.send_to_members(now);
         self.send(now);
     }
 
@@ -64,6 +66,9 @@ impl Card {
             more = self.serve_packets(number, route, now);
         }
         self.serve_events(number);
+        // Before the answers leave.
+        self.publish(number);
+        self.tell_handles(number);
         let Self { qps, counters, events, timers, ready, .. } = self;
         let Some(qp) = qps.get_mut(&number) else { return };
         if let Some(requester) = &mut qp.requester {
@@ -75,6 +80,9 @@ impl Card {
             }
             timers.schedule(number, &mut qp.scheduled, requester.next_timeout());
         }
+        if let Some(home) = &qp.home {
+            timers.schedule(number, &mut qp.scheduled, home.next_timeout());
+        }
         if more && !qp.is_ready {
             qp.is_ready = true;
             ready.push_back(number);
@@ -83,9 +91,9 @@ impl Card {
 
     /// Answers first, requests then; answers whether the QP has more.
     fn serve_packets(&mut self, number: u32, route: Route, now: Time) -> bool {
-        let Self { qps, keys, srqs, counters, events, outgoing, unknown_srq, .. } = self;
+        let Self { qps, keys, srqs, counters, events, outgoing, unknown_srq, sharing, .. } = self;
         let Some(qp) = qps.get_mut(&number) else { return false };
-        let Qp { number, requester, responder, reception, pd, .. } = &mut **qp;
+        let Qp { number, requester, responder, reception, pd, home, .. } = &mut **qp;
         let mut sent = 0;
         if let Some(responder) = responder {
             let mut target = QpTarget {
@@ -95,6 +103,7 @@ impl Card {
                 reception,
                 completer: Completer { events, counters },
                 unknown_srq: *unknown_srq,
+                elsewhere: Elsewhere::of(home, sharing, responder.serial(), now),
             };
             while sent < PACKETS_IN_TURN {
                 let left = push(outgoing, route, |out| responder.poll_transmit(&mut target, out));
@@ -121,15 +130,14 @@ impl Card {
         let Self { qps, srqs, counters, events, .. } = self;
         let Some(qp) = qps.get_mut(&number) else { return };
         let mut completer = Completer { events, counters };
+        let mut failed = false;
         while let Some(event) = qp.requester.as_mut().and_then(crate::engine::Requester::poll_event) {
             match event {
                 RequesterEvent::Failed(_) => {
                     qp.fail();
                     qp.enter_error(srqs, &mut completer);
                 }
-                RequesterEvent::Drained => {
-                    completer.events.raise(AsyncEventKind::SqDrained, AsyncSubject::Qp(qp.number));
-                }
+                RequesterEvent::Drained => qp.raise(AsyncEventKind::SqDrained, completer.events),
             }
         }
         while let Some(event) = qp.responder.as_mut().and_then(crate::engine::ResponderState::poll_event) {
@@ -140,10 +148,14 @@ impl Card {
                         qp.fail();
                         qp.enter_error(srqs, &mut completer);
                     }
+                    failed = true;
                     failure(code)
                 }
             };
-            completer.events.raise(kind, AsyncSubject::Qp(qp.number));
+            qp.raise(kind, completer.events);
+        }
+        if failed {
+            self.end_message_elsewhere(number, true);
         }
     }
 
@@ -164,6 +176,7 @@ impl Card {
                     route.silent();
                 }
             }
+            self.ask_again(due.number, time);
             self.mark_ready(due.number);
         }
     }

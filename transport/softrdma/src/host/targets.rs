@@ -1,0 +1,400 @@
+//! TGTs that processes share through XRC domains.
+//!
+//! Owns the table of them, in a segment of its own: which domain a TGT belongs to, which member
+//! executes it (its *home*), how many handles each member has, and the last published image of its
+//! state. The card's sharing side calls it. Handles change under the host's lock; the home changes
+//! by compare-and-swap, from a member that is dead to one that lives; where a number leads is
+//! looked up without a lock and without a system call, for each packet that is handed on.
+//!
+//! ```text
+//! record:  number 4, -, domain 8, home 8, sequence of the image 8
+//!          handles: for each slot generation 2, count 2
+//!          image: two buffers
+//! ```
+//! A record stands at a place computed from its number, or soon behind it. As everything in shared
+//! memory it may be garbage: numbers that lead nowhere, at worst.
+#![forbid(unsafe_code)]
+
+use super::layout::SLOTS;
+use super::segment::HEADER;
+use super::{Host, HostError, MemberId, Segment};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trunkline_rings::published::Published;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt1");
+/// Shared TGTs that a host can have; a power of two.
+const RECORDS: usize = 1 << RECORDS_LOG;
+const RECORDS_LOG: u32 = 12;
+/// Places behind the computed one where a record may stand.
+const PROBES: usize = 64;
+/// Words of an image, the length included.
+const BUFFER_WORDS: usize = 296;
+
+const NUMBER: usize = 0;
+const DOMAIN: usize = 8;
+const HOME: usize = 16;
+const SEQUENCE: usize = 24;
+const HANDLES: usize = 64;
+const BUFFERS: usize = HANDLES + 4 * SLOTS;
+const RECORD: usize = BUFFERS + 2 * 8 * BUFFER_WORDS;
+
+/// A place that never had a record: nothing stands behind it.
+const NEVER: u32 = 0;
+/// A place that had one.
+const FREE: u32 = u32::MAX;
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Targets {
+    host: Arc<Host>,
+    segment: Segment,
+}
+
+/// A TGT's place in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TargetRecord {
+    number: u32,
+    start: usize,
+}
+
+/// What remains when a handle was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Other handles.
+    Others,
+    /// None: the TGT is destroyed. Its home, if there is one that lives and is another member, must
+    /// be told.
+    Nobody(Option<MemberId>),
+}
+
+impl Targets {
+    /// Maps the table.
+    pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
+        let locked = host.lock()?;
+        let segment = Segment::open(&host.directory().join("targets"), MAGIC, HEADER + RECORDS * RECORD)?;
+        drop(locked);
+        Ok(Self { host, segment })
+    }
+
+    /// The host's registry.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Enters a TGT of this member, with one handle.
+    pub(crate) fn create(&self, number: u32, domain: u64) -> Result<TargetRecord, HostError> {
+        let _locked = self.host.lock()?;
+        let record = match self.vacancy(number) {
+            Some(record) => record,
+            None => {
+                self.free_abandoned(number);
+                self.vacancy(number).ok_or(HostError::Full("TGTs that processes share"))?
+            }
+        };
+        for slot in 0..SLOTS {
+            self.handles(record, slot).store(0, Ordering::Relaxed);
+        }
+        self.word64(record, SEQUENCE).store(0, Ordering::Relaxed);
+        self.word64(record, DOMAIN).store(domain, Ordering::Relaxed);
+        self.word64(record, HOME).store(self.host.me().pack(), Ordering::Relaxed);
+        self.put_count(record, self.host.me(), 1);
+        self.number(record).store(number, Ordering::Release);
+        Ok(record)
+    }
+
+    /// Adds a handle of this member to a TGT; `None` when there is no such TGT in the domain.
+    pub(crate) fn join(&self, number: u32, domain: u64) -> Result<Option<TargetRecord>, HostError> {
+        let _locked = self.host.lock()?;
+        let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
+        let Some(record) = found else { return Ok(None) };
+        // One whose holders all died is as good as destroyed (contract B5).
+        if self.home(record).is_none_or(|home| !self.host.is_alive(home)) && !self.is_held(record) {
+            self.free(record);
+            return Ok(None);
+        }
+        let count = self.count(record, self.host.me());
+        self.put_count(
+            record,
+            self.host.me(),
+            count.checked_add(1).ok_or(HostError::Full("handles on one TGT"))?,
+        );
+        Ok(Some(record))
+    }
+
+    /// Drops a handle of this member (contract C6).
+    pub(crate) fn leave(&self, record: TargetRecord) -> Result<Left, HostError> {
+        let _locked = self.host.lock()?;
+        if !self.stands(record) {
+            return Ok(Left::Nobody(None));
+        }
+        let count = self.count(record, self.host.me());
+        self.put_count(record, self.host.me(), count.saturating_sub(1));
+        Ok(self.free_unheld(record))
+    }
+
+    /// Destroys the TGT if the living have no handle on it any more.
+    pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
+        let _locked = self.host.lock()?;
+        Ok(if self.stands(record) { self.free_unheld(record) } else { Left::Nobody(None) })
+    }
+
+    fn free_unheld(&self, record: TargetRecord) -> Left {
+        if self.is_held(record) {
+            return Left::Others;
+        }
+        let home = self.home(record);
+        self.free(record);
+        Left::Nobody(home.filter(|home| *home != self.host.me() && self.host.is_alive(*home)))
+    }
+
+    /// The record of a TGT.
+    pub(crate) fn find(&self, number: u32) -> Option<TargetRecord> {
+        if number == NEVER || number == FREE {
+            return None;
+        }
+        for start in places(number) {
+            match self.segment.word32(start + NUMBER).load(Ordering::Acquire) {
+                NEVER => return None,
+                found if found == number => return Some(TargetRecord { number, start }),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Whether the TGT still exists.
+    pub(crate) fn stands(&self, record: TargetRecord) -> bool {
+        self.number(record).load(Ordering::Acquire) == record.number
+    }
+
+    /// The member that executes a TGT, by number: where its packets belong. It may have died.
+    pub(crate) fn home_of(&self, number: u32) -> Option<MemberId> {
+        self.home(self.find(number)?)
+    }
+
+    /// The member that executes a TGT. It may have died.
+    pub(crate) fn home(&self, record: TargetRecord) -> Option<MemberId> {
+        // SYNC: target-home
+        let word = self.word64(record, HOME).load(Ordering::Acquire);
+        MemberId::unpack(word).filter(|_| self.stands(record))
+    }
+
+    /// The domain.
+    pub(crate) fn domain(&self, record: TargetRecord) -> Option<u64> {
+        let domain = self.word64(record, DOMAIN).load(Ordering::Relaxed);
+        self.stands(record).then_some(domain)
+    }
+
+    /// Makes this member the home in place of `dead`; `false` when another one was faster.
+    pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
+        let me = self.host.me().pack();
+        // SYNC: target-home
+        let taken =
+            self.word64(record, HOME).compare_exchange(dead.pack(), me, Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok() && self.stands(record)
+    }
+
+    /// The image of the state: written by the home, read by those who come after it.
+    pub(crate) fn image(&self, record: TargetRecord) -> Published<'_> {
+        let buffer = |index: usize| {
+            self.segment.words64(record.start + BUFFERS + index * 8 * BUFFER_WORDS, BUFFER_WORDS)
+        };
+        Published::new(self.word64(record, SEQUENCE), [buffer(0), buffer(1)])
+    }
+
+    /// The members that have handles, as far as is known without asking who lives.
+    pub(crate) fn holders(&self, record: TargetRecord) -> Vec<MemberId> {
+        let slots = (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
+        let present = slots.filter_map(|slot| self.host.current(slot));
+        present.filter(|member| self.count(record, *member) > 0).collect()
+    }
+
+    /// Whether somebody who lives has a handle.
+    fn is_held(&self, record: TargetRecord) -> bool {
+        self.holders(record).into_iter().any(|member| self.host.is_alive(member))
+    }
+
+    fn free(&self, record: TargetRecord) {
+        let behind = next(record.start);
+        let nothing_behind = self.segment.word32(behind + NUMBER).load(Ordering::Relaxed) == NEVER;
+        self.number(record).store(FREE, Ordering::Release);
+        if !nothing_behind {
+            return;
+        }
+        // Nothing stands behind it, so that searches may end here, and at the free places before.
+        let mut start = record.start;
+        for _ in 0..PROBES {
+            let word = self.segment.word32(start + NUMBER);
+            if word.load(Ordering::Relaxed) != FREE {
+                break;
+            }
+            word.store(NEVER, Ordering::Release);
+            start = previous(start);
+        }
+    }
+
+    /// Frees what no living member has anything to do with, where the number could stand.
+    fn free_abandoned(&self, number: u32) {
+        for start in places(number) {
+            let record = TargetRecord { number: self.number_at(start), start };
+            let lives = self.home(record).is_some_and(|home| self.host.is_alive(home));
+            if !lives && !matches!(record.number, NEVER | FREE) && !self.is_held(record) {
+                self.free(record);
+            }
+        }
+    }
+
+    fn vacancy(&self, number: u32) -> Option<TargetRecord> {
+        let vacant = |start: &usize| matches!(self.number_at(*start), NEVER | FREE);
+        places(number).find(vacant).map(|start| TargetRecord { number, start })
+    }
+
+    fn number_at(&self, start: usize) -> u32 {
+        self.segment.word32(start + NUMBER).load(Ordering::Acquire)
+    }
+
+    fn number(&self, record: TargetRecord) -> &std::sync::atomic::AtomicU32 {
+        self.segment.word32(record.start + NUMBER)
+    }
+
+    fn word64(&self, record: TargetRecord, field: usize) -> &std::sync::atomic::AtomicU64 {
+        self.segment.word64(record.start + field)
+    }
+
+    fn handles(&self, record: TargetRecord, slot: usize) -> &std::sync::atomic::AtomicU32 {
+        self.segment.word32(record.start + HANDLES + 4 * slot)
+    }
+
+    /// Handles of a member; those that one before it in its slot left do not count.
+    fn count(&self, record: TargetRecord, member: MemberId) -> u16 {
+        let [c0, c1, g0, g1] =
+            self.handles(record, usize::from(member.slot)).load(Ordering::Relaxed).to_le_bytes();
+        let [m0, m1, ..] = member.generation.to_le_bytes();
+        if [g0, g1] == [m0, m1] { u16::from_le_bytes([c0, c1]) } else { 0 }
+    }
+
+    fn put_count(&self, record: TargetRecord, member: MemberId, count: u16) {
+        let ([c0, c1], [g0, g1, ..]) = (count.to_le_bytes(), member.generation.to_le_bytes());
+        let word = u32::from_le_bytes([c0, c1, g0, g1]);
+        self.handles(record, usize::from(member.slot)).store(word, Ordering::Relaxed);
+    }
+}
+
+/// Where a record of this number may stand.
+fn places(number: u32) -> impl Iterator<Item = usize> {
+    let first = (number.wrapping_mul(0x9e37_79b1) >> (32 - RECORDS_LOG)) as usize;
+    (0..PROBES).map(move |probe| HEADER + (first + probe) % RECORDS * RECORD)
+}
+
+fn next(start: usize) -> usize {
+    HEADER + ((start - HEADER) / RECORD + 1) % RECORDS * RECORD
+}
+
+fn previous(start: usize) -> usize {
+    HEADER + ((start - HEADER) / RECORD + RECORDS - 1) % RECORDS * RECORD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+
+    fn members(folder: &Folder, count: usize) -> Vec<Targets> {
+        let root = folder.path().join("run");
+        (0..count).map(|_| Targets::open(Host::join(Some(&root)).unwrap()).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_last_handle_destroys() {
+        let folder = Folder::new("targets-handles");
+        let all = members(&folder, 2);
+        let [one, two] = &all[..] else { unreachable!() };
+        let record = one.create(5, 77).unwrap();
+        assert_eq!(two.home_of(5), Some(one.host.me()));
+        assert_eq!(two.join(5, 78).unwrap(), None, "another domain");
+        assert_eq!(two.join(6, 77).unwrap(), None, "another number");
+        assert_eq!(two.join(5, 77).unwrap(), Some(record));
+        assert_eq!(two.join(5, 77).unwrap(), Some(record), "twice in one member");
+        assert_eq!(one.leave(record).unwrap(), Left::Others);
+        assert_eq!(two.leave(record).unwrap(), Left::Others);
+        assert_eq!(two.leave(record).unwrap(), Left::Nobody(Some(one.host.me())));
+        assert!(!one.stands(record));
+        assert_eq!(one.home_of(5), None);
+        assert_eq!(two.join(5, 77).unwrap(), None);
+    }
+
+    #[test]
+    fn one_heir_takes_over() {
+        let folder = Folder::new("targets-heirs");
+        let mut all = members(&folder, 3);
+        let record = all[2].create(5, 77).unwrap();
+        let dead = all[2].host.me();
+        assert!(all[2].image(record).publish(&[1, 2, 3]));
+        for heir in &all[..2] {
+            heir.join(5, 77).unwrap().unwrap();
+        }
+        drop(all.pop());
+        let won: Vec<bool> = all.iter().map(|heir| heir.take_over(record, dead)).collect();
+        assert_eq!(won, [true, false]);
+        assert_eq!(all[1].home_of(5), Some(all[0].host.me()));
+        let mut image = Vec::new();
+        assert!(all[0].image(record).load(&mut image, 1));
+        assert_eq!(image, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_the_dead_held_counts_for_nothing() {
+        let folder = Folder::new("targets-dead");
+        let mut all = members(&folder, 2);
+        let record = all[1].create(5, 77).unwrap();
+        assert_eq!(all[1].sweep(record).unwrap(), Left::Others);
+        drop(all.pop());
+        let one = &all[0];
+        assert!(one.stands(record), "nobody has looked");
+        assert_eq!(one.join(5, 77).unwrap(), None);
+        assert!(!one.stands(record));
+    }
+
+    #[test]
+    fn numbers_that_meet_stand_behind_each_other() {
+        let folder = Folder::new("targets-meet");
+        let all = members(&folder, 1);
+        let one = &all[0];
+        let home = |number: &u32| places(*number).next();
+        let first = home(&1);
+        let meeting: Vec<u32> = (1..0xff_ffff).filter(|number| home(number) == first).take(PROBES).collect();
+        let records: Vec<_> = meeting.iter().map(|number| one.create(*number, 1).unwrap()).collect();
+        let further = (meeting[PROBES - 1] + 1..0xff_ffff).find(|number| home(number) == first).unwrap();
+        assert!(matches!(one.create(further, 1), Err(HostError::Full(_))));
+        one.leave(records[3]).unwrap();
+        assert_eq!(one.find(meeting[3]), None);
+        assert_eq!(one.find(meeting[PROBES - 1]), Some(records[PROBES - 1]), "behind a free place");
+        one.create(further, 1).unwrap();
+        for record in records {
+            one.sweep(record).unwrap();
+            one.leave(record).unwrap();
+        }
+        let left = one.find(further).unwrap();
+        one.leave(left).unwrap();
+        let never = |start: usize| one.number_at(start) == NEVER;
+        assert!(places(1).all(never), "searches are short again");
+    }
+
+    #[test]
+    fn garbage_leads_nowhere() {
+        let folder = Folder::new("targets-garbage");
+        let all = members(&folder, 1);
+        let one = &all[0];
+        let record = one.create(9, 1).unwrap();
+        for word in [0, u64::MAX, 5 << 16 | 5000] {
+            one.word64(record, HOME).store(word, Ordering::Relaxed);
+            assert_eq!(one.home_of(9), None);
+        }
+        one.segment.word64(record.start + BUFFERS).store(u64::MAX, Ordering::Relaxed);
+        one.word64(record, SEQUENCE).store(2, Ordering::Relaxed);
+        assert!(!one.image(record).load(&mut Vec::new(), 3));
+        assert_eq!(one.find(NEVER), None);
+        assert_eq!(one.find(FREE), None);
+    }
+}
