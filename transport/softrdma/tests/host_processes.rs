@@ -16,18 +16,21 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline_softrdma::device::{HostError, OpenError, SoftDevice, SoftOptions};
 use trunkline_verbs::{
-    CmId, CqInit, Device, PortSpace, QpInit, QpType, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+    CmId, CqInit, Device, PortSpace, QpInit, QpType, QueuePair, SharedReceiveQueue, SrqInit, SrqKind,
+    VerbsError, XrcDomain, XrcdFlags,
 };
 
 const FILE: &str = "TRUNKLINE_TEST_FILE";
 const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
+/// How often each process of a race tries to make the domain.
+const TRIES: usize = 5_000;
 const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
 
 /// A further process. Without a part, a test that has nothing to do.
 #[test]
 fn play() {
     let Some(part) = part() else { return };
-    let options = SoftOptions { addresses: vec![common::address()], ..SoftOptions::from_env().unwrap() };
+    let options = SoftOptions { addresses: vec![common::address()], ..from_env() };
     let device = SoftDevice::open(options).unwrap();
     say("READY");
     while wait_for_go() {
@@ -38,7 +41,13 @@ fn play() {
                 // Kept until the process ends.
                 std::mem::forget(opened);
             }
-            "numbers" => say(&format!("NUMBERS {:?}", make_objects(&*device))),
+            "churn" => churn(&device),
+            "race" => say(&format!("MADE {}", race(&*device, Path::new(&variable(FILE))))),
+            "numbers" => {
+                let objects = make_objects(&*device);
+                say(&format!("NUMBERS {:?}", numbers(&objects)));
+                std::mem::forget(objects);
+            }
             "bind" => {
                 let bound = bind(&device, variable(LOCAL).parse().unwrap()).unwrap();
                 say(&format!("BOUND {}", bound.local_address()));
@@ -47,6 +56,40 @@ fn play() {
             other => panic!("no such part: {other}"),
         }
     }
+}
+
+/// Makes the domain as often as no other process has it; answers how often.
+fn race(device: &dyn Device, path: &Path) -> usize {
+    let witness = path.with_extension("witness");
+    let mut made = 0;
+    for _ in 0..TRIES {
+        match open(device, path, BOTH) {
+            Ok(domain) => {
+                made += 1;
+                File::create_new(&witness).expect("two processes have made one domain");
+                std::fs::remove_file(&witness).unwrap();
+                domain.close().unwrap();
+            }
+            Err(error) => assert_eq!(error.errno(), 22),
+        }
+    }
+    made
+}
+
+/// Changes the registry on and on, in all ways there are, until it is killed.
+fn churn(device: &Arc<SoftDevice>) {
+    for round in 0_u64.. {
+        let domain = open(&**device, Path::new(&variable(FILE)), XrcdFlags::CREATE).unwrap();
+        let bound = bind(device, variable(LOCAL).parse().unwrap()).unwrap();
+        let other = SoftDevice::open(SoftOptions { addresses: vec![common::address()], ..from_env() });
+        make_objects(&*other.unwrap());
+        say(&format!("ROUND {round}"));
+        drop((domain, bound));
+    }
+}
+
+fn from_env() -> SoftOptions {
+    SoftOptions::from_env().unwrap()
 }
 
 fn variable(name: &str) -> String {
@@ -58,28 +101,30 @@ fn open(device: &dyn Device, path: &Path, flags: XrcdFlags) -> Result<Arc<dyn Xr
     device.open_xrcd(Some(file.as_fd()), flags)
 }
 
-/// Numbers of QPs and SRQs, which are kept until the process ends.
-fn make_objects(device: &dyn Device) -> Vec<u32> {
+type Objects = Vec<(Arc<dyn QueuePair>, Arc<dyn SharedReceiveQueue>)>;
+
+fn make_objects(device: &dyn Device) -> Objects {
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(CqInit { capacity_cqe: 16, channel: None, context: 0 }).unwrap();
     let xrcd = device.open_xrcd(None, XrcdFlags::empty()).unwrap();
-    let mut numbers = Vec::new();
-    for _ in 0..100 {
+    let make = |_| {
         let init = QpInit {
             pd: Some(Arc::clone(&pd)),
             send_cq: Some(Arc::clone(&cq)),
             ..QpInit::new(QpType::XrcIni)
         };
         let qp = device.create_qp(init).unwrap();
-        numbers.push(qp.number().get());
         let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
         let srq = device
             .create_srq(SrqInit { pd: Arc::clone(&pd), max_wr: 1, max_sge: 1, kind, context: 0 })
             .unwrap();
-        numbers.push(srq.number().unwrap().get());
-        std::mem::forget((qp, srq));
-    }
-    numbers
+        (qp, srq)
+    };
+    (0..100).map(make).collect()
+}
+
+fn numbers(objects: &Objects) -> Vec<u32> {
+    objects.iter().flat_map(|(qp, srq)| [qp.number().get(), srq.number().unwrap().get()]).collect()
 }
 
 fn bind(device: &Arc<SoftDevice>, local: SocketAddr) -> Result<Arc<dyn CmId>, VerbsError> {
@@ -110,13 +155,23 @@ fn a4_one_of_32_processes_creates_the_domain() {
     errnos.sort();
     assert_eq!(errnos[0], "0", "one has made it");
     assert!(errnos[1..].iter().all(|errno| *errno == "22"), "{errnos:?}");
-    // It lives as long as the one that made it.
+    // It lives as long as the one that made it, or somebody who joined.
     let device = SoftDevice::open(folder.options()).unwrap();
     let joined = open(&*device, &path, XrcdFlags::empty()).unwrap();
     players.into_iter().for_each(Player::finish);
     assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
     joined.close().unwrap();
     assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+}
+
+#[test]
+fn a4_never_two_processes_have_made_the_domain() {
+    let folder = Folder::new();
+    let path = folder.path("domain");
+    File::create(&path).unwrap();
+    let mut players = start_all(8, "race", &folder, &[(FILE, path.to_str().unwrap())]);
+    let made = players.iter_mut().map(|player| player.hear("MADE ").parse::<usize>().unwrap());
+    assert!(made.sum::<usize>() >= 8);
 }
 
 #[test]
@@ -154,7 +209,7 @@ fn numbers_are_unique_across_16_processes() {
     // The numbers of the dead do not come again soon.
     players.into_iter().for_each(Player::kill);
     let device = SoftDevice::open(folder.options()).unwrap();
-    assert!(make_objects(&*device).iter().all(|number| seen.insert(*number)));
+    assert!(numbers(&make_objects(&*device)).into_iter().all(|number| seen.insert(number)));
 }
 
 #[test]
@@ -175,6 +230,31 @@ fn a_port_is_one_process_s() {
     let mut players = start_all(8, "bind", &folder, &[(LOCAL, &any)]);
     let bound: HashSet<_> = players.iter_mut().map(|player| player.hear("BOUND ")).collect();
     assert_eq!(bound.len(), 8, "{bound:?}");
+}
+
+#[test]
+fn death_at_any_point_leaves_nothing_behind() {
+    let folder = Folder::new();
+    let path = folder.path("domain");
+    File::create(&path).unwrap();
+    let address = common::address();
+    let fixed = SocketAddr::new(address, 7473);
+    let variables = [(FILE, path.to_str().unwrap()), (LOCAL, &fixed.to_string())];
+    let device = SoftDevice::open(SoftOptions { addresses: vec![address], ..folder.options() }).unwrap();
+    for rounds in 0..24 {
+        let mut player = start_all(1, "churn", &folder, &variables).remove(0);
+        for _ in 0..=rounds % 3 {
+            player.hear("ROUND ");
+        }
+        // Wherever it is by now: in a change, with or without the lock.
+        (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
+        player.kill();
+        open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();
+        bind(&device, fixed).expect("the port is free again");
+        SoftDevice::open(folder.options()).expect("the registry is whole");
+    }
+    let places = count_files(&folder.meeting_place(), "slot-");
+    assert!(places <= 10, "{places} files for four devices at a time: the dead are not swept");
 }
 
 #[test]

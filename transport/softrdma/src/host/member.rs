@@ -318,6 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn a_child_after_a_fork_lets_nothing_go() {
+        let folder = Folder::new("fork");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let mut two = Arc::into_inner(Host::join(Some(&root)).unwrap()).unwrap();
+        let member = two.me();
+        two.process ^= 1;
+        drop(two);
+        assert!(one.is_alive(member), "its lock is the parent's, too");
+        one.sweep();
+        assert!(one.is_member(member));
+    }
+
+    #[test]
     fn a_removed_lock_file_is_made_again() {
         let folder = Folder::new("lock");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
