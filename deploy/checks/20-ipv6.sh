@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo over IPv6, in a user and network namespace of its own with two addresses on its loopback (::1 alone is one).
+# The demo over IPv6, in a user and network namespace of its own: two processes on ::1, and on two addresses.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -25,14 +25,23 @@ inside='
     ip -6 addr add fd00::2/128 dev lo nodad || exit 77
     exec cargo --offline demo -- "$@"
 '
-timeout 180 unshare --user --map-root-user --net bash -c "$inside" demo --allow-unauthenticated \
-    --server-address fd00::1 --client-address fd00::2 --tree "$scratch/tree" --calls 2000 --json "$scratch/report.json"
-status=$?
-if ((status == 77)); then
-    skip ipv6 "the namespace takes no IPv6 addresses"
-    exit 0
-fi
-verdict ipv6-demo "$status" "the demo ended with status $status"
-report_has "$scratch/report.json" files=5 mismatches=0 calls=2000
-verdict ipv6-report $? "the report is not 5 files, 0 mismatches, 2000 calls: $(cat "$scratch/report.json" 2>&1)"
+
+# demo NAME SERVER-ADDRESS CLIENT-ADDRESS
+demo() {
+    local report=$scratch/$1.json status
+    TRUNKLINE_RUNTIME_DIR=$scratch/run timeout 180 unshare --user --map-root-user --net bash -c "$inside" demo \
+        --allow-unauthenticated --server-address "$2" --client-address "$3" --tree "$scratch/tree" --calls 2000 \
+        --json "$report"
+    status=$?
+    if ((status == 77)); then
+        skip "$1" "the namespace takes no IPv6 addresses"
+        return
+    fi
+    verdict "$1-demo" "$status" "the demo ended with status $status"
+    report_has "$report" files=5 mismatches=0 calls=2000
+    verdict "$1-report" $? "the report is not 5 files, 0 mismatches, 2000 calls: $(cat "$report" 2>&1)"
+}
+
+demo ipv6-one-address ::1 ::1
+demo ipv6 fd00::1 fd00::2
 exit "$check_status"

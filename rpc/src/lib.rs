@@ -20,7 +20,7 @@
 //! }
 //!
 //! let server = Node::builder().listen("127.0.0.1:0").serve(GreeterServer::new(|| Polite)).start()?;
-//! let node = Node::builder().listen("127.0.0.2:0").start()?;
+//! let node = Node::builder().listen("127.0.0.1:0").start()?;
 //! let client = GreeterClient::connect(&node, server.local_address())?;
 //! println!("{}", trunkline::block_on(client.greet("trunk".into()))?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -59,11 +59,11 @@ pub(crate) struct Demo {
     /// Seed of the faults [default: a random one, told in the report].
     #[arg(long, value_name = "N", global = true)]
     pub(crate) seed: Option<u64>,
-    /// Address of the server. UDP port 4791 must be free there.
+    /// Address of the server. UDP port 4791 must be free there, or held by processes of this user.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true, value_parser = one_address)]
     pub(crate) server_address: IpAddr,
-    /// Address of the client, another one than the server's.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.2", global = true, value_parser = one_address)]
+    /// Address of the client; it may be the server's.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true, value_parser = one_address)]
     pub(crate) client_address: IpAddr,
     /// Also stop at the end of standard input: set for the halves by the command that starts both.
     #[arg(long, hide = true, global = true)]

@@ -7,30 +7,28 @@ use std::process::{Child, Command, Output, Stdio};
 struct Server {
     child: Child,
     address: String,
-    client_ip: String,
+    ip: String,
 }
 
 impl Server {
-    /// Each test has a number, and so addresses of its own: UDP port 4791 is taken per address.
+    /// Each test has a number, and so an address of its own, which both programs share.
     fn start(test: u8) -> Self {
-        let ip = |last: u8| {
-            let id = std::process::id().to_be_bytes();
-            format!("127.{}.{}.{last}", 64 + id[2] % 64, id[3])
-        };
+        let id = std::process::id().to_be_bytes();
+        let ip = format!("127.{}.{}.{test}", 64 + id[2] % 64, id[3]);
         let mut child = Command::new(env!("CARGO_BIN_EXE_kv-server"))
-            .args(["--listen", &format!("{}:0", ip(2 * test)), "--pollers", "2"])
+            .args(["--listen", &format!("{ip}:0"), "--pollers", "2"])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
         let address = line.trim().strip_prefix("listening ").expect("the address").to_owned();
-        Self { child, address, client_ip: ip(2 * test + 1) }
+        Self { child, address, ip }
     }
 
     fn client(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_kv-client"))
-            .args(["--server", &self.address, "--address", &self.client_ip])
+            .args(["--server", &self.address, "--address", &self.ip])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

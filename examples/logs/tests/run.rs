@@ -9,30 +9,28 @@ struct Collector {
     child: Child,
     address: String,
     output: Lines<BufReader<ChildStdout>>,
-    shipper_ip: String,
+    ip: String,
 }
 
 impl Collector {
-    /// Each test has a number, and so addresses of its own: UDP port 4791 is taken per address.
+    /// Each test has a number, and so an address of its own, which both programs share.
     fn start(test: u8) -> Self {
-        let ip = |last: u8| {
-            let id = std::process::id().to_be_bytes();
-            format!("127.{}.{}.{last}", 128 + id[2] % 64, id[3])
-        };
+        let id = std::process::id().to_be_bytes();
+        let ip = format!("127.{}.{}.{test}", 128 + id[2] % 64, id[3]);
         let mut child = Command::new(env!("CARGO_BIN_EXE_logs-collect"))
-            .args(["--listen", &format!("{}:0", ip(2 * test))])
+            .args(["--listen", &format!("{ip}:0")])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the collector starts");
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
         let line = output.next().expect("a line").expect("text");
         let address = line.strip_prefix("listening ").expect("the address").to_owned();
-        Self { child, address, output, shipper_ip: ip(2 * test + 1) }
+        Self { child, address, output, ip }
     }
 
     fn ship(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_logs-ship"))
-            .args(["--collector", &self.address, "--address", &self.shipper_ip])
+            .args(["--collector", &self.address, "--address", &self.ip])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

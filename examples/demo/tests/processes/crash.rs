@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_killed_server_is_reported_and_its_restart_works() {
-        let scene = Scene::new(1);
+        let scene = Scene::new(11);
         let (server, mut client) = running(&scene);
         server.signal(Signal::SIGKILL);
         client.line(TOLD_WITHIN, is_unavailable).expect("told in time");
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_killed_client_is_reported_and_its_restart_works() {
-        let scene = Scene::new(2);
+        let scene = Scene::new(12);
         let (server, client) = running(&scene);
         client.signal(Signal::SIGKILL);
         server.line(TOLD_WITHIN, names_the_peer).expect("told in time");
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_client_restarted_before_its_death_was_noticed_works() {
-        let scene = Scene::new(3);
+        let scene = Scene::new(13);
         let (server, client) = running(&scene);
         client.signal(Signal::SIGKILL);
         drop(client);
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_stopped_server_is_reported() {
-        let scene = Scene::new(4);
+        let scene = Scene::new(14);
         let (server, mut client) = running(&scene);
         server.signal(Signal::SIGSTOP);
         client.line(TOLD_WITHIN, is_unavailable).expect("told in time");
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_stopped_client_is_reported_and_recovers_or_says_why() {
-        let scene = Scene::new(5);
+        let scene = Scene::new(15);
         let (server, mut client) = running(&scene);
         client.signal(Signal::SIGSTOP);
         server.line(TOLD_WITHIN, names_the_peer).expect("told in time");

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn two_pollers_a_side_share_four_queue_pairs_and_reach_each_other() {
-        let report = run(&Scene::new(2), &["--calls", "3000", "--pollers", "2"]);
+        let report = run(&Scene::apart(2), &["--calls", "3000", "--pollers", "2"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 4);
         let ways = report["messages"].as_array().expect("a table");

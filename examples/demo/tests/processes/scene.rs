@@ -16,10 +16,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Scene {
     root: PathBuf,
     net: String,
+    /// The client has an address of its own.
+    apart: bool,
 }
 
 impl Scene {
-    /// `test` is a number of the test's own: it gets addresses of its own from it.
+    /// A scene with one address for both halves. `test` is a number of the test's own, from which the
+    /// scene has its addresses.
     pub(crate) fn new(test: u8) -> Self {
         let id = std::process::id();
         let root = std::env::temp_dir().join(format!("trunkline-demo-{id}-{test}"));
@@ -31,7 +34,14 @@ impl Scene {
             std::fs::write(root.join("tree").join(name), &bytes[..length]).expect("a file");
         }
         let [_, _, high, low] = id.to_be_bytes();
-        Self { root, net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8) }
+        Self { root, net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8), apart: false }
+    }
+
+    /// A scene with two addresses.
+    pub(crate) fn apart(test: u8) -> Self {
+        let mut scene = Self::new(test);
+        scene.apart = true;
+        scene
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +58,8 @@ impl Scene {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-demo"));
         command
             .args(["--tree", path_text(&self.root.join("tree"))])
-            .args(["--server-address", &self.address(1), "--client-address", &self.address(2)])
+            .args(["--server-address", &self.address(1)])
+            .args(["--client-address", &self.address(if self.apart { 2 } else { 1 })])
             .args(more)
             .env("TRUNKLINE_LOG", "info")
             .stdin(Stdio::null());

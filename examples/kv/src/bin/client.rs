@@ -14,8 +14,8 @@ struct Options {
     /// Where the server listens.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7471")]
     server: SocketAddr,
-    /// Own address, another one than the server's.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.2")]
+    /// Own address; it may be the server's.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
     /// Give up after so many milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
