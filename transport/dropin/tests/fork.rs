@@ -1,8 +1,12 @@
 //! A program that forks after it opened the device: the child uses it, with a background thread of
 //! its own. Without the test harness, whose threads a child would not have.
 
+#[allow(dead_code, reason = "the tests of single functions use all of it")]
+#[path = "verbs/lab.rs"]
+mod lab;
+
+use lab::{Block, Lab, completions, post, post_receive, send};
 use std::ffi::c_int;
-use std::mem::offset_of;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -22,52 +26,48 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An INIT of a QP needs no address; its receive is flushed by ERR and found by an event.
-unsafe fn use_the_device(context: *mut ibv_context) {
+/// A receive that ERR flushes, found by an event: what needs no address.
+fn be_told(lab: Lab) {
     // SAFETY: the steps of a verbs program, on an opened context.
     unsafe {
-        let table = *context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-        let pd = ibv_alloc_pd(context);
-        let channel = ibv_create_comp_channel(context);
-        let cq = ibv_create_cq(context, 16, null_mut(), channel, 0);
-        assert!(!pd.is_null() && !channel.is_null() && !cq.is_null());
-        let cap = ibv_qp_cap {
-            max_send_wr: 4,
-            max_recv_wr: 4,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let mut init = ibv_qp_init_attr {
-            qp_context: null_mut(),
-            send_cq: cq,
-            recv_cq: cq,
-            srq: null_mut(),
-            cap,
-            qp_type: IBV_QPT_RC,
-            sq_sig_all: 1,
-        };
-        let qp = ibv_create_qp(pd, &raw mut init);
-        assert!(!qp.is_null());
+        let channel = ibv_create_comp_channel(lab.context);
+        let cq = lab.cq(channel);
+        let qp = lab.qp(&mut lab::request(IBV_QPT_RC, lab.pd, cq));
+        assert!(!channel.is_null() && !qp.is_null());
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
-        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        assert_eq!(ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()), 0);
-        let mut wr = ibv_recv_wr { wr_id: 5, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
-        assert_eq!(table.context.ops.post_recv.unwrap()(qp, &raw mut wr, &mut null_mut()), 0);
-        assert_eq!(table.context.ops.req_notify_cq.unwrap()(cq, 0), 0);
+        lab::modify(qp, &mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+        let block = Block::new(lab.pd, 64);
+        assert_eq!(post_receive(qp, 5, block.sge(0, 64)), 0);
+        assert_eq!(lab.table().context.ops.req_notify_cq.unwrap()(cq, 0), 0);
         attr.qp_state = IBV_QPS_ERR;
-        assert_eq!(ibv_modify_qp(qp, &raw mut attr, IBV_QP_STATE.cast_signed()), 0);
+        lab::modify(qp, &mut attr, IBV_QP_STATE);
         let (mut fired, mut fired_context) = (null_mut(), null_mut());
         assert_eq!(ibv_get_cq_event(channel, &raw mut fired, &raw mut fired_context), 0);
         ibv_ack_cq_events(fired, 1);
-        let mut wc = ibv_wc::default();
-        assert_eq!(table.context.ops.poll_cq.unwrap()(cq, 1, &raw mut wc), 1);
-        assert_eq!(wc.wr_id, 5);
+        assert_eq!(completions(cq, 1)[0].wr_id, 5);
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
         assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        assert_eq!(ibv_dealloc_pd(pd), 0);
+        block.free();
     }
+}
+
+/// Messages between two QPs, over the address.
+fn exchange(lab: Lab) {
+    let cq = lab.cq(null_mut());
+    let [from, to] = lab.rc_pair(cq);
+    let block = Block::new(lab.pd, 4096);
+    for wr_id in 0..100 {
+        assert_eq!(post_receive(to, wr_id, block.sge(0, 2048)), 0);
+        assert_eq!(post(from, &mut [send(wr_id, &mut [block.sge(2048, 2048)])]).0, 0);
+        assert!(completions(cq, 2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    }
+    // SAFETY: the lab's own.
+    unsafe {
+        assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+    }
+    block.free();
 }
 
 /// Forks, lets the child do `work`, and answers how it ended.
@@ -90,29 +90,25 @@ fn in_child(work: impl FnOnce()) -> c_int {
 }
 
 fn main() -> ExitCode {
-    let id = std::process::id();
-    let address = format!("127.{}.{}.{}", 64 + id % 60, (id >> 8) % 250 + 1, (id >> 3) % 250 + 1);
-    // SAFETY: the only thread.
-    unsafe { std::env::set_var("TRUNKLINE_ADDRESS", address) };
-    // SAFETY: the steps of a verbs program.
-    unsafe {
-        let list = ibv_get_device_list(null_mut());
-        let context = ibv_open_device(*list);
-        assert!(!context.is_null());
-        ibv_free_device_list(list);
-        eventually("the device's thread runs", || threads() == 2);
-        // Many times, so that the device's thread is now and then at work meanwhile.
-        for round in 0..50 {
-            let ended = in_child(|| {
-                assert_eq!(threads(), 1, "a fork copies one thread");
-                use_the_device(context);
-                eventually("the device's thread is back", || threads() == 2);
-                assert_eq!(ibv_close_device(context), 0);
-            });
-            assert_eq!(ended, 0, "round {round}");
-            use_the_device(context);
-        }
-        assert_eq!(ibv_close_device(context), 0);
+    let lab = Lab::open();
+    eventually("the device's thread runs", || threads() == 2);
+    let exchanged = in_child(|| {
+        exchange(lab);
+        lab.close();
+    });
+    assert_eq!(exchanged, 0, "the address was first used in the child");
+    // Many times, so that the device's thread is now and then at work meanwhile.
+    for round in 0..50 {
+        let told = in_child(|| {
+            assert_eq!(threads(), 1, "a fork copies one thread");
+            be_told(lab);
+            eventually("the device's thread is back", || threads() == 2);
+            lab.close();
+        });
+        assert_eq!(told, 0, "round {round}");
+        be_told(lab);
     }
+    exchange(lab);
+    lab.close();
     ExitCode::SUCCESS
 }
