@@ -7,6 +7,8 @@
 #[path = "shared_targets/actor.rs"]
 mod actor;
 mod common;
+#[path = "shared_targets/deaths.rs"]
+mod deaths;
 #[path = "shared_targets/sender.rs"]
 mod sender;
 

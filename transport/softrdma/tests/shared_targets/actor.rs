@@ -7,14 +7,15 @@ use super::common::host::{Folder, part, say};
 use super::common::node::{BOUND, Node, bring_up_with, steps, wait_readable};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
-    Access, AsyncEvent, AsyncSubject, Completion, CqInit, Device, IoAddress, Memory, Mtu, Notify, QpInit,
+    Access, AsyncEvent, AsyncSubject, CmChannel, CmEvent, CmEventKind, CmId, Completion, ConnectParameters,
+    CqInit, Device, EndpointRequest, EndpointSide, IoAddress, Memory, Mtu, Notify, PortSpace, QpInit,
     QpModify, QpNumber, QpState, QpType, QueuePair, RemoteAddress, Rkey, SrqInit, SrqKind, SrqNumber,
     XrcdFlags,
 };
@@ -37,7 +38,8 @@ pub(crate) fn play() {
     let options = SoftOptions { addresses: vec![address], ..SoftOptions::from_env().unwrap() };
     let device = SoftDevice::open(options).expect("the device opens");
     let file = OpenOptions::new().create(true).append(true).open(std::env::var(DOMAIN).unwrap()).unwrap();
-    let mut stage = Stage { node: node(device, address, file.as_fd()), handles: Vec::new(), next: 0 };
+    let mut stage =
+        Stage { node: node(device, address, file.as_fd()), handles: Vec::new(), connections: None, next: 0 };
     say("ready");
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -66,6 +68,7 @@ fn node(device: Arc<SoftDevice>, address: IpAddr, file: std::os::fd::BorrowedFd<
 struct Stage {
     node: Node,
     handles: Vec<Arc<dyn QueuePair>>,
+    connections: Option<(Arc<dyn CmChannel>, Vec<Arc<dyn CmId>>)>,
     /// Number of the next receive.
     next: u64,
 }
@@ -109,6 +112,28 @@ impl Stage {
             }
             "error" => self.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }),
             "reset" => self.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }),
+            "listen" => {
+                let manager = self.node.device.connection_manager();
+                let channel = manager.create_channel().unwrap();
+                let side = EndpointSide::Passive { local: SocketAddr::new(self.node.address, 0) };
+                let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+                let listener = manager.create_endpoint(&request, &channel).unwrap();
+                listener.listen(4).unwrap();
+                let address = listener.local_address().to_string();
+                self.connections = Some((channel, vec![listener]));
+                address
+            }
+            "accept" => {
+                let (channel, ids) = self.connections.as_mut().unwrap();
+                let CmEventKind::ConnectRequest { id, .. } = next_event(&**channel).kind else {
+                    panic!("no request")
+                };
+                id.attach(Arc::clone(&self.handles[0])).unwrap();
+                id.accept(&ConnectParameters::default()).unwrap();
+                assert!(matches!(next_event(&**channel).kind, CmEventKind::Established));
+                ids.push(id);
+                "ok".to_owned()
+            }
             "query" => {
                 let attributes = self.handles[0].query().unwrap();
                 format!("{:?} {}", attributes.state, attributes.destination_qp.get())
@@ -213,6 +238,16 @@ impl Stage {
     }
 }
 
+/// Sleeps until an event of a connection comes.
+pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
+    loop {
+        if let Some(event) = channel.next_event() {
+            return event;
+        }
+        wait_readable(channel);
+    }
+}
+
 /// The byte at an offset of a memory that was filled.
 pub(crate) fn pattern(at: u32) -> u8 {
     at.wrapping_mul(31).to_le_bytes()[0] ^ at.to_le_bytes()[1]
@@ -299,6 +334,20 @@ impl Actor {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Stops it, by SIGSTOP, until it is to go on.
+    pub(crate) fn stop(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
     }
 
     /// Asks until it says so.

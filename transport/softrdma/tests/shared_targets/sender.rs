@@ -1,11 +1,13 @@
 //! The peer of the shared TGT: an INI in the test's own process.
 
+use super::actor::next_event;
 use super::common::node::{Node, bring_up_with, post_to};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CompletionStatus, Lkey, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
+    CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide, Lkey,
+    PortSpace, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
 };
 
 const MEMORY: usize = 1 << 20;
@@ -15,6 +17,9 @@ pub(crate) struct Sender {
     pub(crate) ini: Arc<dyn QueuePair>,
     far: IpAddr,
     tgt: QpNumber,
+    /// Kept, or it would disconnect.
+    #[allow(dead_code, reason = "held for its life")]
+    connection: Option<Arc<dyn CmId>>,
 }
 
 impl Sender {
@@ -22,7 +27,30 @@ impl Sender {
         let node = Node::open(options, MEMORY);
         let (ini, tgt) = (node.qp(QpType::XrcIni), QpNumber::new(tgt));
         bring_up_with(&*ini, far, tgt);
-        Self { node, ini, far, tgt }
+        Self { node, ini, far, tgt, connection: None }
+    }
+
+    /// The same by the connection manager.
+    pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
+        let node = Node::open(options, MEMORY);
+        let manager = node.device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let side = EndpointSide::Active { remote: service, source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = manager.create_endpoint(&request, &channel).unwrap();
+        let ini = node.qp(QpType::XrcIni);
+        id.attach(Arc::clone(&ini)).unwrap();
+        let parameters = ConnectParameters {
+            ack_timeout: 14,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..ConnectParameters::default()
+        };
+        id.connect(&parameters).unwrap();
+        let event = next_event(&*channel);
+        assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+        let tgt = ini.query().unwrap().destination_qp;
+        Self { node, ini, far: service.ip(), tgt, connection: Some(id) }
     }
 
     /// Replaces the INI by a new one.
