@@ -38,8 +38,13 @@ pub(crate) fn play() {
     let options = SoftOptions { addresses: vec![address], ..SoftOptions::from_env().unwrap() };
     let device = SoftDevice::open(options).expect("the device opens");
     let file = OpenOptions::new().create(true).append(true).open(std::env::var(DOMAIN).unwrap()).unwrap();
-    let mut stage =
-        Stage { node: node(device, address, file.as_fd()), handles: Vec::new(), connections: None, next: 0 };
+    let mut stage = Stage {
+        node: node(device, address, file.as_fd()),
+        handles: Vec::new(),
+        channel: None,
+        ids: Vec::new(),
+        next: 0,
+    };
     say("ready");
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -68,7 +73,9 @@ fn node(device: Arc<SoftDevice>, address: IpAddr, file: std::os::fd::BorrowedFd<
 struct Stage {
     node: Node,
     handles: Vec<Arc<dyn QueuePair>>,
-    connections: Option<(Arc<dyn CmChannel>, Vec<Arc<dyn CmId>>)>,
+    channel: Option<Arc<dyn CmChannel>>,
+    /// Kept, or they would disconnect.
+    ids: Vec<Arc<dyn CmId>>,
     /// Number of the next receive.
     next: u64,
 }
@@ -120,18 +127,19 @@ impl Stage {
                 let listener = manager.create_endpoint(&request, &channel).unwrap();
                 listener.listen(4).unwrap();
                 let address = listener.local_address().to_string();
-                self.connections = Some((channel, vec![listener]));
+                self.channel = Some(channel);
+                self.ids.push(listener);
                 address
             }
             "accept" => {
-                let (channel, ids) = self.connections.as_mut().unwrap();
+                let channel = self.channel.as_ref().unwrap();
                 let CmEventKind::ConnectRequest { id, .. } = next_event(&**channel).kind else {
                     panic!("no request")
                 };
                 id.attach(Arc::clone(&self.handles[0])).unwrap();
                 id.accept(&ConnectParameters::default()).unwrap();
                 assert!(matches!(next_event(&**channel).kind, CmEventKind::Established));
-                ids.push(id);
+                self.ids.push(id);
                 "ok".to_owned()
             }
             "query" => {
