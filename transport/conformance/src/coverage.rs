@@ -21,6 +21,9 @@ pub enum Elsewhere {
 use Elsewhere::{Fact, NotHeld, Same, Test, Untested};
 
 const LEGACY: &str = "transport/softrdma/tests/legacy.rs";
+/// Checks that need Debian's packages or namespaces.
+const LEGACY_IN_C: &str = "deploy/checks/32-legacy-xrc.sh";
+const PROGRAMS: &str = "deploy/checks/30-verbs-programs.sh";
 const WIRE: &str = "transport/softrdma/tests/conformance_wire.rs";
 const CLUSTER: &str = "transport/softrdma/tests/conformance_cluster.rs";
 const RAW: &str = "transport/softrdma/tests/wire_of_xrc.rs";
@@ -39,8 +42,8 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("A9", &[NotHeld("the software device always has XRC; an adapter to hardware has to answer it")]),
     ("A13", &[Test(IN_C, "a13")]),
     ("A14", &[Test(IN_C, "a14")]),
-    ("A15", &[Untested("item a15 of transport/dropin/tests/c/conformance.c waits for shared domains")]),
-    ("B1", &[Test("deploy/checks/32-legacy-xrc.sh", "legacy_xrc")]),
+    ("A15", &[Test(IN_C, "a15")]),
+    ("B1", &[Test(LEGACY_IN_C, "legacy_xrc")]),
     ("B3", &[Test(LEGACY, "b3_a_device_without_xrc_answers_enosys")]),
     ("B7", &[NotHeld("the sender of today is used in its place (B8)")]),
     ("C1", &[Test(IN_C, "c1")]),
@@ -80,7 +83,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("K2", &[Fact("other devices")]),
     ("K3", &[Fact("other devices")]),
     ("K4", &[NotHeld("the device has no on-demand paging"), Test(IN_C, "k4")]),
-    ("K5", &[Untested("the programs run on the C interface only")]),
+    ("K5", &[Test(PROGRAMS, "ibv_xsrq_pingpong"), Test(PROGRAMS, "rdma_xserver")]),
     ("B1", &[Test("deploy/checks/32-legacy-xrc.sh", "legacy_xrc")]),
     ("K6", &[Fact("other devices")]),
     ("L", &[Test(CLUSTER, "l_a_node_needs_two_queue_pairs_per_process_and_peer_node")]),

@@ -8,6 +8,7 @@
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -78,6 +79,23 @@ fn address() -> String {
     format!("127.{}.{b}.{}", a | 0x40, c.clamp(1, 254))
 }
 
+/// Where the processes of one item meet; goes with it.
+struct Meeting(PathBuf);
+
+impl Meeting {
+    fn new(item: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("trunkline-c{}-{item}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&path).expect("a directory for the processes");
+        Self(path)
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 fn asks(item: &str) {
     let program = match program() {
         Ok(program) => program,
@@ -86,7 +104,9 @@ fn asks(item: &str) {
             return;
         }
     };
+    let meeting = Meeting::new(item);
     let mut child = Command::new(program)
+        .env("TRUNKLINE_RUNTIME_DIR", &meeting.0)
         .arg(item)
         .env("TRUNKLINE_ADDRESS", address())
         .stdout(Stdio::piped())
@@ -119,7 +139,7 @@ macro_rules! items {
 }
 
 items! {
-    a5 a7 a8 a13 a14
+    a5 a7 a8 a13 a14 a15
     c1 c4 c5 c10 c11 c13
     d1 d2 d6 d7
     e1 f6 h1 h6

@@ -45,9 +45,9 @@ macro_rules! items {
 }
 
 items! {
-    a3 a6;
+    a3 a4 a5 a6 a12 a14;
     awaits sharing:
-    a1 a4 a5 a10 a11 a12 a14
+    a1 a10 a11
     b10
     c4 c6 c7 c8
     d6

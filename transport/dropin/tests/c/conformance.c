@@ -338,8 +338,12 @@ static void a15(void)
 	/* It is gone when its end of this pipe is. */
 	EQUAL(read(told[0], &byte, 1), 0);
 	for (int turn = 0; turn < 2000; turn++) {
-		if (!open_xrcd(fd, 0) && errno == EAGAIN)
+		struct ibv_xrcd *again = open_xrcd(fd, 0);
+		if (!again) {
+			EQUAL(errno, EAGAIN);
 			return;
+		}
+		EQUAL(ibv_close_xrcd(again), 0);
 		pause_ms(1);
 	}
 	fail(__LINE__, "the domain outlives its last process");

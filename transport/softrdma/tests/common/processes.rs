@@ -1,7 +1,9 @@
 //! Puppets of the conformance suite: this program again, serving at an address.
 
+use super::host::Folder;
 use std::io::{self, BufReader};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use trunkline_conformance::{Port, ProcessBench, serve_puppet};
 use trunkline_softrdma::device::SoftOptions;
@@ -10,20 +12,29 @@ use trunkline_verbs::{CompletionStatus, VerbsError};
 /// Makes this program a puppet at the address it holds.
 pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
-/// The software device, its puppets started with these arguments.
+/// Where the processes of one item meet.
+const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
+
+/// The software device, its puppets started with these arguments. All meet in a directory of
+/// their own, which goes with it.
 pub(crate) struct Soft {
     arguments: Vec<&'static str>,
+    folder: Folder,
 }
 
 impl Soft {
     /// For a test binary in which this test is the puppet.
     pub(crate) fn from_test(name: &'static str) -> Self {
-        Self { arguments: vec![name, "--exact", "--nocapture", "--test-threads=1"] }
+        Self::new(vec![name, "--exact", "--nocapture", "--test-threads=1"])
     }
 
     /// For a program that is a puppet whenever the variable is there.
     pub(crate) fn from_program() -> Self {
-        Self { arguments: Vec::new() }
+        Self::new(Vec::new())
+    }
+
+    fn new(arguments: Vec<&'static str>) -> Self {
+        Self { arguments, folder: Folder::new() }
     }
 }
 
@@ -31,11 +42,12 @@ impl Soft {
 pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
-    serve_puppet(open(address).map_err(io::Error::other)?, BufReader::new(io::stdin()), io::stdout())
+    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from)).map_err(io::Error::other)?;
+    serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
 }
 
-fn open(address: IpAddr) -> Result<Port, VerbsError> {
-    super::suite::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() })
+fn open(address: IpAddr, runtime_directory: Option<PathBuf>) -> Result<Port, VerbsError> {
+    super::suite::open(SoftOptions { addresses: vec![address], runtime_directory, ..SoftOptions::default() })
 }
 
 impl ProcessBench for Soft {
@@ -44,7 +56,7 @@ impl ProcessBench for Soft {
     }
 
     fn open_near(&self) -> Result<Port, VerbsError> {
-        open(super::address())
+        open(super::address(), Some(self.folder.runtime()))
     }
 
     fn far_address(&self) -> IpAddr {
@@ -55,6 +67,7 @@ impl ProcessBench for Soft {
         Command::new(std::env::current_exe()?)
             .args(&self.arguments)
             .env(PUPPET, address.to_string())
+            .env(MEETING, self.folder.runtime())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
