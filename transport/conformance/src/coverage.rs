@@ -14,11 +14,9 @@ pub enum Elsewhere {
     Fact(&'static str),
     /// What holds this other item.
     Same(&'static str),
-    /// Nobody has tested it yet.
-    Untested(&'static str),
 }
 
-use Elsewhere::{Fact, NotHeld, Same, Test, Untested};
+use Elsewhere::{Fact, NotHeld, Same, Test};
 
 const LEGACY: &str = "transport/softrdma/tests/legacy.rs";
 /// Checks that need Debian's packages or namespaces.

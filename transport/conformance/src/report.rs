@@ -87,7 +87,6 @@ impl fmt::Display for Elsewhere {
             Self::NotHeld(why) => write!(f, "not held: {why}"),
             Self::Fact(why) => write!(f, "nothing to hold: {why}"),
             Self::Same(id) => write!(f, "held as {id} is"),
-            Self::Untested(why) => write!(f, "not tested: {why}"),
         }
     }
 }
@@ -115,15 +114,15 @@ impl fmt::Display for Report {
                 writeln!(f, "      {proof}")?;
             }
         }
-        let untested = |row: &&Row| row.elsewhere.iter().any(|proof| matches!(proof, Elsewhere::Untested(_)));
+        let not_held = |row: &&Row| row.elsewhere.iter().any(|proof| matches!(proof, Elsewhere::NotHeld(_)));
         writeln!(
             f,
-            "{} items: {} checks held, {} failed, {} skipped; {} items are not tested in whole or in part",
+            "{} items: {} checks held, {} failed, {} skipped; {} items are not held in whole or in part, for the reason given",
             self.rows.len(),
             self.count(|outcome| *outcome == Outcome::Held),
             self.count(|outcome| matches!(outcome, Outcome::Failed(_))),
             self.count(|outcome| matches!(outcome, Outcome::Skipped(_))),
-            self.rows.iter().filter(untested).count(),
+            self.rows.iter().filter(not_held).count(),
         )
     }
 }
