@@ -32,6 +32,13 @@ const POLICIES: &str = "transport/softrdma/tests/conformance.rs";
 /// The same test for the interface in C; a macro lists them by item.
 const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
 
+/// librdmacm's functions in C.
+const CM_C: &str = "transport/dropin/tests/cm_endpoints.rs";
+const CM_C_EVENTS: &str = "transport/dropin/tests/cm_events.rs";
+
+/// The tests of J2 to J6, one story.
+const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message";
+
 /// By item, in the contract's order.
 pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("A5", &[Test(IN_C, "a5")]),
@@ -71,12 +78,30 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("H1", &[Test(IN_C, "h1")]),
     ("H6", &[Test(IN_C, "h6")]),
     ("I5", &[NotHeld("a device of software is not removed while a process uses it")]),
-    ("J2", &[Test(IN_C, "j2")]),
-    ("J3", &[Test(IN_C, "j2")]),
-    ("J4", &[Test(IN_C, "j2")]),
+    ("J1", &[Test(CM_C, "j1_the_tcp_port_space_makes_every_type_rc_on_the_wire")]),
+    ("J2", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
+    ("J3", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
+    ("J4", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
+    ("J5", &[Test(CM_C, CM_C_XRC)]),
+    ("J6", &[Test(CM_C, CM_C_XRC)]),
+    ("J7", &[Test(CM_C, "j7_a_listener_takes_requests_of_its_own_type_only")]),
     ("J8", &[Test(RAW, "j8_request_reply_and_packets_have_their_xrc_fields")]),
-    ("J9", &[Test(CM_ENDING, "releasing_a_target_is_not_a_farewell")]),
-    ("J11", &[Test(CM_ENDING, "a_restarted_peer_s_qp_ends_what_it_left_behind")]),
+    (
+        "J9",
+        &[
+            Test(CM_ENDING, "releasing_a_target_is_not_a_farewell"),
+            Test(CM_C, "j9_letting_go_of_a_tgt_tells_its_peer_nothing"),
+        ],
+    ),
+    ("J10", &[Test(CM_C, "j10_j12_ini_and_tgt_keep_the_limits_that_are_theirs")]),
+    (
+        "J11",
+        &[
+            Test(CM_ENDING, "a_restarted_peer_s_qp_ends_what_it_left_behind"),
+            Test(CM_C_EVENTS, "j11_reusing_the_qp_of_a_living_connection_ends_that_one"),
+        ],
+    ),
+    ("J12", &[Test(CM_C, "j10_j12_ini_and_tgt_keep_the_limits_that_are_theirs")]),
     ("K1", &[Test(IN_C, "k1")]),
     ("K2", &[Fact("other devices")]),
     ("K3", &[Fact("other devices")]),

@@ -91,7 +91,7 @@ fn end(id: *mut rdma_cm_id) {
 }
 
 #[test]
-fn xrc_endpoints_exchange_an_srq_number_and_a_message() {
+fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
     // contract J2 to J6
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
@@ -155,7 +155,7 @@ unsafe fn ibv_get_srq_num_of(srq: *mut ibv_srq, number: &mut u32) -> c_int {
 }
 
 #[test]
-fn the_tcp_port_space_makes_every_type_rc_on_the_wire() {
+fn j1_the_tcp_port_space_makes_every_type_rc_on_the_wire() {
     // contract J1: a listener for RC takes the request, one for XRC would refuse it.
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
@@ -169,7 +169,7 @@ fn the_tcp_port_space_makes_every_type_rc_on_the_wire() {
 }
 
 #[test]
-fn a_listener_takes_requests_of_its_own_type_only() {
+fn j7_a_listener_takes_requests_of_its_own_type_only() {
     // contract J7
     let ip = address();
     for (own, other) in [(IBV_QPT_XRC_RECV, IBV_QPT_RC), (IBV_QPT_RC, IBV_QPT_XRC_SEND)] {
@@ -184,7 +184,7 @@ fn a_listener_takes_requests_of_its_own_type_only() {
 }
 
 #[test]
-fn letting_go_of_a_tgt_tells_its_peer_nothing() {
+fn j9_letting_go_of_a_tgt_tells_its_peer_nothing() {
     // contract J9
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);
@@ -228,7 +228,7 @@ fn synchronous_calls_say_why_they_failed() {
 }
 
 #[test]
-fn ini_and_tgt_keep_the_limits_that_are_theirs() {
+fn j10_j12_ini_and_tgt_keep_the_limits_that_are_theirs() {
     // contract J10, J12
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_IB, IBV_QPT_XRC_RECV);

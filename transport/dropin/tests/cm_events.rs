@@ -211,7 +211,7 @@ fn a_silent_peer_is_unreachable() {
 }
 
 #[test]
-fn reusing_the_qp_of_a_living_connection_ends_that_one() {
+fn j11_reusing_the_qp_of_a_living_connection_ends_that_one() {
     // contract J11
     let joined = joined();
     let second_channel = Channel::new();
