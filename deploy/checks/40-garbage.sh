@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Garbage at the UDP port of a running exchange: random bytes, real packets changed with their ICRC left as it was, real
-# packets changed with their ICRC made right. A million packets each, spread over 20 s each.
+# Garbage at the UDP port of running exchanges, those of two processes at one address: random bytes, real packets changed
+# with their ICRC left as it was, real packets changed with their ICRC made right. A million each, spread over 20 s each.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -29,7 +29,7 @@ if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/
 fi
 program="${CARGO_TARGET_DIR:-target}/release/examples/garbage"
 for flood in random stale right; do
-    "${inside[@]}" timeout 120 "$program" run "$flood" --packets "$packets" --seconds "$seconds"
+    "${inside[@]}" timeout 280 "$program" run "$flood" --packets "$packets" --seconds "$seconds"
     verdict "garbage-$flood" $? "see the claims above"
 done
 exit "$check_status"

@@ -11,7 +11,7 @@ export TMPDIR=$scratch TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
 program="${CARGO_TARGET_DIR:-target}/release/examples/deaths"
-for scenario in receiver sender; do
+for scenario in receiver sender creator owner holder; do
     timeout 120 "$program" run "$scenario"
     verdict "deaths-$scenario" $? "see the claims above"
 done

@@ -51,8 +51,8 @@ const TRIES: usize = 1000;
 pub(super) struct Attack<'a> {
     pub(super) flood: Flood,
     pub(super) victim: IpAddr,
-    pub(super) sender: &'a mut Sender,
-    pub(super) tap: &'a mut Tap,
+    /// How each peer of the victims is seen and imitated.
+    pub(super) ways: &'a mut [(Sender, Tap)],
     pub(super) forge: &'a mut Forge,
     pub(super) random: &'a mut Random,
 }
@@ -67,8 +67,10 @@ impl Attack<'_> {
             if let Some(wait) = due.checked_sub(start.elapsed()) {
                 std::thread::sleep(wait);
             }
-            let Self { tap, forge, random, .. } = self;
-            tap.follow(|seen| forge.learn(seen, random))?;
+            let Self { ways, forge, random, .. } = self;
+            for (_, tap) in &mut **ways {
+                tap.follow(|seen| forge.learn(seen, random))?;
+            }
             for _ in 0..BURST.min(packets - sent) {
                 self.one()?;
                 sent += 1;
@@ -78,28 +80,31 @@ impl Attack<'_> {
     }
 
     fn one(&mut self) -> Outcome<()> {
-        let Some(seen) = self.real() else { return Err("no packet of the exchange was captured".into()) };
-        let from = self.sender.choose(self.random, seen.headers.source.port());
-        let source = self.sender.source(from)?;
-        let headers = IpUdp { v4_identification: 0, ..IpUdp::new(source, seen.headers.destination) };
-        if self.flood == Flood::Random {
-            // Half to where the exchange is, half to the well-known port.
-            let to = if self.random.one_in(2) { seen.headers.destination } else { port_of(self.victim) };
+        let way = self.random.below(self.ways.len());
+        let Some(seen) = self.real(way) else { return Err("no packet of the exchange was captured".into()) };
+        let sender = &self.ways[way].0;
+        let from = sender.choose(self.random, seen.headers.source.port());
+        let source = sender.source(from)?;
+        // Some to where the exchange is, some to the port that leads to everybody.
+        let to = if self.random.one_in(3) { port_of(self.victim) } else { seen.headers.destination };
+        let bytes = if self.flood == Flood::Random {
             // Short ones are as good as long ones, and cheaper.
             let longest = if self.random.one_in(20) { LONGEST } else { 300 };
             let mut bytes = vec![0; self.random.below(longest)];
             self.random.fill(&mut bytes);
-            return self.sender.send(from, to, &bytes);
-        }
-        let bytes = self.changed(&headers, &seen);
-        self.sender.send(from, seen.headers.destination, &bytes)
+            bytes
+        } else {
+            self.changed(&IpUdp::new(source, to), &seen)
+        };
+        self.ways[way].0.send(from, to, &bytes)
     }
 
     /// A real packet of late, rather one that may be followed by a right ICRC.
-    fn real(&mut self) -> Option<Seen> {
+    fn real(&mut self, way: usize) -> Option<Seen> {
+        let last = &self.ways[way].1.last;
         let mut seen = None;
         for _ in 0..TRIES {
-            seen = self.tap.last.get(self.random.below(self.tap.last.len()));
+            seen = last.get(self.random.below(last.len()));
             let body = seen.map(|seen| &seen.bytes[..seen.bytes.len().saturating_sub(ICRC_LENGTH)]);
             if self.flood != Flood::Right || body.is_some_and(|body| !self.forge.is_protected(body)) {
                 break;

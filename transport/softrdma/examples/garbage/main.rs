@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! garbage run FLOOD [--packets N] [--seconds S]     FLOOD: random | stale | right
-//! garbage node OWN PEER [CAPTURE]                   one side of the exchange; started by `run`
+//! garbage node OWN PEER PORT [CAPTURE]              one side of an exchange; started by `run`
 //! ```
 //!
-//! `run` starts two processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and compare
-//! every byte. One writes a capture; from it `run` takes the packets that it forges and sends to the other.
+//! `run` starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and
+//! compare every byte. One of each pair writes a capture; from it `run` takes the packets that it forges and
+//! sends to the other. Those two share an address: what comes to port 4791 for one is handed on by the other.
 //! Some connections are bystanders: no forged packet ever names their QPs.
 //!
 //! | flood | sent | must hold |
@@ -51,8 +52,9 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &[String]) -> Outcome<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["node", own, peer, rest @ ..] => {
-            node::serve(own.parse()?, peer.parse()?, rest.first().map(std::path::PathBuf::from))
+        ["node", own, peer, port, rest @ ..] => {
+            let capture = rest.first().map(std::path::PathBuf::from);
+            node::serve(own.parse()?, peer.parse()?, port.parse()?, capture)
         }
         ["run", flood, options @ ..] => {
             let flood = Flood::named(flood).ok_or("the flood is one of random, stale, right")?;

@@ -32,10 +32,8 @@ use trunkline_verbs::{
     EndpointRequest, EndpointSide, Notify, PortSpace, QpType, RemoteAddress,
 };
 
-const XRC_PORT: u16 = 7;
-const RC_PORT: u16 = 8;
 /// Lines of each kind (XRC, RC; attacked, bystander).
-const LINES: u64 = 2;
+const LINES: u64 = 1;
 /// Connections accepted at most; forged requests get no further.
 const MAX_SERVED: usize = 256;
 /// Longest sleep.
@@ -58,8 +56,9 @@ struct Node {
     is_ready: bool,
 }
 
-/// Runs one side until its input ends.
-pub(super) fn serve(own: IpAddr, peer: IpAddr, capture: Option<PathBuf>) -> Outcome<()> {
+/// Runs one side until its input ends; both listen at `port` and the next.
+pub(super) fn serve(own: IpAddr, peer: IpAddr, port: u16, capture: Option<PathBuf>) -> Outcome<()> {
+    let (xrc_port, rc_port) = (port, port + 1);
     let device = SoftDevice::open(SoftOptions { addresses: vec![own], capture, ..SoftOptions::from_env()? })?;
     let completions = device.create_completion_channel()?;
     let cm = device.connection_manager().create_channel()?;
@@ -71,14 +70,14 @@ pub(super) fn serve(own: IpAddr, peer: IpAddr, capture: Option<PathBuf>) -> Outc
         id.listen(64)?;
         Ok(id)
     };
-    let listeners = [listen(XRC_PORT, QpType::XrcTgt)?, listen(RC_PORT, QpType::Rc)?];
+    let listeners = [listen(xrc_port, QpType::XrcTgt)?, listen(rc_port, QpType::Rc)?];
     for remote in groups.iter().flat_map(Group::forbidden) {
         println!("{}", forbidden(remote));
     }
     let mut seeds = seed();
     let mut lines = Vec::new();
     for bystander in [false, true] {
-        for (qp_type, port) in [(QpType::XrcIni, XRC_PORT), (QpType::Rc, RC_PORT)] {
+        for (qp_type, port) in [(QpType::XrcIni, xrc_port), (QpType::Rc, rc_port)] {
             for _ in 0..LINES {
                 let (index, remote) = (lines.len() as u64, SocketAddr::new(peer, port));
                 let group = &groups[usize::from(bystander)];

@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::flood::{Attack, Flood};
 use crate::forge::Forge;
 use crate::group::seed;
+use crate::pattern::Random;
 use crate::process::{Numbers, Process};
 use crate::sender::Sender;
 use crate::tap::Tap;
@@ -15,12 +16,19 @@ use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 /// How long the exchange is looked at before, and how long it may take afterwards.
 const BEFORE: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_secs(30);
-/// Memory may grow by this: what sockets' batches, tables of addresses and the allocator keep.
-const GROWTH_KIB: u64 = 16 * 1024;
+/// Between the end of the flood and the new connections.
+const REST: Duration = Duration::from_millis(500);
+/// Memory may grow by this, however long the flood: what sockets' batches, tables of addresses and the
+/// allocator keep, and the pages of the host's shared tables (18 MiB), which a process gets with its first look
+/// at them; packets for numbers at random make it look at all.
+const GROWTH_KIB: u64 = 32 * 1024;
 /// Under a flood that the ICRC keeps out, the exchange does at least this part of what it did.
 const SLOWEST: u64 = 20;
 /// After a break all lines are up again within this; a loaded machine is slow.
 const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// Ports at which the two exchanges listen, and the next ones.
+const PORTS: [u16; 2] = [7, 9];
 
 /// What to run.
 #[derive(Debug)]
@@ -39,15 +47,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Both sides' numbers.
-struct Both([Numbers; 2]);
+/// The numbers of all sides.
+struct All(Vec<Numbers>);
 
-impl Both {
-    fn ask(sides: &mut [Process; 2]) -> Outcome<Self> {
-        let [a, b] = sides;
-        Ok(Self([a.numbers("status")?, b.numbers("status")?]))
-    }
-
+impl All {
     fn sum(&self, name: &str) -> u64 {
         self.0.iter().map(|side| side.get(name).copied().unwrap_or(0)).sum()
     }
@@ -76,79 +79,133 @@ impl Verdict {
     }
 }
 
+/// Two exchanges whose victims share an address, and the ways to imitate their peers.
+struct Scene {
+    /// The first victim, which holds port 4791, and its peer; the second and its peer.
+    sides: Vec<Process>,
+    ways: Vec<(Sender, Tap)>,
+    forge: Forge,
+    victim: IpAddr,
+}
+
+impl Scene {
+    fn set(scratch: &Path, random: &mut Random) -> Outcome<Self> {
+        let mut address =
+            |last| IpAddr::V4(Ipv4Addr::new(127, 64 | random.byte() & 63, 1 + random.byte() % 250, last));
+        let (victim, peers) = (address(1), [address(2), address(3)]);
+        let mut scene = Self { sides: Vec::new(), ways: Vec::new(), forge: Forge::default(), victim };
+        for (peer, port) in peers.into_iter().zip(PORTS) {
+            let capture = scratch.join(format!("{port}.pcap"));
+            let pair = [node(victim, peer, port, None)?, node(peer, victim, port, Some(&capture))?];
+            for (side, is_victim) in pair.into_iter().zip([true, false]) {
+                let (bystanders, forbidden) = ready(&side)?;
+                scene.forge.protect(bystanders);
+                scene.forge.forbidden.extend(forbidden.into_iter().filter(|_| is_victim));
+                scene.sides.push(side);
+            }
+            let mut tap = Tap::open(&capture, peer, victim)?;
+            tap.follow(|seen| scene.forge.learn_ids(seen))?;
+            tap.last.clear();
+            scene.ways.push((Sender::new(peer, random)?, tap));
+        }
+        Ok(scene)
+    }
+
+    fn status(&mut self) -> Outcome<All> {
+        Ok(All(self.sides.iter_mut().map(|side| side.numbers("status")).collect::<Result<_, _>>()?))
+    }
+
+    /// The counters of both victims, added up.
+    fn counters(&mut self) -> Outcome<Numbers> {
+        let mut sum = self.sides[0].numbers("counters")?;
+        for (name, value) in self.sides[2].numbers("counters")? {
+            *sum.entry(name).or_default() += value;
+        }
+        Ok(sum)
+    }
+
+    fn memory_kib(&self) -> Outcome<Vec<u64>> {
+        self.sides.iter().map(Process::resident_kib).collect()
+    }
+
+    /// After the flood: lines are made anew where packets could name them, and all work again.
+    /// Answers how long that took, if it came to be.
+    fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
+        if flood == Flood::Right {
+            // What of the flood is still on its way is none of the new connections' business.
+            std::thread::sleep(REST);
+            self.status()?;
+            for side in &mut self.sides {
+                side.tell("renew")?;
+            }
+        }
+        let start = Instant::now();
+        let mut up = None;
+        let first = self.status()?;
+        while start.elapsed() < BOUND {
+            let now = self.status()?;
+            if up.is_none() && now.sum("attacked_down") + now.sum("bystander_down") == 0 {
+                up = Some(start.elapsed());
+            }
+            let went_on = |name: &str| now.sum(name) >= first.sum(name) + 50;
+            if up.is_some() && went_on("attacked_rounds") && went_on("bystander_rounds") {
+                return Ok(up);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(None)
+    }
+}
+
 pub(super) fn run(plan: &Plan) -> Outcome<()> {
     let scratch = Scratch(std::env::temp_dir().join(format!("trunkline-garbage-{}", std::process::id())));
     std::fs::create_dir_all(&scratch.0)?;
-    let capture = scratch.0.join("exchange.pcap");
     let mut random = seed();
     println!("{} packets, flood {}, seed {:#x}", plan.packets, plan.flood.name(), random.0);
-    let mut address =
-        |last| IpAddr::V4(Ipv4Addr::new(127, 64 | random.byte() & 63, 1 + random.byte() % 250, last));
-    let (victim, peer) = (address(1), address(2));
-    let mut sides = [node(victim, peer, None)?, node(peer, victim, Some(&capture))?];
-    let mut forge = Forge::default();
-    for (side, is_victim) in sides.iter().zip([true, false]) {
-        let (bystanders, forbidden) = ready(side)?;
-        forge.protect(bystanders);
-        if is_victim {
-            forge.forbidden = forbidden;
-        }
-    }
-    let mut tap = Tap::open(&capture, peer, victim)?;
-    tap.follow(|seen| forge.learn_ids(seen))?;
-    tap.last.clear();
+    let mut scene = Scene::set(&scratch.0, &mut random)?;
 
-    let began = Both::ask(&mut sides)?;
+    let began = scene.status()?;
     std::thread::sleep(BEFORE);
-    let before = Both::ask(&mut sides)?;
+    let before = scene.status()?;
     let rate_before = rate(&began, &before, BEFORE);
-    let memory_before = memory(&sides)?;
-
-    let mut sender = Sender::new(peer, &mut random)?;
-    if !sender.has_raw() {
+    let memory_before = scene.memory_kib()?;
+    if !scene.ways.iter().all(|(sender, _)| sender.has_raw()) {
         println!("skip garbage-{}-own-port: raw sockets are not permitted here", plan.flood.name());
     }
-    let took = Attack {
-        flood: plan.flood,
-        victim,
-        sender: &mut sender,
-        tap: &mut tap,
-        forge: &mut forge,
-        random: &mut random,
-    }
-    .run(plan.packets, plan.over)?;
-    let after = Both::ask(&mut sides)?;
+    let Scene { ways, forge, victim, .. } = &mut scene;
+    let mut attack = Attack { flood: plan.flood, victim: *victim, ways, forge, random: &mut random };
+    let took = attack.run(plan.packets, plan.over)?;
+    let after = scene.status()?;
+
     let mut verdict = Verdict { failed: 0, flood: plan.flood.name() };
-    let counters = sides[0].numbers("counters")?;
-    arrived(&mut verdict, plan, sender.sent, took, &counters);
+    let counters = scene.counters()?;
+    let sent = scene.ways.iter().map(|(sender, _)| sender.sent).sum();
+    arrived(&mut verdict, plan, sent, took, &counters);
     let rate_after = rate(&before, &after, took);
     verdict.claim(
         plan.flood == Flood::Right || rate_after * SLOWEST >= rate_before,
         "goes-on",
         &format!("{rate_before} rounds/s before, {rate_after} under the flood"),
     );
-    let fresh = settle(&mut sides, plan.flood)?;
-    let ended = Both::ask(&mut sides)?;
+    let fresh = scene.settle(plan.flood)?;
+    let ended = scene.status()?;
     judge(&mut verdict, plan.flood, &before, &after, &ended, fresh);
-    let grown: Vec<String> =
-        memory(&sides)?.iter().zip(memory_before).map(|(now, then)| format!("{then} -> {now} KiB")).collect();
-    let bounded = memory(&sides)?.iter().zip(memory_before).all(|(now, then)| *now <= then + GROWTH_KIB);
-    verdict.claim(bounded, "memory", &grown.join(", "));
-    drop(sides);
-    remove(&capture)?;
+    let memory: Vec<_> = memory_before.into_iter().zip(scene.memory_kib()?).collect();
+    let bounded = memory.iter().all(|(then, now)| *now <= then + GROWTH_KIB);
+    let shown: Vec<String> = memory.iter().map(|(then, now)| format!("{then} -> {now} KiB")).collect();
+    verdict.claim(bounded, "memory", &shown.join(", "));
     if verdict.failed > 0 {
-        return Err(
-            format!("{} claims do not hold; counters of the victim: {counters:?}", verdict.failed).into()
-        );
+        let text = format!("{} claims do not hold; counters of the victims: {counters:?}", verdict.failed);
+        return Err(text.into());
     }
     Ok(())
 }
 
-/// One side of the exchange.
-fn node(own: IpAddr, peer: IpAddr, capture: Option<&Path>) -> Outcome<Process> {
-    let mut arguments = vec!["node".to_owned(), own.to_string(), peer.to_string()];
+/// One side of an exchange.
+fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome<Process> {
+    let mut arguments = vec!["node".to_owned(), own.to_string(), peer.to_string(), port.to_string()];
     arguments.extend(capture.map(|path| path.display().to_string()));
-    Process::start(&format!("the side at {own}"), &arguments)
+    Process::start(&format!("the side at {own}, port {port}"), &arguments)
 }
 
 /// Waits until a side works; answers the QPs that no forged packet may name, and the memory that
@@ -169,15 +226,7 @@ fn ready(side: &Process) -> Outcome<(Vec<u32>, Vec<RemoteAddress>)> {
     }
 }
 
-fn remove(path: &Path) -> Outcome<()> {
-    Ok(std::fs::remove_file(path)?)
-}
-
-fn memory(sides: &[Process; 2]) -> Outcome<[u64; 2]> {
-    Ok([sides[0].resident_kib()?, sides[1].resident_kib()?])
-}
-
-fn rate(from: &Both, to: &Both, over: Duration) -> u64 {
+fn rate(from: &All, to: &All, over: Duration) -> u64 {
     let rounds = to.rounds().saturating_sub(from.rounds());
     let over_ms = u64::try_from(over.as_millis()).unwrap_or(u64::MAX).max(1);
     rounds * 1000 / over_ms
@@ -203,40 +252,15 @@ fn arrived(verdict: &mut Verdict, plan: &Plan, sent: u64, took: Duration, counte
     );
 }
 
-/// After the flood: lines are made anew where packets could name them, and all work again.
-/// Answers how long that took, and whether it came to be.
-fn settle(sides: &mut [Process; 2], flood: Flood) -> Outcome<Option<Duration>> {
-    if flood == Flood::Right {
-        for side in sides.iter_mut() {
-            side.tell("renew")?;
-        }
-    }
-    let start = Instant::now();
-    let mut up = None;
-    let first = Both::ask(sides)?;
-    while start.elapsed() < BOUND {
-        let now = Both::ask(sides)?;
-        if up.is_none() && now.sum("attacked_down") + now.sum("bystander_down") == 0 {
-            up = Some(start.elapsed());
-        }
-        let went_on = |name: &str| now.sum(name) >= first.sum(name) + 50;
-        if up.is_some() && went_on("attacked_rounds") && went_on("bystander_rounds") {
-            return Ok(up);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(None)
-}
-
 fn judge(
     verdict: &mut Verdict,
     flood: Flood,
-    before: &Both,
-    after: &Both,
-    ended: &Both,
+    before: &All,
+    after: &All,
+    ended: &All,
     fresh: Option<Duration>,
 ) {
-    let bad = |what: &Both, group: &str| {
+    let bad = |what: &All, group: &str| {
         what.sum(&format!("{group}_wrong")) + what.sum(&format!("{group}_received_wrong"))
     };
     let grew = |name: &str| after.sum(name).saturating_sub(before.sum(name));
