@@ -6,7 +6,7 @@
 
 use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
 use super::runtime_dir::namespace_folder;
-use super::{HostError, Segment};
+use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -15,6 +15,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 /// Names a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,14 +55,13 @@ pub(crate) struct Host {
 
 /// Holds the host's lock; the kernel frees it if this process dies.
 #[derive(Debug)]
-pub(super) struct Locked(#[allow(dead_code, reason = "held for its lock")] Flock<File>);
+pub(super) struct Locked(Flock<File>);
 
 impl Host {
     /// Joins the host: takes a slot. `directory` is the runtime directory; `None` is the
     /// environment's choice.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
-        let folder = namespace_folder(directory)?;
-        let locked = lock(&folder)?;
+        let (folder, locked) = enter(directory)?;
         let registry = Segment::open(&folder.join("registry"), MAGIC, LENGTH)?;
         registry.reserve().map_err(|source| HostError::Os {
             doing: "make room for",
@@ -76,6 +76,7 @@ impl Host {
         sweep(&folder, &registry);
         let (alive, me) = take_slot(&folder, &registry)?;
         drop(locked);
+        tidy::remove_unused(&folder);
         let process = std::process::id();
         Ok(Arc::new(Self { folder, registry, me, process, alive: Some(alive) }))
     }
@@ -143,6 +144,41 @@ fn open(path: &Path) -> Result<File, HostError> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
         .open(path)
         .map_err(|source| HostError::Os { doing: "open", path: path.to_owned(), source })
+}
+
+/// Finds the folder and takes its lock, which may be removed as unused in between.
+fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
+    let mut tries = 0;
+    loop {
+        let folder = namespace_folder(directory)?;
+        match lock(&folder) {
+            Ok(locked) => {
+                // Whoever looks for unused folders sees by it that this one is not.
+                let _refused = locked.0.set_modified(SystemTime::now());
+                return Ok((folder, locked));
+            }
+            Err(HostError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound && tries < 3 => {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes the lock of a folder unless somebody holds it.
+pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
+    Flock::lock(open(&folder.join("lock")).ok()?, FlockArg::LockExclusiveNonblock).ok().map(Locked)
+}
+
+/// Whether a member lives in a folder that is locked; also when that cannot be found out.
+pub(super) fn any_lives(folder: &Path) -> bool {
+    let path = folder.join("registry");
+    if !path.exists() {
+        return true;
+    }
+    let Ok(registry) = Segment::open(&path, MAGIC, LENGTH) else { return true };
+    sweep(folder, &registry);
+    (0..SLOTS).any(|slot| current(&registry, u16::try_from(slot).unwrap_or(u16::MAX)).is_some())
 }
 
 fn lock(folder: &Path) -> Result<Locked, HostError> {

@@ -16,6 +16,7 @@
 //! | `segment` | mapped files whose words are atomics |
 //! | `layout` | where the registry's tables lie |
 //! | `member` | joining, leaving, who lives, what the dead left |
+//! | `tidy` | folders of network namespaces that are gone |
 //! | `local` | messages between members |
 //! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
 //! | `targets` | TGTs that processes share, in a segment of their own |
@@ -42,6 +43,7 @@ mod runtime_dir;
 mod segment;
 mod services;
 mod targets;
+mod tidy;
 
 #[cfg(test)]
 pub(crate) mod testing;

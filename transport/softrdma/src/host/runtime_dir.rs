@@ -10,6 +10,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// How the names of those folders begin; the inode of the namespace follows.
+pub(super) const NAMESPACE: &str = "net-";
+
 /// The folder of this process's network namespace, made when it is not there.
 ///
 /// `named` is a directory that the program chose; else the environment's choice is taken:
@@ -19,9 +22,9 @@ pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostErro
     private_directory(&root)?;
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")
         .or_else(|_| std::fs::metadata("/proc/self/ns/net"))
-        .map(|found| format!("net-{}", found.ino()))
+        .map(|found| format!("{NAMESPACE}{}", found.ino()))
         // Without /proc all of this user's processes are taken to share one namespace.
-        .unwrap_or_else(|_| "net".to_owned());
+        .unwrap_or_else(|_| format!("{NAMESPACE}any"));
     let folder = root.join(namespace);
     private_directory(&folder)?;
     Ok(folder)
