@@ -11,6 +11,7 @@ libraries=/tmp/dropin
 runtime=/tmp/trunkline
 next_port=20000
 declare -A holder=() # of each namespace: the process that keeps it
+attempts=1           # of an exchange; more only for a reason that stands where it is set
 running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
 drop=()              # command that gives up root
@@ -136,21 +137,34 @@ listens() {
 # exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: a server and COUNT clients, all to end with status 0 in that time and
 # with nothing unexpected on stderr. READY is tcp or cm, WHERE one or two. In the commands %p is a port, %s the server's address.
 exchange() {
-    local name=$1 ready=$2 where=$3 limit=$4 server=$5 client=$6 clients=${7:-1}
+    local name=$1 server=$5 client=$6 attempt why="" began=$SECONDS
     if ! chosen "$name"; then return; fi
     if ((listing)); then
         printf '%-44s %s | %s\n' "$name" "$server" "$client"
         return
     fi
-    local port=$((next_port++)) began=$SECONDS until at=near address=$near_address why="" pids=() output=$scratch/run pid index
+    for ((attempt = 1; attempt <= attempts; attempt++)); do
+        if ((SECONDS > time_up)); then
+            why="no time left"
+            break
+        fi
+        try "${@:2}"
+        if [[ -z $why ]]; then break; fi
+        if ((attempt < attempts)); then echo "again $name: $why"; fi
+    done
+    record "$name" "$why" $((SECONDS - began))
+    if [[ -n $why ]]; then tail -qn 3 "$scratch/run"*.out 2>/dev/null | sed 's/^/    /'; fi
+}
+
+# The same once; why it failed is in $why.
+try() {
+    local ready=$1 where=$2 limit=$3 server=$4 client=$5 clients=${6:-1}
+    local port=$((next_port++)) began=$SECONDS until at=near address=$near_address pids=() output=$scratch/run pid index
+    why=""
     if [[ $where == two ]]; then at=far address=$far_address; fi
     server=${server//%p/$port} client=${client//%p/$port}
     server=${server//%s/$address} client=${client//%s/$address}
     rm -f "$output".*
-    if ((SECONDS > time_up)); then
-        record "$name" "no time left" 0
-        return
-    fi
     until=$((SECONDS + limit))
     # shellcheck disable=SC2086 # the commands are lists of words
     start "$at" "$output.server" $server
@@ -184,7 +198,7 @@ exchange() {
             tick
         done
     fi
-    judge "$name" "$why" $((SECONDS - began)) "$output"
+    look_for_errors "$output"
 }
 
 # single NAME SECONDS COMMAND: one program by itself, in "near"; its output stays in $scratch/run.out.
@@ -204,7 +218,8 @@ single() {
         tick
     done
     if ((status != 0)); then why+="ended with status $status; "; fi
-    judge "$name" "$why" 0 "$scratch/run"
+    look_for_errors "$scratch/run"
+    record "$name" "$why" 0
 }
 
 # What programs print to stderr when all is well.
@@ -212,12 +227,10 @@ single() {
 #   says so where it would choose an inline size for READ and atomics, which have none.
 expected_errors='^Device not recognized to implement inline feature\. Disabling it$|^(server|client) DISCONNECT EVENT\.\.\.$|^wait for RDMA_READ_ADV state (10|9)$'
 
-judge() {
-    local name=$1 why=$2 seconds=$3 output=$4 unexpected
-    unexpected=$(cat "$output"*.err 2>/dev/null | grep -vE "$expected_errors|^$" | head -n 5)
-    if [[ -n $unexpected && $unexpected != "$why" ]]; then why+="stderr: $(tr '\n' ';' <<<"$unexpected")"; fi
-    record "$name" "$why" "$seconds"
-    if [[ -n $why ]]; then tail -qn 3 "$output"*.out 2>/dev/null | sed 's/^/    /'; fi
+look_for_errors() {
+    local unexpected
+    unexpected=$(cat "$1"*.err 2>/dev/null | grep -vE "$expected_errors|^$" | head -n 5)
+    if [[ -n $unexpected ]]; then why+="stderr: $(tr '\n' ';' <<<"$unexpected")"; fi
 }
 
 # record_status NAME STATUS WHY: by the status of the command before.
