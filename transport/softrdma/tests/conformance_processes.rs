@@ -9,6 +9,9 @@ mod common;
 use common::processes::{PUPPET, Soft};
 use trunkline_conformance::{PROCESS_ITEMS, assert_process_item};
 
+/// What is lost, and more, in the lossy ones.
+const PLAN: &str = "drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed=5";
+
 /// A puppet. Without the variable, a test of its own that has nothing to do.
 #[test]
 fn puppet() {
@@ -26,6 +29,16 @@ macro_rules! items {
             }
         )*
 
+        mod lossy {
+            $(
+                #[test]
+                fn $id() {
+                    let bench = super::Soft::from_test("puppet").with_faults(super::PLAN);
+                    super::assert_process_item(&bench, stringify!($id));
+                }
+            )*
+        }
+
         #[test]
         fn every_item_has_its_test() {
             let items: Vec<String> = PROCESS_ITEMS.iter().map(|item| item.id.to_ascii_lowercase()).collect();
@@ -37,9 +50,10 @@ macro_rules! items {
 items! {
     a1 a3 a4 a5 a6 a10 a11 a12 a14
     b10
-    c4 c6 c7 c8
+    c4 c6 c7 c8 c9
     d6
+    f4
     g1 g4 g8 g9 g10
-    h1 h2
+    h1 h2 h3
     i2 i4
 }

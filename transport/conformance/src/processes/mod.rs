@@ -82,7 +82,9 @@ pub const PROCESS_ITEMS: &[ProcessItem] = &[
     item!("C6", targets::c6, "a TGT lives on when its creator destroys its handle"),
     item!("C7", targets::c7, "a TGT lives on when its creator is killed"),
     item!("C8", targets::c8, "all processes see and change one state"),
+    item!("C9", targets::c9, "an SRQ goes while another process has the TGT"),
     item!("D6", targets::d6, "the limit event goes to the SRQ's owner alone"),
+    item!("F4", targets::f4, "an empty SRQ of one process holds up what was sent to another behind it"),
     item!("G1", targets::g1, "one TGT delivers to the SRQs of two processes, to each its own"),
     item!("G4", targets::g4, "the SRQ decides whose memory a message reaches"),
     item!("G8", targets::g8, "a send to a killed process ends in an error, and the others go on"),
@@ -90,6 +92,7 @@ pub const PROCESS_ITEMS: &[ProcessItem] = &[
     item!("G10", targets::g10, "a message too long for the receive of another process ends both"),
     item!("H1", targets::h1, "an error of a TGT is told to every process that has it"),
     item!("H2", targets::h2, "and to an opener after the creator has gone"),
+    item!("H3", targets::h3, "the first packet is told to every process that has the TGT"),
     item!("I2", targets::i2, "a TGT in ERR leaves the receives of all processes"),
     item!("I4", targets::i4, "what a killed process had goes, and the rest works on"),
 ];

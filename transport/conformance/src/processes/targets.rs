@@ -3,13 +3,13 @@
 use super::client::Puppet;
 use super::{SEND, Stage};
 use crate::check::{EINVAL, Verdict, check, equal};
-use crate::connect::{Terms, impatient};
+use crate::connect::{End, Terms, impatient};
 use crate::folder::Folder;
 use crate::traffic::request;
 use std::sync::Arc;
 use trunkline_verbs::{
-    CompletionOpcode as Op, CompletionStatus as Status, IoAddress, QpState, QueuePair, RemoteAddress, Rkey,
-    SendOperation, SrqNumber,
+    CompletionOpcode as Op, CompletionStatus as Status, IoAddress, QpNumber, QpState, QueuePair,
+    RemoteAddress, Rkey, SendOperation, SrqNumber,
 };
 
 /// Two processes in one domain, a TGT that the first made and the second opened, an SRQ of each,
@@ -152,6 +152,35 @@ pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
     Ok(())
 }
 
+pub(super) fn c9(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    reaches(stage, &pair.ini, pair.srqs[1], &mut pair.second, 1)?;
+    pair.second.does("receive s 2 0 64")?;
+    pair.second.does("destroy s")?;
+    reaches(stage, &pair.ini, pair.srqs[0], &mut pair.first, 3)?;
+    let again = pair.second.number("srq s d")?;
+    check(again != pair.srqs[1], || "the number of a destroyed SRQ came again at once".to_owned())?;
+    reaches(stage, &pair.ini, again, &mut pair.second, 4)?;
+    Ok(())
+}
+
+pub(super) fn f4(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    let before = crate::traffic::rnr_received(&stage.lab.near);
+    pair.second.does("receive s 1 0 64")?;
+    stage.post(&pair.ini, pair.srqs[0])?;
+    stage.post(&pair.ini, pair.srqs[1])?;
+    stage.lab.wait_for_rnr(&stage.lab.near, before)?;
+    pair.second.does("quiet s")?;
+    pair.first.does("receive s 2 0 64")?;
+    pair.first.receives("s", 2)?;
+    pair.second.receives("s", 1)?;
+    for _ in 0..2 {
+        stage.lab.succeeds("a send that waited", &stage.lab.near.cq, SEND, Op::Send)?;
+    }
+    Ok(())
+}
+
 pub(super) fn d6(stage: &Stage<'_>) -> Verdict {
     let mut pair = Pair::new(stage, &Terms::default())?;
     for wr_id in 0..8 {
@@ -289,6 +318,26 @@ pub(super) fn h2(stage: &Stage<'_>) -> Verdict {
     offend(stage, &pair.ini, pair.srqs[1])?;
     pair.second.does("event QpAccessError")?;
     pair.first.does("no-event QpAccessError")?;
+    Ok(())
+}
+
+pub(super) fn h3(stage: &Stage<'_>) -> Verdict {
+    let mut pair = Pair::new(stage, &Terms::default())?;
+    let (near, number) = (&stage.lab.near, pair.first.number("tgt u d")?);
+    pair.second.does(&format!("open u d {number}"))?;
+    let ini = near.new_ini()?;
+    pair.first.does("init u")?;
+    pair.first.does(&format!("rtr u {} {}", near.address, ini.number().get()))?;
+    let end = End { side: near, qp: &ini, other: stage.far.into(), peer: QpNumber::new(number) };
+    end.bring_to(QpState::ReadyToSend, &Terms::default())?;
+    reaches(stage, &ini, pair.srqs[1], &mut pair.second, 1)?;
+    for process in [&mut pair.first, &mut pair.second] {
+        process.does("event CommunicationEstablished")?;
+    }
+    reaches(stage, &ini, pair.srqs[0], &mut pair.first, 2)?;
+    for process in [&mut pair.first, &mut pair.second] {
+        process.does("no-event CommunicationEstablished")?;
+    }
     Ok(())
 }
 

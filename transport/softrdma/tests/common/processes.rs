@@ -14,12 +14,15 @@ pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
 /// Where the processes of one item meet.
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
+/// What puppets lose.
+const FAULTS: &str = "TRUNKLINE_FAULTS";
 
 /// The software device, its puppets started with these arguments. All meet in a directory of
 /// their own, which goes with it.
 pub(crate) struct Soft {
     arguments: Vec<&'static str>,
     folder: Folder,
+    faults: Option<&'static str>,
 }
 
 impl Soft {
@@ -34,7 +37,12 @@ impl Soft {
     }
 
     fn new(arguments: Vec<&'static str>) -> Self {
-        Self { arguments, folder: Folder::new() }
+        Self { arguments, folder: Folder::new(), faults: None }
+    }
+
+    /// The same, where all lose packets by this plan.
+    pub(crate) fn with_faults(self, plan: &'static str) -> Self {
+        Self { faults: Some(plan), ..self }
     }
 }
 
@@ -42,12 +50,20 @@ impl Soft {
 pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
-    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from)).map_err(io::Error::other)?;
+    let faults = std::env::var(FAULTS).ok();
+    let port = open(address, std::env::var_os(MEETING).map(PathBuf::from), faults.as_deref());
+    let port = port.map_err(io::Error::other)?;
     serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
 }
 
-fn open(address: IpAddr, runtime_directory: Option<PathBuf>) -> Result<Port, VerbsError> {
-    super::suite::open(SoftOptions { addresses: vec![address], runtime_directory, ..SoftOptions::default() })
+fn open(
+    address: IpAddr,
+    runtime_directory: Option<PathBuf>,
+    faults: Option<&str>,
+) -> Result<Port, VerbsError> {
+    let faults = faults.map(|plan| plan.parse().expect("a plan of faults"));
+    let addresses = vec![address];
+    super::suite::open(SoftOptions { addresses, runtime_directory, faults, ..SoftOptions::default() })
 }
 
 impl ProcessBench for Soft {
@@ -56,7 +72,7 @@ impl ProcessBench for Soft {
     }
 
     fn open_near(&self) -> Result<Port, VerbsError> {
-        open(super::address(), Some(self.folder.runtime()))
+        open(super::address(), Some(self.folder.runtime()), self.faults)
     }
 
     fn far_address(&self) -> IpAddr {
@@ -64,7 +80,11 @@ impl ProcessBench for Soft {
     }
 
     fn start_puppet(&self, address: IpAddr) -> io::Result<Child> {
-        Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(plan) = self.faults {
+            command.env(FAULTS, plan);
+        }
+        command
             .args(&self.arguments)
             .env(PUPPET, address.to_string())
             .env(MEETING, self.folder.runtime())
@@ -74,6 +94,9 @@ impl ProcessBench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        &[CompletionStatus::RemoteInvalidRdRequest]
+        // Where packets are lost, the few retries of such a send may all be.
+        const STATUSES: [CompletionStatus; 2] =
+            [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
+        if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }
     }
 }
