@@ -11,6 +11,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Protection domains and address handles are numbers and cost nothing; this is what programs are told.
 const MANY: c_int = 1 << 20;
 
+/// No vendor's number; the kernel's software device has the same. Programs take 0 for a failure.
+const NO_VENDOR: u32 = 0x00ff_ffff;
+
 fn int(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
@@ -39,7 +42,7 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
         sys_image_guid: from.guid.to_be(),
         max_mr_size: from.max_mr_size,
         page_size_cap: 0xffff_f000,
-        vendor_id: 0,
+        vendor_id: NO_VENDOR,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: int(from.max_qp),
