@@ -134,6 +134,9 @@ fn j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message() {
         call(|| rdma_disconnect(ini)).unwrap();
         call(|| rdma_disconnect(tgt)).unwrap();
         assert_eq!(copy((*tgt).event).kind, RDMA_CM_EVENT_DISCONNECTED);
+        // What was told is not waited for again.
+        call(|| rdma_disconnect(tgt)).unwrap();
+        assert!((*tgt).event.is_null());
     }
     drop(to);
     for id in [ini, tgt, listener] {
