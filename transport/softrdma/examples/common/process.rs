@@ -83,12 +83,15 @@ impl Process {
         Ok(())
     }
 
-    /// Memory that it has in RAM, in KiB.
-    pub(super) fn resident_kib(&self) -> Result<u64, Box<dyn Error>> {
+    /// Memory that it has in RAM, in KiB: all of it, and what is its own alone.
+    pub(super) fn resident_kib(&self) -> Result<[u64; 2], Box<dyn Error>> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS; it has ended")?;
-        Ok(number.parse()?)
+        let field = |name: &str| -> Result<u64, Box<dyn Error>> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_whitespace().next());
+            Ok(number.ok_or("no resident memory; it has ended")?.parse()?)
+        };
+        Ok([field("VmRSS:")?, field("RssAnon:")?])
     }
 
     fn gone(&self, error: &dyn Display) -> Box<dyn Error> {

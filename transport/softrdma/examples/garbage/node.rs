@@ -7,6 +7,7 @@
 //! | `status` | `STATUS key=value ...` |
 //! | `counters` | `COUNTERS name=value ...` |
 //! | `renew` | nothing; every line that is no bystander is made anew |
+//! | `forgive` | `FORGIVE`; what happened to lines that are no bystanders is forgotten |
 //! | end of input | the process ends |
 //!
 //! By itself it says `BYSTANDER qpn` for each QP that no forged packet may name, `FORBIDDEN rkey address` for
@@ -252,9 +253,14 @@ impl Node {
             "renew" => {
                 for line in self.lines.iter_mut().filter(|line| !line.is_bystander()) {
                     line.renew();
+                }
+            }
+            "forgive" => {
+                for line in self.lines.iter_mut().filter(|line| !line.is_bystander()) {
                     line.tally = Tally::default();
                 }
                 self.received_wrong[0] = 0;
+                println!("FORGIVE");
             }
             other => return Err(format!("cannot answer {other:?}").into()),
         }
