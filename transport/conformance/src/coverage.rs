@@ -76,6 +76,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ),
     ("G12", &[Test(WIRE, "g12_acknowledgements_of_a_tgt_grant_no_credits")]),
     ("H1", &[Test(IN_C, "h1")]),
+    ("H5", &[Test(IN_C, "h5")]),
     ("H6", &[Test(IN_C, "h6")]),
     ("I5", &[NotHeld("a device of software is not removed while a process uses it")]),
     ("J1", &[Test(CM_C, "j1_the_tcp_port_space_makes_every_type_rc_on_the_wire")]),

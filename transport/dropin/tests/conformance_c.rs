@@ -142,7 +142,7 @@ items! {
     a5 a7 a8 a13 a14 a15
     c1 c4 c5 c10 c11 c13
     d1 d2 d6 d7
-    e1 f6 h1 h6
+    e1 f6 h1 h5 h6
     j2
     k1 k4
 }

@@ -609,6 +609,56 @@ static void h1(void)
 	EQUAL(ibv_destroy_qp(opener), 0);
 }
 
+static void h5(void)
+{
+	/* The limit names the SRQ, which the TGT has none of (contract D6). */
+	struct ibv_xrcd *xrcd = private_xrcd();
+	struct ibv_srq *srq = xrc_srq(xrcd);
+	struct ibv_mr *mr = region();
+	struct ibv_cq *receive_cq = cq;
+	struct ibv_cq *small = cq = ibv_create_cq(context, 1, &gid, NULL, 0);
+	NEED(small);
+	struct ibv_qp *target = tgt(xrcd), *sender = ini();
+	bring_up(target, sender->qp_num);
+	bring_up(sender, target->qp_num);
+	receive(srq, mr, 1);
+	receive(srq, mr, 2);
+	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	EQUAL(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad = NULL;
+	wr.qp_type.xrc.remote_srqn = number_of(srq);
+	EQUAL(ibv_post_send(sender, &wr, &bad), 0);
+	EQUAL(completion(small).status, IBV_WC_SUCCESS);
+	EQUAL(completion(receive_cq).wr_id, 1);
+	struct ibv_async_event got = event(IBV_EVENT_SRQ_LIMIT_REACHED);
+	NEED(got.element.srq == srq);
+	ibv_ack_async_event(&got);
+
+	/* A CQ that overflows is named, and so is the QP that completes into it. */
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.wr.rdma.remote_addr = (uintptr_t)memory + 1024;
+	wr.wr.rdma.rkey = mr->rkey;
+	for (int index = 0; index <= small->cqe; index++) {
+		EQUAL(ibv_post_send(sender, &wr, &bad), 0);
+		/* One at a time, since the send queue may be smaller than the CQ. */
+		pause_ms(2);
+	}
+	got = event(IBV_EVENT_CQ_ERR);
+	NEED(got.element.cq == small && small->cq_context == &gid);
+	ibv_ack_async_event(&got);
+	got = event(IBV_EVENT_QP_FATAL);
+	NEED(got.element.qp == sender);
+	ibv_ack_async_event(&got);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	EQUAL(ibv_query_qp(sender, &attr, IBV_QP_STATE, &init), 0);
+	EQUAL(attr.qp_state, IBV_QPS_ERR);
+	EQUAL(ibv_query_qp(target, &attr, IBV_QP_STATE, &init), 0);
+	EQUAL(attr.qp_state, IBV_QPS_RTS);
+}
+
 static atomic_int destroyed;
 
 static void *destroy(void *qp)
@@ -744,7 +794,7 @@ static const struct {
 	{ "a5", a5, 0 }, { "a7", a7, 0 }, { "a8", a8, 0 }, { "a13", a13, 0 }, { "a14", a14, 0 }, { "a15", a15, 1 },
 	{ "c1", c1, 0 }, { "c4", c4, 0 }, { "c5", c5, 0 }, { "c10", c10, 0 }, { "c11", c11, 0 }, { "c13", c13, 0 },
 	{ "d1", d1, 0 }, { "d2", d2, 0 }, { "d6", d6, 0 }, { "d7", d7, 0 },
-	{ "e1", e1, 0 }, { "f6", f6, 0 }, { "h1", h1, 0 }, { "h6", h6, 0 },
+	{ "e1", e1, 0 }, { "f6", f6, 0 }, { "h1", h1, 0 }, { "h5", h5, 0 }, { "h6", h6, 0 },
 	{ "j2", j2, 1 },
 	{ "k1", k1, 0 }, { "k4", k4, 0 },
 };
