@@ -113,7 +113,7 @@ impl Host {
     }
 
     /// Whether this is the process that joined, not a child that it forked.
-    pub(super) fn is_own_process(&self) -> bool {
+    fn is_own_process(&self) -> bool {
         self.process == std::process::id()
     }
 
@@ -354,13 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn a_child_after_a_fork_lets_nothing_go() {
+    fn a_child_after_a_fork_closes_but_does_not_leave() {
         let folder = Folder::new("fork");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
-        let mut two = Arc::into_inner(Host::join(Some(&root)).unwrap()).unwrap();
+        let mut two = Host::join(Some(&root)).unwrap();
         let member = two.me();
-        two.process ^= 1;
+        Arc::get_mut(&mut two).unwrap().process ^= 1;
+        let claim = two.claim_service(7, [127, 0, 0, 1].into(), false).unwrap();
+        assert_eq!(one.service_owner(7, [127, 0, 0, 1].into()), Some(member));
+        drop(claim);
+        assert_eq!(one.service_owner(7, [127, 0, 0, 1].into()), None, "what it closes is closed");
         drop(two);
         assert!(one.is_alive(member), "its lock is the parent's, too");
         one.sweep();

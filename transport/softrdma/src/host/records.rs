@@ -112,10 +112,9 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // After a fork the record is the parent's.
-        if self.host.is_own_process() {
-            self.host.take_out(self.table, self.index, self.tag);
-        }
+        // After a fork, too: a child that closes what its parent has opened closes it for both, as
+        // with a kernel's device, and a daemon is the child of who has opened.
+        self.host.take_out(self.table, self.index, self.tag);
     }
 }
 
