@@ -16,6 +16,7 @@ running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
 drop=()              # command that gives up root
 faults=              # TRUNKLINE_FAULTS of what is started next
+priority=()          # command that gives a higher one, if it may
 wrapper=()           # what stands before a program, for example valgrind
 exec {ticks}<> <(:)
 
@@ -94,7 +95,7 @@ end_places() {
 start() {
     local place=$1 output=$2
     shift 2
-    (in_place "$place" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="$faults" HOME=/tmp \
+    (in_place "$place" "${priority[@]}" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="$faults" HOME=/tmp \
         "${wrapper[@]}" "$@") >"$output.out" 2>"$output.err" {ticks}<&- &
     started=$!
     running+=("$started")
