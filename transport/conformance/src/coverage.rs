@@ -22,6 +22,7 @@ const LEGACY: &str = "transport/softrdma/tests/legacy.rs";
 /// Checks that need Debian's packages or namespaces.
 const LEGACY_IN_C: &str = "deploy/checks/32-legacy-xrc.sh";
 const PROGRAMS: &str = "deploy/checks/30-verbs-programs.sh";
+const PYVERBS: &str = "deploy/checks/31-pyverbs.sh";
 const WIRE: &str = "transport/softrdma/tests/conformance_wire.rs";
 const CLUSTER: &str = "transport/softrdma/tests/conformance_cluster.rs";
 const RAW: &str = "transport/softrdma/tests/wire_of_xrc.rs";
@@ -107,7 +108,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("K2", &[Fact("other devices")]),
     ("K3", &[Fact("other devices")]),
     ("K4", &[NotHeld("the device has no on-demand paging"), Test(IN_C, "k4")]),
-    ("K5", &[Test(PROGRAMS, "ibv_xsrq_pingpong"), Test(PROGRAMS, "rdma_xserver")]),
+    ("K5", &[Test(PROGRAMS, "ibv_xsrq_pingpong"), Test(PROGRAMS, "rdma_xserver"), Test(PYVERBS, "pyverbs")]),
     ("B1", &[Test("deploy/checks/32-legacy-xrc.sh", "legacy_xrc")]),
     ("K6", &[Fact("other devices")]),
     ("L", &[Test(CLUSTER, "l_a_node_needs_two_queue_pairs_per_process_and_peer_node")]),

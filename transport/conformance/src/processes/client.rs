@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// A puppet that answers nothing for so long is stuck.
-const ANSWER_AT_MOST: Duration = Duration::from_secs(40);
+const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// A process that does verbs on command; killed when dropped.
 #[derive(Debug)]

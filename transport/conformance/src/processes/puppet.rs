@@ -24,7 +24,7 @@ use trunkline_verbs::{
 /// Starts each answer.
 pub(super) const ANSWER: &str = "@puppet ";
 /// Nothing that happens at all takes longer.
-const WAIT_AT_MOST: Duration = Duration::from_secs(10);
+const WAIT_AT_MOST: Duration = Duration::from_secs(30);
 /// What has not happened by then does not happen.
 const QUIET: Duration = Duration::from_millis(60);
 
