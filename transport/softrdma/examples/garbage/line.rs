@@ -31,6 +31,8 @@ const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
 /// A round that takes longer means that the line hangs.
 const HANGS: Duration = Duration::from_secs(20);
+/// Between two rounds, so that the exchange leaves the flood some of two cores.
+const REST: Duration = Duration::from_micros(500);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(3600);
 /// `timeout`: 268 ms, so that a side that a loaded machine holds up for a second is not taken for dead.
@@ -82,6 +84,8 @@ pub(super) struct Line {
     written: (usize, usize),
     outstanding: u64,
     posted: Instant,
+    /// No round is under way; the next begins then.
+    rests_until: Option<Instant>,
     broke: Option<Instant>,
     own: Arc<dyn MemoryRegion>,
     random: Random,
@@ -112,6 +116,7 @@ impl Line {
             written: (0, 0),
             outstanding: 0,
             posted: now,
+            rests_until: None,
             broke: None,
             own,
             random,
@@ -150,6 +155,7 @@ impl Line {
     ) -> Outcome<()> {
         match &self.stage {
             Stage::Down(at) if *at <= now => self.connect(device, group, channel)?,
+            Stage::Up(..) if self.rests_until.is_some_and(|at| at <= now) => self.start_round(),
             Stage::Up(..) | Stage::Connecting(_) if now > self.posted + HANGS => {
                 eprintln!("line {} hangs", self.index);
                 self.break_off();
@@ -222,6 +228,7 @@ impl Line {
     }
 
     fn start_round(&mut self) {
+        self.rests_until = None;
         if self.post_round().is_err() {
             self.break_off();
         }
@@ -290,7 +297,7 @@ impl Line {
                 self.tally.wrong += 1;
             }
             self.round += 1;
-            self.start_round();
+            self.rests_until = Some(Instant::now() + REST);
         }
         Ok(())
     }

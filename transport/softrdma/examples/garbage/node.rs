@@ -38,7 +38,7 @@ const LINES: u64 = 1;
 /// Connections accepted at most; forged requests get no further.
 const MAX_SERVED: usize = 256;
 /// Longest sleep.
-const NAP: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_millis(1);
 
 struct Node {
     device: Arc<SoftDevice>,
