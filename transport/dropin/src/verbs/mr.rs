@@ -50,13 +50,14 @@ unsafe fn register(
 /// `EFAULT` for a range with holes, as when the kernel pins it. What the program unmaps later is
 /// its own loss.
 fn check_mapped(address: usize, length: usize) -> Result<(), Errno> {
-    const PAGE: usize = 4096;
     const PIECE: usize = 1 << 30;
-    let mut at = address & !(PAGE - 1);
+    // SAFETY: asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)?;
+    let mut at = address & !(page - 1);
     let end = address + length;
     while at < end {
         let piece = (end - at).min(PIECE);
-        let mut resident = vec![0_u8; piece.div_ceil(PAGE)];
+        let mut resident = vec![0_u8; piece.div_ceil(page)];
         // SAFETY: mincore reads no memory of the range; the vector has a byte for each page.
         let answer =
             unsafe { libc::mincore(std::ptr::without_provenance_mut(at), piece, resident.as_mut_ptr()) };
