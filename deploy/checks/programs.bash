@@ -64,6 +64,9 @@ hold() {
 
 make_places() {
     trap 'end_places; rm -rf "$scratch"' EXIT
+    # Without these, bash cleans up at a signal and may then go on.
+    trap 'exit 143' TERM HUP
+    trap 'exit 130' INT
     hold near unshare --net --mount --propagation private || return 1
     (in_place near mount -t tmpfs -o mode=1777 tmpfs /tmp) || return 1
     hold far nsenter --target "${holder[near]}" --mount unshare --net || return 1
