@@ -360,7 +360,7 @@ impl Device for SoftDevice {
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         let domain = xrcd.domain()?;
-        self.core.card().open_tgt(number, &domain)?;
+        self.core.act(|card, now| card.open_tgt(number, &domain, now))?;
         let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
         let core = Arc::clone(&self.core);
         Ok(Arc::new(SoftQp::new(core, number, QpType::XrcTgt, QueueCapacities::default(), holds)))

@@ -170,9 +170,14 @@ impl LocalLink {
     }
 
     /// Sees to it that the death of a member is told. One that is dead already is told as well.
-    pub(crate) fn connect(&mut self, to: MemberId) {
-        if self.connection_to(to) == Err(LocalError::Gone) {
-            self.lose(to);
+    /// Answers whether that is so; else ask again later.
+    pub(crate) fn connect(&mut self, to: MemberId) -> bool {
+        match self.connection_to(to) {
+            Err(LocalError::Gone) => {
+                self.lose(to);
+                true
+            }
+            connection => connection.is_ok(),
         }
     }
 

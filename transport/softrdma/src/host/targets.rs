@@ -210,6 +210,11 @@ impl Targets {
         present.filter(|member| self.count(record, *member) > 0).collect()
     }
 
+    /// Whether a member has a handle, or had one when it died.
+    pub(crate) fn is_held_by(&self, record: TargetRecord, member: MemberId) -> bool {
+        self.count(record, member) > 0
+    }
+
     /// Whether somebody who lives has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
         self.holders(record).into_iter().any(|member| self.host.is_alive(member))

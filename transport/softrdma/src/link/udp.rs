@@ -173,7 +173,7 @@ impl UdpLink {
                 }
                 Err(LinkError::AddressInUse { .. }) => {
                     match relay.host().port_holder(address).filter(|holder| relay.is_alive(*holder)) {
-                        Some(holder) => relay.local().connect(holder),
+                        Some(holder) => again |= !relay.local().connect(holder),
                         // Another is about to say that it has it, or the dead one is not quite gone.
                         None => again = true,
                     }

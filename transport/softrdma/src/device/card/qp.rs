@@ -169,8 +169,9 @@ impl Card {
         &mut self,
         number: QpNumber,
         domain: &Arc<Domain>,
+        now: Instant,
     ) -> Result<(), VerbsError> {
-        if let Some(()) = self.open_shared(number.get(), domain)? {
+        if let Some(()) = self.open_shared(number.get(), domain, now)? {
             return Ok(());
         }
         let found = self
@@ -215,7 +216,14 @@ impl Card {
         number: QpNumber,
         change: &QpModify,
     ) -> Result<(), VerbsError> {
-        let before = self.qps.get(&number.get()).map(|qp| qp.attributes).ok_or(VerbsError::Gone)?;
+        let before = match self.qps.get(&number.get()) {
+            Some(qp) => qp.attributes,
+            // Whoever holds a handle asks that process; the connection manager cannot wait for it.
+            None if self.query_shared(number.get()).is_some() => {
+                return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
+            }
+            None => return Err(VerbsError::Gone),
+        };
         let state = check_transition(before.qp_type, before.state, change).map_err(|_| {
             VerbsError::Invalid("no such transition, or its attributes are not those it needs")
         })?;

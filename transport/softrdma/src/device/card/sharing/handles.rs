@@ -10,7 +10,6 @@ use super::{Home, Opened, Sharing};
 use crate::device::card::Card;
 use crate::device::domain_table::Domain;
 use crate::host::{Left, MemberId};
-use crate::link::UdpLink;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,6 +62,7 @@ impl Card {
         &mut self,
         number: u32,
         domain: &Arc<Domain>,
+        now: Instant,
     ) -> Result<Option<()>, VerbsError> {
         let Some(id) = domain.shared() else { return Ok(None) };
         let Some(sharing) = &mut self.sharing else { return Ok(None) };
@@ -73,11 +73,7 @@ impl Card {
             .entry(number)
             .or_insert_with(|| Opened { record, domain: Arc::clone(domain), handles: 0 })
             .handles += 1;
-        let home = sharing.targets.home(record).filter(|home| *home != sharing.targets.host().me());
-        // So that its death is told.
-        if let (Some(home), Some(local)) = (home, self.link.udp().and_then(UdpLink::local)) {
-            local.connect(home);
-        }
+        self.watch_homes(now);
         Ok(Some(()))
     }
 

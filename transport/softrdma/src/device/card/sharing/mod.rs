@@ -46,6 +46,7 @@ use crate::device::domain_table::Domain;
 use crate::device::numbers::NumberMap;
 use crate::host::{TargetRecord, Targets};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Handles of this member on a TGT.
 #[derive(Debug)]
@@ -64,6 +65,8 @@ pub(super) struct Sharing {
     /// What the homes of others have under way here.
     receptions: NumberMap<owner::Remote>,
     suspects: Vec<take_over::Suspect>,
+    /// When to try again to connect to the homes of others.
+    watch_again: Option<Instant>,
     pub(super) outbox: post::Outbox,
     tickets: handles::Tickets,
     /// Room for an image.
@@ -77,6 +80,7 @@ impl Sharing {
             opened: NumberMap::default(),
             receptions: NumberMap::default(),
             suspects: Vec::new(),
+            watch_again: None,
             outbox: post::Outbox::default(),
             tickets: handles::Tickets::default(),
             words: Vec::new(),

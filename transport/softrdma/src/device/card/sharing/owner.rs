@@ -17,6 +17,34 @@ use crate::engine::{Place, Placement, ReadOutcome, ReadPiece, Target};
 use crate::host::MemberId;
 use trunkline_verbs::{QpNumber, SrqNumber};
 
+/// What is to be done with a placement that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    /// It is the next.
+    Do,
+    /// It was done: this became of it.
+    Done(Outcome),
+    /// A later one was done: who asks is a home of the past.
+    Overtaken,
+}
+
+impl Remote {
+    fn admit(&self, serial: u64) -> Admission {
+        match self.last {
+            Some((last, outcome)) if last == serial => Admission::Done(outcome),
+            Some((last, _)) if last > serial => Admission::Overtaken,
+            _ => Admission::Do,
+        }
+    }
+
+    fn note(&mut self, serial: u64, outcome: Outcome) {
+        // Nothing was done where no receive was posted, so it may be asked again.
+        if outcome != Outcome::Done(Placement::Rnr) {
+            self.last = Some((serial, outcome));
+        }
+    }
+}
+
 /// TGTs of others with a reception here; beyond that, those that no longer exist are forgotten.
 const MANY: usize = 256;
 /// Bytes fetched at once.
@@ -80,11 +108,10 @@ impl Card {
             Err(NotOurs::UnknownSrq) => Outcome::UnknownSrq,
             Ok(domain) => {
                 let remote = sharing.remote(tgt, domain);
-                match remote.last {
-                    Some((last, outcome)) if last == serial => outcome,
-                    // Overtaken by what its home's heir has asked for.
-                    Some((last, _)) if last > serial => return,
-                    _ => {
+                match remote.admit(serial) {
+                    Admission::Done(outcome) => outcome,
+                    Admission::Overtaken => return,
+                    Admission::Do => {
                         let mut target = QpTarget {
                             number: QpNumber::new(tgt),
                             keys,
@@ -95,10 +122,7 @@ impl Card {
                             elsewhere: None,
                         };
                         let outcome = Outcome::Done(target.place(place));
-                        // Nothing was done where no receive was posted, so it may be asked again.
-                        if outcome != Outcome::Done(Placement::Rnr) {
-                            remote.last = Some((serial, outcome));
-                        }
+                        remote.note(serial, outcome);
                         outcome
                     }
                 }
@@ -154,3 +178,6 @@ impl Card {
         }
     }
 }
+
+#[cfg(test)]
+mod models;

@@ -23,6 +23,8 @@ use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, QpState, QpType, V
 
 /// How often the lock of a suspect is tried.
 const EVERY: Duration = Duration::from_millis(2);
+/// How soon a home that had no room for a connection is tried again.
+const WATCH_AGAIN: Duration = Duration::from_millis(20);
 /// After so many times it lives, whatever became of the connection.
 const TRIES: u32 = 250;
 
@@ -44,7 +46,7 @@ impl Sharing {
 
     /// When the next lock is tried.
     pub(in crate::device::card) fn next_timeout(&self) -> Option<Instant> {
-        self.suspects.iter().map(|suspect| suspect.again).min()
+        self.suspects.iter().map(|suspect| suspect.again).chain(self.watch_again).min()
     }
 }
 
@@ -70,12 +72,15 @@ impl Card {
             .suspects
             .retain(|suspect| !dead.contains(&suspect.member) && !alive.contains(&suspect.member));
         for member in alive {
-            if let Some(local) = self.link.udp().and_then(UdpLink::local) {
-                local.connect(member);
-            }
+            tracing::debug!(?member, "the connection with a member ended, but it lives");
+            sharing.watch_again = Some(now);
         }
+        let watches = sharing.watch_again.is_some_and(|again| again <= now);
         for member in dead {
             self.bury(member, now);
+        }
+        if watches {
+            self.watch_homes(now);
         }
     }
 
@@ -92,12 +97,15 @@ impl Card {
         for (number, record) in orphans {
             self.inherit(number, record, dead, now);
         }
-        self.watch_homes();
+        self.watch_homes(now);
         let homes: Vec<(u32, TargetRecord)> =
             self.qps.iter().filter_map(|(number, qp)| Some((*number, qp.home.as_ref()?.record))).collect();
         for (number, record) in homes {
             self.mourn(number, dead, now);
             let Some(sharing) = &self.sharing else { return };
+            if !sharing.targets.is_held_by(record, dead) {
+                continue;
+            }
             match sharing.targets.sweep(record) {
                 Ok(Left::Others) => {}
                 Ok(Left::Nobody(_)) => self.remove_qp(number),
@@ -107,14 +115,16 @@ impl Card {
     }
 
     /// Sees to it that the death of each home of a TGT that we have a handle on is told.
-    fn watch_homes(&mut self) {
+    pub(super) fn watch_homes(&mut self, now: Instant) {
         let Self { sharing: Some(sharing), link, .. } = self else { return };
         let Some(local) = link.udp().and_then(UdpLink::local) else { return };
         let me = sharing.targets.host().me();
         let homes = sharing.opened.values().filter_map(|opened| sharing.targets.home(opened.record));
+        let mut connected = true;
         for home in homes.filter(|home| *home != me) {
-            local.connect(home);
+            connected &= local.connect(home);
         }
+        sharing.watch_again = (!connected).then(|| now + WATCH_AGAIN);
     }
 
     /// Ends what a TGT of ours waited for from the dead.
