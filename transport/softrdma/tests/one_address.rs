@@ -8,15 +8,24 @@ mod common;
 #[path = "one_address/member.rs"]
 mod member;
 
+use common::node::{Node, post};
 use member::Orders;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::pcap::{Datagram, PcapReader};
+use trunkline_softrdma::wire::icrc;
+use trunkline_verbs::{
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest,
+    EndpointSide, PortSpace, QpType, QueuePair, SendOperation,
+};
 
 /// How long anything may take on a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
@@ -288,4 +297,140 @@ fn ipv6_loopback_serves_several_processes_too() {
     }
     drop(free);
     Group::start(address, 100, None, "").finish(true);
+}
+
+/// Devices of this process that meet in a directory of their own.
+fn devices(runtime: &Runtime, addresses: &[IpAddr], count: usize) -> Vec<Node> {
+    let options = SoftOptions {
+        addresses: addresses.to_vec(),
+        runtime_directory: Some(runtime.0.clone()),
+        ..SoftOptions::default()
+    };
+    (0..count).map(|_| Node::open(options.clone(), 1 << 16)).collect()
+}
+
+fn own_runtime(name: &str) -> Runtime {
+    Runtime(std::env::temp_dir().join(format!("trunkline-one-{}-{name}", std::process::id())))
+}
+
+fn cm_event(channel: &dyn CmChannel) -> CmEvent {
+    let until = Instant::now() + BOUND;
+    loop {
+        if let Some(event) = channel.next_event() {
+            return event;
+        }
+        assert!(Instant::now() < until, "no event");
+        std::thread::yield_now();
+    }
+}
+
+/// Connects an INI of `near` to a TGT of `far`, listening at `listening`, by the connection manager.
+fn connect_by_cm(
+    near: &Node,
+    far: &Node,
+    listening: IpAddr,
+    to: IpAddr,
+) -> (Arc<dyn QueuePair>, Vec<Arc<dyn CmId>>) {
+    let [near_channel, far_channel] =
+        [near, far].map(|node| node.device.connection_manager().create_channel().unwrap());
+    let endpoint = |node: &Node, side, qp_type, channel: &Arc<dyn CmChannel>| {
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+        node.device.connection_manager().create_endpoint(&request, channel).unwrap()
+    };
+    let side = EndpointSide::Passive { local: SocketAddr::new(listening, 0) };
+    let listener = endpoint(far, side, QpType::XrcTgt, &far_channel);
+    listener.listen(4).unwrap();
+    let remote = SocketAddr::new(to, listener.local_address().port());
+    let id = endpoint(near, EndpointSide::Active { remote, source: None }, QpType::XrcIni, &near_channel);
+    let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
+    id.attach(Arc::clone(&ini)).unwrap();
+    id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
+    let event = cm_event(&*far_channel);
+    let CmEventKind::ConnectRequest { id: accepted, .. } = event.kind else { panic!("{event:?}") };
+    accepted.attach(tgt).unwrap();
+    accepted.accept(&ConnectParameters::default()).unwrap();
+    let event = cm_event(&*near_channel);
+    assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+    (ini, vec![listener, id, accepted])
+}
+
+/// Sends a message, both sides polling.
+fn send(ini: &dyn QueuePair, near: &Node, far: &Node) {
+    far.receive(1, 0, 64);
+    post(ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
+    assert_eq!(far.completion().status, CompletionStatus::Success);
+    assert_eq!(near.completion().status, CompletionStatus::Success);
+}
+
+#[test]
+fn a_holder_whose_program_never_polls_hands_on() {
+    let (runtime, address) = (own_runtime("silent"), common::address());
+    let nodes = devices(&runtime, &[address], 3);
+    let channel = nodes[0].device.connection_manager().create_channel().unwrap();
+    let side = EndpointSide::Passive { local: SocketAddr::new(address, 0) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+    let holder = nodes[0].device.connection_manager().create_endpoint(&request, &channel).unwrap();
+    holder.listen(1).unwrap();
+    // From here on nobody touches the first device but to read its counters.
+    let (ini, _ids) = connect_by_cm(&nodes[1], &nodes[2], address, address);
+    send(&*ini, &nodes[1], &nodes[2]);
+    let handed_on = nodes[0].counter("relayed_to_members");
+    // REQ, REP, RTU, the first packet; maybe some repeated.
+    assert!(handed_on >= 4, "{handed_on}");
+    for _ in 0..100 {
+        send(&*ini, &nodes[1], &nodes[2]);
+    }
+    assert!(nodes[0].counter("relayed_to_members") < handed_on + 50, "later ones go straight");
+}
+
+#[test]
+fn a_capture_shows_what_was_handed_on_at_its_receiver_with_port_4791() {
+    let (runtime, address) = (own_runtime("capture"), common::address());
+    let holder = devices(&runtime, &[address], 1).remove(0);
+    let file = std::env::temp_dir().join(format!("trunkline-one-{}.pcap", std::process::id()));
+    let near = devices(&runtime, &[address], 1).remove(0);
+    let far = Node::open(
+        SoftOptions {
+            addresses: vec![address],
+            runtime_directory: Some(runtime.0.clone()),
+            capture: Some(file.clone()),
+            ..SoftOptions::default()
+        },
+        1 << 16,
+    );
+    // Takes port 4791.
+    let (_held, _ids) = connect_by_cm(&holder, &holder, address, address);
+    let (ini, _ids) = connect_by_cm(&near, &far, address, address);
+    send(&*ini, &near, &far);
+    drop((ini, far));
+    let bytes = std::fs::read(&file).unwrap();
+    let _gone = std::fs::remove_file(&file);
+    let mut reader = PcapReader::new(&*bytes).unwrap();
+    let mut kinds = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let datagram = Datagram::from_frame(&frame).unwrap();
+        assert!(icrc::check(&datagram.headers, datagram.payload), "as its sender made it");
+        let ports = (datagram.headers.source.port(), datagram.headers.destination.port());
+        kinds.push((datagram.payload[0], ports));
+    }
+    const UD_SEND_ONLY: u8 = 0x64;
+    const XRC_SEND_ONLY: u8 = 0xa4;
+    for opcode in [UD_SEND_ONLY, XRC_SEND_ONLY] {
+        let received = kinds.iter().any(|(of, (from, to))| *of == opcode && *from != 4791 && *to == 4791);
+        assert!(received, "{opcode:#x} in {kinds:x?}");
+    }
+}
+
+#[test]
+fn a_wildcard_listener_is_reached_at_every_address_that_others_hold() {
+    let (runtime, addresses) = (own_runtime("wildcard"), [common::address(), common::address()]);
+    let holder = devices(&runtime, &addresses, 1).remove(0);
+    let held = addresses.map(|address| connect_by_cm(&holder, &holder, address, address));
+    let nodes = devices(&runtime, &addresses, 2);
+    for to in addresses {
+        let (ini, _ids) = connect_by_cm(&nodes[0], &nodes[1], Ipv4Addr::UNSPECIFIED.into(), to);
+        send(&*ini, &nodes[0], &nodes[1]);
+    }
+    assert!(holder.counter("relayed_to_members") >= 8);
+    drop(held);
 }

@@ -21,9 +21,9 @@ mod tests;
 use super::{Datagram, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch};
 use crate::host::local::{LocalEvent, LocalLink, MAX_LOCAL_BYTES};
 use crate::host::{Host, MemberId, Targets};
-use crate::wire::cm::CmMessage;
+use crate::wire::cm::{CmMessage, ServiceId};
 use crate::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ const MAX_BUNDLES: usize = 8;
 const MESSAGES_IN_TURN: usize = 64;
 /// Messages for the card that wait at most; beyond that they wait in their sockets.
 const MAX_WAITING: usize = 256;
+/// Requests for connections remembered at most.
+const MAX_REQUESTS: usize = 1024;
 /// While nothing comes from other members, one look in so many is enough. Whoever is about to sleep looks
 /// anyway.
 const LOOK_EVERY: u32 = 8;
@@ -51,6 +53,9 @@ pub(crate) enum MemberMessage {
     /// A connection with the member ended; `Host::is_alive` says whether it died.
     Lost(MemberId),
 }
+
+/// A request for a connection: the asking side's address and comm id, and the service.
+type Request = (IpAddr, u32, ServiceId);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -73,6 +78,9 @@ pub(super) struct Relay {
     arrived: Vec<u8>,
     at: usize,
     waiting: VecDeque<MemberMessage>,
+    /// Who got which request, by what names it: it may be repeated when
+    /// nobody listens any more, and would be refused elsewhere.
+    requests: HashMap<Request, MemberId>,
     looks: u32,
     counts: Counts,
 }
@@ -87,6 +95,7 @@ impl Relay {
             arrived: Vec::new(),
             at: 0,
             waiting: VecDeque::new(),
+            requests: HashMap::new(),
             looks: 0,
             counts: Counts::default(),
         }
@@ -120,17 +129,16 @@ impl Relay {
     }
 
     /// Whose a datagram is, if it is another member's.
-    pub(super) fn owner(&self, datagram: Datagram<'_>) -> Option<MemberId> {
-        let host = self.host();
+    pub(super) fn owner(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let bth = Bth::parse(datagram.bytes).ok()?;
         let owner = if bth.destination == QP1 {
-            addressee(host, datagram)
+            self.addressee(datagram)
         } else {
             let number = bth.destination.get();
             let home = self.targets.as_ref().and_then(|targets| targets.home_of(number));
-            home.or_else(|| host.owner_of(number))
+            home.or_else(|| self.host().owner_of(number))
         };
-        owner.filter(|owner| *owner != host.me())
+        owner.filter(|owner| *owner != self.host().me())
     }
 
     /// Puts a datagram into the bundle for its owner.
@@ -166,8 +174,9 @@ impl Relay {
         }
     }
 
-    /// Fills the batch with datagrams that others hand on to us and that are addressed to an open
-    /// address; answers whether a member was lost.
+    /// Fills half of an empty batch with datagrams that others hand on to us and that are addressed
+    /// to an open address, so that neither they nor those that come by UDP keep the others out;
+    /// answers whether a member was lost.
     pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
@@ -177,7 +186,7 @@ impl Relay {
         let mut heard = false;
         for _ in 0..MESSAGES_IN_TURN {
             self.unpack(batch, &is_open);
-            if batch.is_full() || self.waiting.len() >= MAX_WAITING {
+            if is_half_full(batch) || self.waiting.len() >= MAX_WAITING {
                 break;
             }
             match self.local.receive() {
@@ -222,13 +231,50 @@ impl Relay {
         self.local.counters(into);
     }
 
+    /// Who gets a datagram for QP 1.
+    fn addressee(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
+        let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
+        let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
+        if !mad.header.is_cm() {
+            return None;
+        }
+        let ours = match CmMessage::parse(&mad) {
+            CmMessage::Req(req) => {
+                let asks = (datagram.source.ip(), req.local_id, req.service_id);
+                let owner = self.host().service_owner(req.service_id.0, datagram.destination.ip());
+                return match owner {
+                    Some(owner) => {
+                        self.remember(asks, owner);
+                        Some(owner)
+                    }
+                    None => self.requests.get(&asks).copied(),
+                };
+            }
+            CmMessage::Mra(mra) => mra.remote_id,
+            CmMessage::Rej(rej) => rej.remote_id,
+            CmMessage::Rep(rep) => rep.remote_id,
+            CmMessage::Rtu(ids) | CmMessage::Drep(ids) => ids.remote_id,
+            CmMessage::Dreq(dreq) => dreq.remote_id,
+            CmMessage::Other(..) => return None,
+        };
+        self.host().current(crate::cm::slot_of(ours))
+    }
+
+    fn remember(&mut self, asks: Request, owner: MemberId) {
+        if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&asks) {
+            // Forged ones cost the memory of others, which matters only to who stops to listen.
+            self.requests.clear();
+        }
+        self.requests.insert(asks, owner);
+    }
+
     /// The next `take` looks.
     fn look_soon(&mut self) {
         self.looks = LOOK_EVERY - 1;
     }
 
     fn unpack(&mut self, batch: &mut ReceiveBatch, is_open: &impl Fn(IpAddr) -> bool) {
-        while self.at < self.arrived.len() && !batch.is_full() {
+        while self.at < self.arrived.len() && !is_half_full(batch) {
             let mut pieces = Pieces { bytes: &self.arrived[self.at..] };
             let datagram = pieces.next();
             self.at = self.arrived.len() - pieces.bytes.len();
@@ -243,25 +289,8 @@ impl Relay {
     }
 }
 
-/// Who gets a datagram for QP 1.
-fn addressee(host: &Host, datagram: Datagram<'_>) -> Option<MemberId> {
-    let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
-    let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
-    if !mad.header.is_cm() {
-        return None;
-    }
-    let ours = match CmMessage::parse(&mad) {
-        CmMessage::Req(req) => {
-            return host.service_owner(req.service_id.0, datagram.destination.ip());
-        }
-        CmMessage::Mra(mra) => mra.remote_id,
-        CmMessage::Rej(rej) => rej.remote_id,
-        CmMessage::Rep(rep) => rep.remote_id,
-        CmMessage::Rtu(ids) | CmMessage::Drep(ids) => ids.remote_id,
-        CmMessage::Dreq(dreq) => dreq.remote_id,
-        CmMessage::Other(..) => return None,
-    };
-    host.current(crate::cm::slot_of(ours))
+fn is_half_full(batch: &ReceiveBatch) -> bool {
+    batch.used() >= batch.capacity().div_ceil(2)
 }
 
 /// Appends a datagram to a bundle.

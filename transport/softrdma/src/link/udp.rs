@@ -289,6 +289,12 @@ impl Link for UdpLink {
         let count = self.sockets.len();
         // Slots that were used for datagrams of others are free again, and count all the same.
         let mut used = 0;
+        let mut lost = false;
+        if let Some(relay) = &mut self.relay {
+            let sockets = &self.sockets;
+            lost = relay.take(batch, |address| sockets.iter().any(|bound| bound.address == address));
+            used = batch.used();
+        }
         for step in 0..count {
             let bound = &self.sockets[(self.turn + step) % count];
             while !batch.is_full() && used < batch.capacity() {
@@ -301,17 +307,17 @@ impl Link for UdpLink {
         self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
         if let Some(relay) = &mut self.relay {
             relay.flush();
-            let sockets = &self.sockets;
-            if relay.take(batch, |address| sockets.iter().any(|bound| bound.address == address)) {
-                self.take_over(Instant::now(), FIRST_TRY);
-            }
+        }
+        if lost {
+            self.take_over(Instant::now(), FIRST_TRY);
         }
         used.max(batch.used())
     }
 
     fn arm(&mut self) -> bool {
-        udp_ffi::any_readable(self.sockets.iter().map(|bound| bound.socket.as_fd()))
-            || self.relay.as_mut().is_some_and(Relay::is_readable)
+        // First, so that the next `receive` looks there whatever waits here.
+        let members = self.relay.as_mut().is_some_and(Relay::is_readable);
+        members || udp_ffi::any_readable(self.sockets.iter().map(|bound| bound.socket.as_fd()))
     }
 
     fn stays_armed(&self) -> bool {

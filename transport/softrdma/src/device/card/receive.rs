@@ -106,10 +106,12 @@ impl Card {
             let response = requester.handle_response(time, packet, &mut memory);
             response == Response::Progress
         };
-        let Self { qps, peers, .. } = self;
+        let Self { qps, peers, opened, .. } = self;
         if believed && let Some(route) = qps.get_mut(&number).and_then(|qp| qp.route.as_mut()) {
             let source = datagram.source;
-            route.heard(source, || peers.is_soft(source.ip()));
+            // Who shares an address with us is of our kind.
+            let ip = source.ip();
+            route.heard(source, || peers.is_soft(ip) || opened.contains(&ip));
         }
         self.mark_ready(number);
     }

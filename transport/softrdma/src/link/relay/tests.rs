@@ -3,7 +3,7 @@
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
 use crate::host::testing::Folder;
-use crate::wire::cm::{Dreq, Ids, ServiceId};
+use crate::wire::cm::{Dreq, Ids};
 use crate::wire::{Opcode, mad_packet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -127,6 +127,14 @@ fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
     assert_eq!(others[0].receive(), [(others[1].link.source(address), to, packet(1, 1))]);
 }
 
+/// Behind BTH, DETH and the header of the MAD.
+const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
+
+fn other_after(holder: &mut Member, other: &mut Member) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
+    assert_eq!(holder.receive(), []);
+    other.receive()
+}
+
 #[test]
 fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     let folder = Folder::new("relay-cm");
@@ -160,8 +168,24 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9]));
     assert_eq!(payloads(other.receive()), pick(&[0, 4, 5]));
     drop(claim);
+    // Repeated, it still goes to whom it went to; one that is new stays.
     other.send(address, to_port(address), &messages[..1]);
-    assert_eq!(payloads(holder.receive()), pick(&[0]));
+    assert_eq!(payloads(other_after(&mut holder, &mut other)), pick(&[0]));
+    let mut new = messages[0].clone();
+    new[FIRST_BYTE_OF_COMM_ID] ^= 1;
+    other.send(address, to_port(address), &[new.clone()]);
+    assert_eq!(payloads(holder.receive()), [new]);
+    // Forged ones do not grow what is remembered.
+    let _claim = other.host.claim_service(service.0, address, false).unwrap();
+    for number in 0..3 * u32::try_from(MAX_REQUESTS).unwrap() {
+        let mut forged = messages[0].clone();
+        forged[FIRST_BYTE_OF_COMM_ID..][..4].copy_from_slice(&number.to_be_bytes());
+        other.send(address, to_port(address), &[forged]);
+        holder.receive();
+        other.receive();
+    }
+    let remembered = holder.link.relay_for_tests().requests.len();
+    assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
 /// Who polls notices the end of the holder within this; the kernel's part is microseconds.
@@ -321,6 +345,33 @@ fn nonsense_from_a_member_reaches_no_batch() {
     while victim.link.next_message().is_some() {
         victim.receive();
     }
+}
+
+/// Neither what comes by UDP nor what members send keeps the other out.
+#[test]
+fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
+    let folder = Folder::new("relay-both");
+    let address = own_address();
+    let mut victim = Member::at(&folder, address);
+    let mut other = Member::at(&folder, address);
+    let (own, to) = (victim.numbers.start, victim.host.me());
+    for _ in 0..3 {
+        other.send(address, to_port(address), &vec![packet(own, 1); 32]);
+    }
+    let mut bundle = Vec::new();
+    for _ in 0..96 {
+        let bytes = packet(own, 2);
+        write(
+            Datagram { source: to_port(address), destination: to_port(address), bytes: &bytes },
+            &mut bundle,
+        );
+    }
+    other.link.local().unwrap().send(to, DATAGRAMS, &[&bundle]).unwrap();
+    let mut batch = ReceiveBatch::new(64);
+    victim.link.arm();
+    assert!(victim.link.receive(&mut batch) >= 64);
+    let by_udp = batch.iter().filter(|got| got.bytes == packet(own, 1)).count();
+    assert_eq!((by_udp, batch.len()), (32, 64));
 }
 
 #[test]
