@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// How the names of those folders begin; the inode of the namespace follows.
 pub(super) const NAMESPACE: &str = "net-";
+/// How they end. It changes with the format of any file inside, so that programs of two versions
+/// never read each other's tables: at an address they meet as strangers do, at port 4791.
+const FORMAT: &str = ".2";
 
 /// The folder of this process's network namespace, made when it is not there.
 ///
@@ -22,9 +25,9 @@ pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostErro
     private_directory(&root)?;
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")
         .or_else(|_| std::fs::metadata("/proc/self/ns/net"))
-        .map(|found| format!("{NAMESPACE}{}", found.ino()))
+        .map(|found| format!("{NAMESPACE}{}{FORMAT}", found.ino()))
         // Without /proc all of this user's processes are taken to share one namespace.
-        .unwrap_or_else(|_| format!("{NAMESPACE}any"));
+        .unwrap_or_else(|_| format!("{NAMESPACE}any{FORMAT}"));
     let folder = root.join(namespace);
     private_directory(&folder)?;
     Ok(folder)

@@ -103,7 +103,6 @@ impl Segment {
     /// # Panics
     /// When the offset is outside or no multiple of 4: offsets are computed by this process from
     /// indices that it has checked, never read from the segment.
-    #[allow(dead_code, reason = "the words of shared TGTs, which follow, are as wide")]
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.length));
         // SAFETY: inside the mapping, which lives as long as `self`; aligned, since mappings start

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_rings::published::Published;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt1");
+const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt2");
 /// Shared TGTs that a host can have; a power of two.
 const RECORDS: usize = 1 << RECORDS_LOG;
 const RECORDS_LOG: u32 = 12;
@@ -31,10 +31,15 @@ const PROBES: usize = 64;
 /// Words of an image, the length included.
 const BUFFER_WORDS: usize = 296;
 
-const NUMBER: usize = 0;
-const DOMAIN: usize = 8;
-const HOME: usize = 16;
-const SEQUENCE: usize = 24;
+/// The numbers of all records stand together, a word of 32 bits each: packets for numbers of nobody
+/// then look at these few pages and not into every record.
+const NUMBERS: usize = HEADER;
+/// Where the records begin.
+const TABLE: usize = NUMBERS + 4 * RECORDS;
+
+const DOMAIN: usize = 0;
+const HOME: usize = 8;
+const SEQUENCE: usize = 16;
 const HANDLES: usize = 64;
 const BUFFERS: usize = HANDLES + 4 * SLOTS;
 const RECORD: usize = BUFFERS + 2 * 8 * BUFFER_WORDS;
@@ -72,7 +77,7 @@ impl Targets {
     /// Maps the table.
     pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
         let locked = host.lock()?;
-        let segment = Segment::open(&host.directory().join("targets"), MAGIC, HEADER + RECORDS * RECORD)?;
+        let segment = Segment::open(&host.directory().join("targets"), MAGIC, TABLE + RECORDS * RECORD)?;
         drop(locked);
         Ok(Self { host, segment })
     }
@@ -154,7 +159,7 @@ impl Targets {
             return None;
         }
         for start in places(number) {
-            match self.segment.word32(start + NUMBER).load(Ordering::Acquire) {
+            match self.segment.word32(number_of(start)).load(Ordering::Acquire) {
                 NEVER => return None,
                 found if found == number => return Some(TargetRecord { number, start }),
                 _ => {}
@@ -222,7 +227,7 @@ impl Targets {
 
     fn free(&self, record: TargetRecord) {
         let behind = next(record.start);
-        let nothing_behind = self.segment.word32(behind + NUMBER).load(Ordering::Relaxed) == NEVER;
+        let nothing_behind = self.segment.word32(number_of(behind)).load(Ordering::Relaxed) == NEVER;
         self.number(record).store(FREE, Ordering::Release);
         if !nothing_behind {
             return;
@@ -230,7 +235,7 @@ impl Targets {
         // Nothing stands behind it, so that searches may end here, and at the free places before.
         let mut start = record.start;
         for _ in 0..PROBES {
-            let word = self.segment.word32(start + NUMBER);
+            let word = self.segment.word32(number_of(start));
             if word.load(Ordering::Relaxed) != FREE {
                 break;
             }
@@ -256,11 +261,11 @@ impl Targets {
     }
 
     fn number_at(&self, start: usize) -> u32 {
-        self.segment.word32(start + NUMBER).load(Ordering::Acquire)
+        self.segment.word32(number_of(start)).load(Ordering::Acquire)
     }
 
     fn number(&self, record: TargetRecord) -> &std::sync::atomic::AtomicU32 {
-        self.segment.word32(record.start + NUMBER)
+        self.segment.word32(number_of(record.start))
     }
 
     fn word64(&self, record: TargetRecord, field: usize) -> &std::sync::atomic::AtomicU64 {
@@ -289,15 +294,20 @@ impl Targets {
 /// Where a record of this number may stand.
 fn places(number: u32) -> impl Iterator<Item = usize> {
     let first = (number.wrapping_mul(0x9e37_79b1) >> (32 - RECORDS_LOG)) as usize;
-    (0..PROBES).map(move |probe| HEADER + (first + probe) % RECORDS * RECORD)
+    (0..PROBES).map(move |probe| TABLE + (first + probe) % RECORDS * RECORD)
+}
+
+/// Where the number of a record stands.
+fn number_of(start: usize) -> usize {
+    NUMBERS + (start - TABLE) / RECORD * 4
 }
 
 fn next(start: usize) -> usize {
-    HEADER + ((start - HEADER) / RECORD + 1) % RECORDS * RECORD
+    TABLE + ((start - TABLE) / RECORD + 1) % RECORDS * RECORD
 }
 
 fn previous(start: usize) -> usize {
-    HEADER + ((start - HEADER) / RECORD + RECORDS - 1) % RECORDS * RECORD
+    TABLE + ((start - TABLE) / RECORD + RECORDS - 1) % RECORDS * RECORD
 }
 
 #[cfg(test)]

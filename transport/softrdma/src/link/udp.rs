@@ -101,7 +101,6 @@ impl UdpLink {
     }
 
     /// The way to the other members, if addresses are shared.
-    #[allow(dead_code, reason = "the device joins its host in the changes that follow")]
     pub(crate) fn local(&mut self) -> Option<&mut LocalLink> {
         self.relay.as_mut().map(Relay::local)
     }
