@@ -62,32 +62,14 @@ pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::ReadyToReceive,
-    QpState::ReadyToSend,
-    QpState::SendQueueDrained,
-    QpState::SendQueueError,
-    QpState::Error,
-];
-
 /// A state of a QP.
 pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
-    STATES.get(code as usize).copied().ok_or(Errno::EINVAL)
+    QpState::from_code(code).ok_or(Errno::EINVAL)
 }
 
 /// The code of a state.
 pub(crate) fn state_code(state: QpState) -> c_uint {
-    match state {
-        QpState::Reset => IBV_QPS_RESET,
-        QpState::Init => IBV_QPS_INIT,
-        QpState::ReadyToReceive => IBV_QPS_RTR,
-        QpState::ReadyToSend => IBV_QPS_RTS,
-        QpState::SendQueueDrained => IBV_QPS_SQD,
-        QpState::SendQueueError => IBV_QPS_SQE,
-        QpState::Error => IBV_QPS_ERR,
-    }
+    state.code().into()
 }
 
 #[cfg(test)]
@@ -96,7 +78,9 @@ mod tests {
 
     #[test]
     fn states_have_the_codes_of_the_header() {
-        for (code, state) in (0..).zip(STATES) {
+        let codes =
+            [IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR];
+        for (code, state) in codes.into_iter().zip(QpState::ALL) {
             assert_eq!(state_code(state), code);
             assert_eq!(qp_state(code), Ok(state));
         }

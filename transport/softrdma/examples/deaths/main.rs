@@ -25,6 +25,7 @@ mod pattern;
 mod process;
 mod qp;
 mod receive;
+mod role;
 mod run;
 mod send;
 

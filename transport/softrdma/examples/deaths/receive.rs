@@ -11,27 +11,22 @@
 //! A message that is not the next one of its stream, or not byte for byte what was sent, is wrong.
 
 use crate::Outcome;
-use crate::process::{Question, Questions};
+use crate::process::Questions;
 use crate::qp::{LONGEST, bring_up, parse};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use crate::role::{Role, work};
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
-    Access, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory, MemoryRegion, Notify,
-    QpInit, QpNumber, QpType, QueuePair, ReceiveRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind,
-    XrcDomain, XrcdFlags,
+    Access, Completion, CompletionQueue, CqInit, Device, Memory, MemoryRegion, QpInit, QpNumber, QpType,
+    QueuePair, ReceiveRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
 const SLOTS: usize = 256;
-/// Longest sleep.
-const NAP: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 struct Stream {
@@ -70,43 +65,19 @@ pub(super) fn serve(own: IpAddr, file: Option<&Path>) -> Outcome<()> {
         member.post(slot)?;
     }
     println!("SRQ {}", member.srq.number()?.get());
-    member.work(&*channel, &Questions::read())
+    work(&mut member, &*channel, &Questions::read())
 }
 
-impl Member {
-    fn work(&mut self, channel: &dyn CompletionChannel, questions: &Questions) -> Outcome<()> {
-        let mut poll = Poll::new()?;
-        poll.registry().register(
-            &mut SourceFd(&channel.as_fd().as_raw_fd()),
-            Token(0),
-            Interest::READABLE,
-        )?;
-        let mut events = Events::with_capacity(1);
-        loop {
-            match questions.next() {
-                Question::Line(question) => self.answer(&question)?,
-                Question::None => {}
-                Question::End => return Ok(()),
-            }
-            while self.device.next_async_event().is_some() {}
-            if self.receive()? {
-                continue;
-            }
-            self.cq.request_notify(Notify::Any)?;
-            if !self.receive()? {
-                poll.poll(&mut events, Some(NAP))?;
-                while channel.next_event().is_some() {}
-            }
-        }
+impl Role for Member {
+    fn device(&self) -> &SoftDevice {
+        &self.device
     }
 
-    fn post(&self, slot: usize) -> Outcome<()> {
-        let address = self.memory.address(slot * LONGEST);
-        let scatter = [Sge { address, length: u32::try_from(LONGEST)?, lkey: self.region.lkey() }];
-        Ok(self.srq.post_receive(&[ReceiveRequest { wr_id: slot as u64, scatter: &scatter }])?)
+    fn cq(&self) -> &dyn CompletionQueue {
+        &*self.cq
     }
 
-    fn receive(&mut self) -> Outcome<bool> {
+    fn step(&mut self) -> Outcome<bool> {
         let mut some = [Completion::default(); 32];
         let count = self.cq.poll(&mut some);
         for completion in &some[..count] {
@@ -119,17 +90,6 @@ impl Member {
             self.post(slot)?;
         }
         Ok(count > 0)
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        // What cannot be told apart counts for stream 0, which nobody sends.
-        let (stream, number) = parse(bytes).unwrap_or((0, u64::MAX));
-        let stream = self.streams.entry(stream).or_default();
-        if number == stream.received {
-            stream.received += 1;
-        } else {
-            stream.wrong += 1;
-        }
     }
 
     fn answer(&mut self, question: &str) -> Outcome<()> {
@@ -154,5 +114,24 @@ impl Member {
             _ => return Err(format!("cannot answer {question:?}").into()),
         }
         Ok(())
+    }
+}
+
+impl Member {
+    fn post(&self, slot: usize) -> Outcome<()> {
+        let address = self.memory.address(slot * LONGEST);
+        let scatter = [Sge { address, length: u32::try_from(LONGEST)?, lkey: self.region.lkey() }];
+        Ok(self.srq.post_receive(&[ReceiveRequest { wr_id: slot as u64, scatter: &scatter }])?)
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        // What cannot be told apart counts for stream 0, which nobody sends.
+        let (stream, number) = parse(bytes).unwrap_or((0, u64::MAX));
+        let stream = self.streams.entry(stream).or_default();
+        if number == stream.received {
+            stream.received += 1;
+        } else {
+            stream.wrong += 1;
+        }
     }
 }

@@ -83,6 +83,18 @@ impl Scene {
         }
     }
 
+    /// A stream that worked has ended with this status.
+    fn was_told(&mut self, ended: &Numbers, status: u64) {
+        self.claim(
+            ended["failed"] == status && ended["completed"] > 0,
+            "told",
+            &format!(
+                "{} messages before; status {} after {} ms",
+                ended["completed"], ended["failed"], ended["failed_ms"]
+            ),
+        );
+    }
+
     /// A process at the host's address; a member of the file's domain if it shares.
     fn member(&self, name: &str, shares: bool) -> Outcome<Member> {
         let mut arguments = vec!["receive".to_owned(), self.host.to_string()];
@@ -193,14 +205,7 @@ fn receiver(scene: &mut Scene) -> Outcome<()> {
     let stream = scene.stream(&mut sender, scene.peer, &mut member)?;
     kill_under_load(&mut sender, &mut member.process)?;
     let ended = stream.failure(&mut sender)?;
-    scene.claim(
-        ended["failed"] == RETRY_EXCEEDED && ended["completed"] > 0,
-        "told",
-        &format!(
-            "{} messages before; status {} after {} ms",
-            ended["completed"], ended["failed"], ended["failed_ms"]
-        ),
-    );
+    scene.was_told(&ended, RETRY_EXCEEDED);
     let start = Instant::now();
     let mut successor = scene.member("the successor", false)?;
     let stream = scene.stream(&mut sender, scene.peer, &mut successor)?;
@@ -285,14 +290,7 @@ fn owner(scene: &mut Scene) -> Outcome<()> {
     let before = [to_bystander, to_creator].map(|stream| stream.completed(&mut sender));
     let [before_bystander, before_creator] = before;
     let ended = to_victim.failure(&mut sender)?;
-    scene.claim(
-        ended["failed"] == UNKNOWN_SRQ && ended["completed"] > 0,
-        "told",
-        &format!(
-            "{} messages before; status {} after {} ms",
-            ended["completed"], ended["failed"], ended["failed_ms"]
-        ),
-    );
+    scene.was_told(&ended, UNKNOWN_SRQ);
     std::thread::sleep(LOAD);
     scene.goes_on("bystander", &mut sender, &mut bystander, to_bystander, before_bystander?)?;
     scene.goes_on("creator", &mut sender, &mut creator, to_creator, before_creator?)?;
@@ -316,14 +314,7 @@ fn holder(scene: &mut Scene) -> Outcome<()> {
     let before = [streams[0].completed(&mut sender)?, streams[1].completed(&mut sender)?];
     let ended = of_holder.failure(&mut sender)?;
     // Its QP has gone with it; nobody answers for it.
-    scene.claim(
-        ended["failed"] == RETRY_EXCEEDED && ended["completed"] > 0,
-        "told",
-        &format!(
-            "{} messages before; status {} after {} ms",
-            ended["completed"], ended["failed"], ended["failed_ms"]
-        ),
-    );
+    scene.was_told(&ended, RETRY_EXCEEDED);
     std::thread::sleep(LOAD);
     for (at, member) in members.iter_mut().enumerate() {
         scene.goes_on(["second", "third"][at], &mut sender, member, streams[at], before[at])?;

@@ -12,24 +12,21 @@
 //! works; `failed_ms` when that was, after the mark.
 
 use crate::Outcome;
-use crate::process::{Question, Questions};
+use crate::process::Questions;
 use crate::qp::{LONGEST, bring_up, message};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use crate::role::{Role, work};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
-    Access, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory, MemoryRegion, Notify,
-    ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair, SendData, SendFlags,
-    SendOperation, SendRequest, Sge, SrqNumber,
+    Access, Completion, CompletionQueue, CqInit, Device, Memory, MemoryRegion, ProtectionDomain, QpInit,
+    QpNumber, QpType, QueueCapacities, QueuePair, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    SrqNumber,
 };
 
 /// Messages of a stream under way at once.
 const WINDOW: usize = 16;
-const NAP: Duration = Duration::from_millis(2);
 
 struct Stream {
     ini: Arc<dyn QueuePair>,
@@ -59,38 +56,20 @@ pub(super) fn serve(own: IpAddr, first: usize) -> Outcome<()> {
     let channel = device.create_completion_channel()?;
     let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 0 };
     let (cq, pd) = (device.create_cq(init)?, device.alloc_pd()?);
-    Peer { device, cq, pd, streams: Vec::new(), first, marked: Instant::now() }
-        .work(&*channel, &Questions::read())
+    let mut peer = Peer { device, cq, pd, streams: Vec::new(), first, marked: Instant::now() };
+    work(&mut peer, &*channel, &Questions::read())
 }
 
-impl Peer {
-    fn work(&mut self, channel: &dyn CompletionChannel, questions: &Questions) -> Outcome<()> {
-        let mut poll = Poll::new()?;
-        poll.registry().register(
-            &mut SourceFd(&channel.as_fd().as_raw_fd()),
-            Token(0),
-            Interest::READABLE,
-        )?;
-        let mut events = Events::with_capacity(1);
-        loop {
-            match questions.next() {
-                Question::Line(question) => self.answer(&question)?,
-                Question::None => {}
-                Question::End => return Ok(()),
-            }
-            while self.device.next_async_event().is_some() {}
-            if self.complete()? {
-                continue;
-            }
-            self.cq.request_notify(Notify::Any)?;
-            if !self.complete()? {
-                poll.poll(&mut events, Some(NAP))?;
-                while channel.next_event().is_some() {}
-            }
-        }
+impl Role for Peer {
+    fn device(&self) -> &SoftDevice {
+        &self.device
     }
 
-    fn complete(&mut self) -> Outcome<bool> {
+    fn cq(&self) -> &dyn CompletionQueue {
+        &*self.cq
+    }
+
+    fn step(&mut self) -> Outcome<bool> {
         let mut some = [Completion::default(); 32];
         let count = self.cq.poll(&mut some);
         let now = Instant::now();
@@ -150,7 +129,9 @@ impl Peer {
         }
         Ok(())
     }
+}
 
+impl Peer {
     fn at(&mut self, number: &str) -> Outcome<&mut Stream> {
         let index = number.parse::<usize>()?.checked_sub(self.first).ok_or("no such stream")?;
         Ok(self.streams.get_mut(index).ok_or("no such stream")?)

@@ -110,11 +110,6 @@ impl Relay {
         self.local.host()
     }
 
-    /// Whether a holder of port 4791 is alive, which we are.
-    pub(super) fn is_alive(&self, holder: MemberId) -> bool {
-        holder == self.host().me() || self.host().is_alive(holder)
-    }
-
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.local.fd()
     }

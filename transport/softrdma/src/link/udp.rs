@@ -139,7 +139,7 @@ impl UdpLink {
             let buffer = self.receive_buffer();
             let Some(relay) = &mut self.relay else { return Err(error) };
             let holder = relay.host().port_holder(address);
-            if let Some(holder) = holder.filter(|holder| relay.is_alive(*holder)) {
+            if let Some(holder) = holder.filter(|holder| relay.host().is_alive(*holder)) {
                 relay.local().connect(holder);
                 return bind(address, 0, buffer);
             }
@@ -171,7 +171,7 @@ impl UdpLink {
                     tracing::debug!(%address, "took over UDP port 4791");
                 }
                 Err(LinkError::AddressInUse { .. }) => {
-                    match relay.host().port_holder(address).filter(|holder| relay.is_alive(*holder)) {
+                    match relay.host().port_holder(address).filter(|holder| relay.host().is_alive(*holder)) {
                         Some(holder) => again |= !relay.local().connect(holder),
                         // Another is about to say that it has it, or the dead one is not quite gone.
                         None => again = true,

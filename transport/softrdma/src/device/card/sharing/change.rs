@@ -13,22 +13,12 @@ use trunkline_verbs::{
 /// Words of the attributes in an image.
 pub(super) const ATTRIBUTE_WORDS: usize = 22;
 
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::ReadyToReceive,
-    QpState::ReadyToSend,
-    QpState::SendQueueDrained,
-    QpState::SendQueueError,
-    QpState::Error,
-];
-
 fn state_code(state: QpState) -> u32 {
-    STATES.iter().position(|known| *known == state).and_then(|code| u32::try_from(code).ok()).unwrap_or(6)
+    state.code().into()
 }
 
 fn state_of(code: u64) -> Option<QpState> {
-    STATES.get(usize::try_from(code).ok()?).copied()
+    QpState::from_code(u32::try_from(code).ok()?)
 }
 
 /// Appends a change. The source of the address vector travels beside it.

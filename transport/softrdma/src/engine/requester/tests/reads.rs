@@ -1,0 +1,248 @@
+//! READs and atomics: their answers, their pieces, their turn.
+
+use super::*;
+
+#[test]
+fn a_read_restarts_at_the_first_missing_response() {
+    // contract rocev2 7.24, 7.18
+    let mut rig = Rig::new();
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 4 * MTU);
+    let sent = rig.flush();
+    assert_eq!((sent.len(), sent[0].psn), (1, 100));
+    let bytes = |value| [value; MTU as usize];
+    rig.hear(&response(Operation::READ_RESPONSE_FIRST, 100, &bytes(1)));
+    // 101 is lost.
+    assert_eq!(rig.hear(&response(Operation::READ_RESPONSE_MIDDLE, 102, &bytes(3))), Response::Progress);
+    rig.hear(&response(Operation::READ_RESPONSE_LAST, 103, &bytes(4)));
+    let again = rig.flush();
+    assert_eq!(again.len(), 1);
+    let reth = again[0].reth.expect("a READ");
+    assert_eq!((again[0].psn, reth.address.0, reth.length), (101, 0x4000 + 256, 3 * MTU));
+    rig.hear(&response(Operation::READ_RESPONSE_FIRST, 101, &bytes(2)));
+    assert_eq!(rig.hear(&response(Operation::READ_RESPONSE_FIRST, 100, &bytes(9))), Response::Stale);
+    rig.hear(&response(Operation::READ_RESPONSE_MIDDLE, 102, &bytes(3)));
+    rig.hear(&response(Operation::READ_RESPONSE_LAST, 103, &bytes(4)));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    for (part, value) in (1..=4).enumerate() {
+        assert!(rig.ram.0[1000 + part * 256..][..256].iter().all(|byte| *byte == value), "part {part}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_beyond_a_read_shows_its_answer_lost() {
+    // contract rocev2 7.18
+    let mut rig = Rig::new();
+    rig.send(1);
+    rig.post(2, SendOperation::RdmaRead(remote(0)), 3);
+    rig.send(3);
+    rig.flush();
+    rig.hear(&ack(102));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    assert_eq!(rig.psns(), [101, 102]);
+    // More such answers from the same burst do not cost a retry each.
+    for _ in 0..10 {
+        rig.hear(&ack(102));
+    }
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    rig.hear(&response(Operation::READ_RESPONSE_ONLY, 101, b"abc"));
+    rig.hear(&ack(102));
+    assert_eq!(rig.completions(), [(2, S::Success), (3, S::Success)]);
+    assert_eq!(rig.requester.counters().implied_losses, 11);
+}
+
+#[test]
+fn a_read_answer_acknowledges_what_came_before() {
+    let mut rig = Rig::new();
+    rig.send(1);
+    rig.post(2, SendOperation::RdmaRead(remote(0)), 3);
+    rig.flush();
+    rig.hear(&response(Operation::READ_RESPONSE_ONLY, 101, b"abc"));
+    assert_eq!(rig.completions(), [(1, S::Success), (2, S::Success)]);
+}
+
+#[test]
+fn answers_of_the_wrong_kind_are_fatal() {
+    // contract rocev2 7.27
+    let wrong: [&dyn Fn() -> Packet<'static>; 4] = [
+        &|| response(Operation::READ_RESPONSE_ONLY, 100, b"abc"),
+        &|| response(Operation::READ_RESPONSE_ONLY, 101, b"toolong"),
+        &|| response(Operation::READ_RESPONSE_LAST, 101, b""),
+        &|| {
+            let mut packet = response(Operation::ATOMIC_ACKNOWLEDGE, 101, b"");
+            packet.atomic_ack = Some(1);
+            packet
+        },
+    ];
+    for make in wrong {
+        let mut rig = Rig::new();
+        rig.send(1);
+        rig.post(2, SendOperation::RdmaRead(remote(0)), 3);
+        rig.flush();
+        assert_eq!(rig.hear(&make()), Response::Unexpected);
+        assert!(rig.completions().iter().any(|(_, status)| *status == S::BadResponse));
+        assert_eq!(rig.requester.state(), QpState::Error);
+    }
+}
+
+#[test]
+fn atomics_bring_the_old_value_in_host_order() {
+    let mut rig = Rig::new();
+    rig.try_post(
+        1,
+        SendOperation::FetchAdd { remote: remote(8), add: 1 },
+        &[sge(1000, 3), sge(2000, 5)],
+        SendFlags::SIGNALED,
+    )
+    .expect("room");
+    assert_eq!(rig.flush()[0].operation, Operation::FETCH_ADD);
+    let mut packet = response(Operation::ATOMIC_ACKNOWLEDGE, 100, b"");
+    packet.atomic_ack = Some(0x0102_0304_0506_0708);
+    rig.hear(&packet);
+    let mut bytes = rig.ram.0[1000..1003].to_vec();
+    bytes.extend_from_slice(&rig.ram.0[2000..2005]);
+    assert_eq!(bytes, 0x0102_0304_0506_0708_u64.to_ne_bytes());
+    let completion = rig.requester.poll_completion().expect("signalled");
+    assert_eq!((completion.opcode, completion.byte_length), (CompletionOpcode::FetchAdd, 8));
+}
+
+#[test]
+fn reads_wait_for_their_turn() {
+    // contract rocev2 7.17
+    let mut rig = Rig::new();
+    for wr_id in 1..=3 {
+        rig.post(wr_id, SendOperation::RdmaRead(remote(0)), 1);
+    }
+    rig.send(4);
+    assert_eq!(rig.psns(), [100, 101]);
+    rig.hear(&response(Operation::READ_RESPONSE_ONLY, 100, b"x"));
+    assert_eq!(rig.psns(), [102, 103]);
+}
+
+#[test]
+fn a_fence_waits_for_reads() {
+    // contract rocev2 7.17
+    let mut rig = Rig::new();
+    rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
+    rig.send(2);
+    rig.try_post(3, SendOperation::Send, &[], SendFlags::FENCE).expect("room");
+    assert_eq!(rig.psns(), [100, 101]);
+    rig.hear(&response(Operation::READ_RESPONSE_ONLY, 100, b"x"));
+    assert_eq!(rig.psns(), [102]);
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces() {
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
+    assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
+    rig.hear_piece(100, 100..103, 104);
+    // One is missing, and the window is full but for three.
+    assert_eq!(rig.reads(), []);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
+    rig.hear_piece(104, 104..108, 108);
+    // The last piece has two packets, so room is found for it earlier.
+    rig.hear_piece(108, 108..110, 112);
+    assert_eq!(rig.reads(), [(112, 12 * 256, 2)]);
+    rig.hear_piece(108, 110..112, 112);
+    assert_eq!(rig.completions(), []);
+    rig.hear(&response(Operation::READ_RESPONSE_FIRST, 112, &[112; 256]));
+    rig.hear(&response(Operation::READ_RESPONSE_LAST, 113, &[113; 255]));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    for psn in 0..13 {
+        assert_eq!(rig.ram.0[1000 + psn * 256], u8::try_from(100 + psn).expect("a byte"));
+    }
+    assert_eq!(rig.requester.counters().retransmits, 0);
+    assert_eq!(rig.requester.next_timeout(), None);
+}
+
+#[test]
+fn a_piece_restarts_up_to_its_own_end() {
+    // contract rocev2 7.24: what the peer kept are the pieces, not the whole.
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+    assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
+    rig.hear_piece(100, 100..102, 104);
+    // 102 is lost.
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(102, 2 * 256, 2), (104, 4 * 256, 4)]);
+    rig.hear_piece(102, 102..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
+    // The last of a piece alone, and then a whole piece.
+    rig.hear_piece(104, 104..107, 108);
+    rig.hear_piece(108, 108..109, 112);
+    assert_eq!(rig.reads(), [(107, 7 * 256, 1), (108, 8 * 256, 4)]);
+    rig.hear_piece(107, 107..108, 108);
+    rig.hear_piece(108, 108..112, 112);
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+}
+
+#[test]
+fn a_probe_asks_for_the_rest_of_a_piece() {
+    let mut rig = in_pieces(16);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+    rig.flush();
+    rig.hear_piece(100, 100..101, 104);
+    rig.wait();
+    assert_eq!(rig.reads(), [(101, 256, 3)]);
+    // The answers were late, not lost: what follows is not asked for again.
+    rig.hear_piece(100, 101..103, 104);
+    assert_eq!(rig.reads(), []);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
+}
+
+#[test]
+fn a_response_that_ends_a_piece_elsewhere_is_fatal() {
+    // contract rocev2 7.27
+    for (operation, psn) in [(Operation::READ_RESPONSE_LAST, 102), (Operation::READ_RESPONSE_MIDDLE, 103)] {
+        let mut rig = in_pieces(16);
+        rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
+        rig.flush();
+        rig.hear_piece(100, 100..psn, 104);
+        assert_eq!(rig.hear(&response(operation, psn, &[0; 256])), Response::Unexpected);
+        assert_eq!(rig.completions(), [(1, S::BadResponse)]);
+    }
+}
+
+#[test]
+fn each_piece_is_one_of_max_rd_atomic() {
+    let mut rig = in_pieces(1);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    rig.post(2, SendOperation::RdmaRead(remote(0x4000)), 1);
+    assert_eq!(rig.psns(), [100]);
+    rig.hear_piece(100, 100..103, 104);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.psns(), [104]);
+    rig.hear_piece(104, 104..108, 108);
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    assert_eq!(rig.psns(), [108]);
+}
+
+#[test]
+fn a_piece_longer_than_the_window_goes_alone() {
+    let tuning = Tuning { read_piece: 4, read_window: 2, ..Tuning::default() };
+    let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    assert_eq!(rig.psns(), [100]);
+    rig.hear_piece(100, 100..103, 104);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    rig.hear_piece(100, 103..104, 104);
+    assert_eq!(rig.psns(), [104]);
+}
+
+#[test]
+fn a_read_that_was_begun_is_finished_before_sqd() {
+    let mut rig = in_pieces(1);
+    rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
+    rig.flush();
+    rig.requester
+        .modify(&QpAttributes { max_rd_atomic: 1, ..in_state(QpType::XrcIni, QpState::SendQueueDrained) });
+    rig.hear_piece(100, 100..104, 104);
+    assert_eq!(rig.events(), []);
+    assert_eq!(rig.psns(), [104]);
+    rig.hear_piece(104, 104..108, 108);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    assert_eq!(rig.events(), [RequesterEvent::Drained]);
+}

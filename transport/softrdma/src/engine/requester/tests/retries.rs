@@ -1,0 +1,260 @@
+//! Time-outs, probes and negative answers.
+
+use super::*;
+
+#[test]
+fn a_dead_peer_costs_retry_count_and_one_timeouts() {
+    // contract rocev2 7.22: finite, first transmission plus retry_cnt.
+    let mut rig = Rig::patient();
+    rig.send(1);
+    rig.try_post(2, SendOperation::Send, &[sge(0, 1)], SendFlags::empty()).expect("room");
+    for _ in 0..4 {
+        assert_eq!(rig.psns(), [100, 101]);
+        assert_eq!(rig.wait(), TIMEOUT);
+    }
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    // The unsignalled one is flushed too (contract I1).
+    assert_eq!(rig.completions(), [(1, S::RetryExceeded), (2, S::WorkRequestFlushed)]);
+    assert_eq!(rig.events(), [RequesterEvent::Failed(S::RetryExceeded)]);
+    assert_eq!(rig.requester.state(), QpState::Error);
+    assert_eq!(rig.requester.counters().timeouts, 4);
+    assert_eq!(rig.requester.next_timeout(), None);
+    // contract E8
+    rig.send(3);
+    assert_eq!(rig.completions(), [(3, S::WorkRequestFlushed)]);
+}
+
+#[test]
+fn seven_retries_are_seven() {
+    let mut rig = Rig::with(
+        &QpAttributes { retry_count: 7, ..attributes(QpType::XrcIni) },
+        Tuning { probe_floor_ns: 0, ..Tuning::default() },
+    );
+    rig.send(1);
+    let mut sent = 0;
+    while rig.requester.state() == QpState::ReadyToSend {
+        sent += rig.flush().len();
+        rig.wait();
+    }
+    assert_eq!(sent, 8);
+}
+
+#[test]
+fn probes_are_early_double_and_cost_no_retry() {
+    let mut rig = Rig::new();
+    rig.send(1);
+    rig.send(2);
+    assert_eq!(rig.psns(), [100, 101]);
+    assert_eq!(rig.wait(), MS);
+    // The oldest alone.
+    assert_eq!(rig.psns(), [100]);
+    assert_eq!(rig.wait(), 2 * MS);
+    assert_eq!(rig.psns(), [100]);
+    // The nominal timeout runs from the first transmission all the while.
+    assert_eq!(rig.wait(), TIMEOUT - 3 * MS);
+    assert_eq!(rig.psns(), [100, 101]);
+    let counters = *rig.requester.counters();
+    assert_eq!((counters.probes, counters.timeouts, counters.retransmits), (2, 1, 4));
+    while rig.requester.state() == QpState::ReadyToSend {
+        rig.wait();
+        rig.flush();
+    }
+    assert_eq!(rig.now.0, 4 * TIMEOUT, "probes must not put off death, nor hasten it");
+}
+
+#[test]
+fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
+    let mut rig = Rig::new();
+    for wr_id in 1..=3 {
+        rig.send(wr_id);
+    }
+    rig.flush();
+    rig.wait();
+    assert_eq!(rig.psns(), [100]);
+    rig.hear(&ack(100));
+    assert_eq!(rig.psns(), [101, 102]);
+    // Not so if the answer covers more.
+    rig.send(4);
+    rig.flush();
+    rig.wait();
+    assert_eq!(rig.psns(), [101]);
+    rig.hear(&ack(102));
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+}
+
+#[test]
+fn a_trickle_of_new_packets_puts_no_probe_off() {
+    let mut rig = Rig::new();
+    for wr_id in 0..4 {
+        rig.send(wr_id);
+        rig.flush();
+        rig.now = rig.now.plus_ns(MS / 4);
+    }
+    rig.requester.handle_timeout(rig.now);
+    assert_eq!(rig.psns(), [100]);
+}
+
+#[test]
+fn timeout_zero_is_never() {
+    let mut rig = Rig::with(
+        &QpAttributes { timeout: 0, ..attributes(QpType::XrcIni) },
+        Tuning { probe_floor_ns: 0, ..Tuning::default() },
+    );
+    rig.send(1);
+    rig.flush();
+    assert_eq!(rig.requester.next_timeout(), None);
+}
+
+#[test]
+fn progress_gives_all_retries_back() {
+    // contract rocev2 7.23
+    let mut rig = Rig::patient();
+    rig.send(1);
+    rig.send(2);
+    rig.flush();
+    for _ in 0..3 {
+        rig.wait();
+        rig.flush();
+    }
+    rig.hear(&ack(100));
+    for _ in 0..3 {
+        rig.wait();
+        assert_eq!(rig.psns(), [101]);
+    }
+    rig.wait();
+    assert_eq!(rig.completions(), [(1, S::Success), (2, S::RetryExceeded)]);
+}
+
+#[test]
+fn a_sequence_nak_acknowledges_and_goes_back() {
+    // contract rocev2 7.20
+    let mut rig = Rig::new();
+    for wr_id in 1..=4 {
+        rig.send(wr_id);
+    }
+    rig.flush();
+    assert_eq!(rig.hear(&nak(102, NakCode::PSN_SEQUENCE)), Response::Progress);
+    assert_eq!(rig.completions(), [(1, S::Success), (2, S::Success)]);
+    assert_eq!(rig.psns(), [102, 103]);
+    // A copy of it changes nothing.
+    rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+}
+
+#[test]
+fn repeated_packets_are_equal() {
+    // contract rocev2 7.25
+    let mut rig = Rig::new();
+    rig.post(1, SendOperation::RdmaWriteWithImmediate(remote(64), 3), 3 * MTU + 1);
+    let first = rig.flush();
+    rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
+    let mut again = rig.flush();
+    for (sent, before) in again.iter_mut().zip(&first[2..]) {
+        sent.ack_request = before.ack_request;
+    }
+    assert_eq!(again, first[2..]);
+}
+
+#[test]
+fn old_and_impossible_answers_change_nothing() {
+    // contract rocev2 7.18
+    let mut rig = Rig::new();
+    for wr_id in 1..=3 {
+        rig.send(wr_id);
+    }
+    rig.flush();
+    rig.hear(&ack(101));
+    assert_eq!(rig.hear(&ack(100)), Response::Stale);
+    assert_eq!(rig.hear(&nak(101, NakCode::REMOTE_ACCESS)), Response::Stale);
+    assert_eq!(rig.hear(&ack(103)), Response::Unexpected);
+    assert_eq!(rig.hear(&nak(103, NakCode::REMOTE_ACCESS)), Response::Unexpected);
+    assert_eq!(
+        rig.hear(&answer(Operation::ACKNOWLEDGE, 102, Syndrome::Reserved(0x40), &[])),
+        Response::Unexpected
+    );
+    let mut foreign = ack(102);
+    foreign.bth.opcode = crate::wire::Opcode::new(crate::wire::Service::RC, Operation::ACKNOWLEDGE);
+    assert_eq!(rig.hear(&foreign), Response::Unexpected);
+    assert_eq!(rig.requester.outstanding(), 1);
+    assert_eq!(rig.completions().len(), 2);
+}
+
+fn rnr(psn: u32) -> Packet<'static> {
+    answer(Operation::ACKNOWLEDGE, psn, Syndrome::Rnr { timer: RnrTimer(12) }, &[])
+}
+
+#[test]
+fn rnr_waits_and_sends_all_that_follows_again() {
+    // contract rocev2 7.21
+    let mut rig = Rig::new();
+    for wr_id in 1..=3 {
+        rig.send(wr_id);
+    }
+    rig.flush();
+    rig.hear(&rnr(101));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+    assert_eq!(rig.psns(), [] as [u32; 0]);
+    // What else comes of the same burst is tolerated (contract rocev2 7.10).
+    rig.hear(&nak(101, NakCode::PSN_SEQUENCE));
+    rig.hear(&rnr(101));
+    assert_eq!(rig.wait(), 640_000);
+    assert_eq!(rig.psns(), [101, 102]);
+}
+
+#[test]
+fn rnr_retries_are_counted_and_seven_is_for_ever() {
+    let mut rig = Rig::new();
+    rig.send(1);
+    for _ in 0..2 {
+        assert_eq!(rig.psns(), [100]);
+        rig.hear(&rnr(100));
+        rig.wait();
+    }
+    assert_eq!(rig.psns(), [100]);
+    rig.hear(&rnr(100));
+    assert_eq!(rig.completions(), [(1, S::RnrRetryExceeded)]);
+
+    let mut rig = Rig::with(&QpAttributes { rnr_retry: 7, ..attributes(QpType::XrcIni) }, Tuning::default());
+    rig.send(1);
+    for _ in 0..100 {
+        assert_eq!(rig.psns(), [100]);
+        rig.hear(&rnr(100));
+        rig.wait();
+    }
+    rig.flush();
+    rig.hear(&ack(100));
+    assert_eq!(rig.completions(), [(1, S::Success)]);
+}
+
+#[test]
+fn fatal_naks_end_in_their_status() {
+    // contract rocev2 6.2
+    let statuses = [
+        (NakCode::INVALID_REQUEST, S::RemoteInvalidRequest),
+        (NakCode::REMOTE_ACCESS, S::RemoteAccessError),
+        (NakCode::REMOTE_OPERATIONAL, S::RemoteOperationError),
+        (NakCode::INVALID_RD_REQUEST, S::RemoteInvalidRdRequest),
+        (NakCode(9), S::RemoteOperationError),
+    ];
+    for (code, status) in statuses {
+        let mut rig = Rig::new();
+        for wr_id in 1..=3 {
+            rig.send(wr_id);
+        }
+        rig.flush();
+        rig.hear(&nak(101, code));
+        assert_eq!(rig.completions(), [(1, S::Success), (2, status), (3, S::WorkRequestFlushed)]);
+        assert_eq!(rig.events(), [RequesterEvent::Failed(status)]);
+        assert_eq!(rig.hear(&ack(102)), Response::Unexpected);
+    }
+}
+
+#[test]
+fn a_refusal_behind_a_lost_read_answer_names_the_refused() {
+    let mut rig = Rig::new();
+    rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
+    rig.send(2);
+    rig.flush();
+    rig.hear(&nak(101, NakCode::REMOTE_ACCESS));
+    assert_eq!(rig.completions(), [(1, S::WorkRequestFlushed), (2, S::RemoteAccessError)]);
+}
