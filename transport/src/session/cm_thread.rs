@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue, ConnectParameters, RejectReason,
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue, ConnectParameters, RejectReason, VerbsError,
 };
 
 const CHANNEL: Token = Token(0);
@@ -36,11 +36,16 @@ const ASYNC_EVENTS: Token = Token(2);
 /// Peers that are known at once, at most; further ones are refused.
 const MAX_PEERS: usize = 16_384;
 
+/// An endpoint that knows the way to a peer, or why there is none.
+type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
+
 /// What others tell the CM thread.
 #[derive(Debug)]
 pub(crate) enum CmCommand {
     /// A poller has something to send, or wants to.
     Want { peer: PeerKey, address: SocketAddr },
+    /// The way to a peer was sought for one of a session's INIs.
+    Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
     /// A poller has nothing under way any more, after it was told to shut down.
@@ -150,6 +155,8 @@ impl CmThread {
             }
             self.tick();
         }
+        // Ways that were found too late hold endpoints, and those the device.
+        while self.handle.0.commands.pop().is_some() {}
     }
 
     fn command(&mut self, command: CmCommand) {
@@ -160,6 +167,9 @@ impl CmThread {
                 let session = self.peer(peer, address);
                 session.named = true;
                 self.drive(peer, |machine, actions| machine.want(now, actions));
+            }
+            CmCommand::Resolved { peer, number, poller, hello, outcome } => {
+                self.resolved(peer, number, poller, hello, outcome);
             }
             CmCommand::Broken { peer, number, cause } => {
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
@@ -263,13 +273,29 @@ impl CmThread {
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
         };
+        // Finding the way may take seconds, above all to a peer that is dead.
+        let (hello, handle) = (hello.emit(), self.handle.clone());
+        let done = move |outcome| {
+            handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
+        };
+        self.endpoints.begin_dial(peer.address, source, Box::new(done));
+        Ok(())
+    }
+
+    /// Goes on with what [`Self::dial`] began, unless its session is over by now.
+    fn resolved(&mut self, key: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome) {
+        let Some(peer) = self.peers.get(key) else { return };
+        if peer.machine.current() != Some(number) {
+            return;
+        }
         let address = peer.address;
-        self.endpoints.dial(key, number, poller, address, source, hello.emit()).map_err(|error| {
-            if let Some(left_out) = self.log.line(Instant::now()) {
+        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
+            let now = Instant::now();
+            if let Some(left_out) = self.log.line(now) {
                 tracing::warn!(%address, %error, left_out, "cannot dial");
             }
-            PeerDown::Unreachable
-        })
+            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::Unreachable, false, into));
+        }
     }
 
     /// From which of our addresses to reach a peer, and the port that we listen on there. `None`

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
-    Access, CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, EndpointRequest,
-    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair,
-    VerbsError,
+    Access, CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, EndpointDone,
+    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
+    QueuePair, VerbsError,
 };
 
 /// An endpoint that was disconnected is dropped after this at the latest.
@@ -77,24 +77,27 @@ impl Endpoints {
         self.roles.get(&id).copied()
     }
 
-    /// Makes an INI for a poller and starts to connect it.
-    pub(crate) fn dial(
-        &mut self,
-        peer: PeerKey,
-        number: u32,
-        poller: u16,
-        remote: SocketAddr,
-        source: Option<IpAddr>,
-        private_data: Vec<u8>,
-    ) -> Result<(), VerbsError> {
-        let cq = self.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
-        let cq = Arc::clone(cq);
+    /// Begins to find the way to a peer; `done` is told, in any thread.
+    pub(crate) fn begin_dial(&self, remote: SocketAddr, source: Option<IpAddr>, done: EndpointDone) {
         let request = EndpointRequest {
             side: EndpointSide::Active { remote, source },
             port_space: PortSpace::Ib,
             qp_type: QpType::XrcIni,
         };
-        let id = self.shared.device.connection_manager().create_endpoint(&request, &self.channel)?;
+        self.shared.device.connection_manager().begin_endpoint(request, &self.channel, done);
+    }
+
+    /// Makes an INI for a poller and starts to connect it through an endpoint that knows the way.
+    pub(crate) fn dial(
+        &mut self,
+        id: Arc<dyn CmId>,
+        peer: PeerKey,
+        number: u32,
+        poller: u16,
+        private_data: Vec<u8>,
+    ) -> Result<(), VerbsError> {
+        let cq = self.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
+        let cq = Arc::clone(cq);
         let device = Arc::clone(&self.shared.device);
         let attributes = device.attributes();
         let depth = u32::try_from(SEND_QUEUE_DEPTH).unwrap_or(u32::MAX);

@@ -1,7 +1,9 @@
 //! Connections: the rdma_cm endpoints of librdmacm, in event-driven form.
 //!
 //! A [`CmId`] belongs to one [`CmChannel`] at a time and reports there. Nothing here blocks:
-//! `connect`, `accept`, `disconnect` start something whose outcome is an event.
+//! `connect`, `accept`, `disconnect` start something whose outcome is an event; only
+//! [`ConnectionManager::create_endpoint`] may, and [`ConnectionManager::begin_endpoint`] is its
+//! form that does not.
 //!
 //! ```text
 //! active : create_endpoint -> attach(INI) -> connect -> Established | Rejected | Unreachable
@@ -324,6 +326,9 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError>;
 }
 
+/// Who is told of the outcome of [`ConnectionManager::begin_endpoint`].
+pub type EndpointDone = Box<dyn FnOnce(Result<Arc<dyn CmId>, VerbsError>) + Send>;
+
 /// Makes endpoints.
 pub trait ConnectionManager: Send + Sync + Debug {
     /// Makes a channel.
@@ -355,4 +360,13 @@ pub trait ConnectionManager: Send + Sync + Debug {
         request: &EndpointRequest,
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError>;
+
+    /// As [`ConnectionManager::create_endpoint`], but never blocks: `done` is called with the
+    /// outcome, once, in any thread, now or later. What it is given may outlive the caller's
+    /// interest; dropping it destroys the endpoint.
+    ///
+    /// A provider whose `create_endpoint` waits for the network must override this.
+    fn begin_endpoint(&self, request: EndpointRequest, channel: &Arc<dyn CmChannel>, done: EndpointDone) {
+        done(self.create_endpoint(&request, channel));
+    }
 }
