@@ -20,6 +20,7 @@ pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EOPNOTSUPP: i32 = 95;
 
 impl From<VerbsError> for Deviation {
     fn from(error: VerbsError) -> Self {

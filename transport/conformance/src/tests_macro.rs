@@ -6,7 +6,7 @@
 macro_rules! conformance_tests {
     ($bench:expr) => {
         $crate::conformance_tests! { @each $bench;
-            a1 a2 a3 a4 a5 a6 a7 a10 a11 a12 a13 a16
+            a1 a2 a3 a4 a5 a6 a7 a9 a10 a11 a12 a13 a16
             b2 b3 b4 b5 b6 b8 b9 b10
             c1 c2 c3 c4 c5 c6 c8 c9 c10 c11 c12
             d1 d2 d3 d4 d5 d6 d7 d8 d9 d10

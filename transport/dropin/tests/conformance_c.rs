@@ -109,6 +109,7 @@ fn asks(item: &str) {
         .env("TRUNKLINE_RUNTIME_DIR", &meeting.0)
         .arg(item)
         .env("TRUNKLINE_ADDRESS", address())
+        .env("TRUNKLINE_XRC", if item == "a9" { "off" } else { "on" })
         .stdout(Stdio::piped())
         .spawn()
         .expect("the program starts");
@@ -139,7 +140,7 @@ macro_rules! items {
 }
 
 items! {
-    a5 a7 a8 a13 a14 a15
+    a5 a7 a8 a9 a13 a14 a15
     c1 c4 c5 c10 c11 c13
     d1 d2 d6 d7
     e1 f6 h1 h5 h6

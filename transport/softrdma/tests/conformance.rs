@@ -53,6 +53,34 @@ mod policies {
     }
 }
 
+/// A device that was opened without XRC.
+#[cfg(test)]
+mod without_xrc {
+    use super::{Soft, common};
+    use trunkline_conformance::{ITEMS, Outcome, run};
+    use trunkline_softrdma::device::SoftOptions;
+
+    fn bench() -> Soft {
+        let options = || common::in_process().map(|side| SoftOptions { without_xrc: true, ..side });
+        Soft { link: "in-process, without XRC", options }
+    }
+
+    #[test]
+    fn a9_without_xrc() {
+        let item = ITEMS.iter().find(|item| item.id == "A9").expect("the suite has it");
+        assert_eq!(run(&bench(), item), Outcome::Held);
+    }
+
+    /// What needs no XRC works all the same.
+    #[test]
+    fn rc_without_xrc() {
+        for id in ["R1", "R2"] {
+            let item = ITEMS.iter().find(|item| item.id == id).expect("the suite has it");
+            assert_eq!(run(&bench(), item), Outcome::Held, "{id}");
+        }
+    }
+}
+
 fn lossy() -> [SoftOptions; 2] {
     [3, 4].map(|seed| {
         let plan = format!("drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed={seed}");

@@ -1,6 +1,6 @@
 //! Section A: XRC domains.
 
-use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, check, equal, refused};
+use crate::check::{EAGAIN, EBUSY, EINVAL, EOPNOTSUPP, Verdict, check, equal, refused};
 use crate::connect::Terms;
 use crate::folder::Folder;
 use crate::traffic::{receive, request};
@@ -9,7 +9,9 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use trunkline_verbs::{CompletionOpcode, SendOperation, VerbsError, XrcDomain, XrcdFlags};
+use trunkline_verbs::{
+    CompletionOpcode, DeviceCapabilities, QpInit, QpType, SendOperation, VerbsError, XrcDomain, XrcdFlags,
+};
 
 fn open(lab: &Lab, file: &File, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, VerbsError> {
     lab.far.device.open_xrcd(Some(file.as_fd()), flags)
@@ -156,6 +158,23 @@ pub(super) fn a16(lab: &Lab) -> Verdict {
     let again = File::open(folder.path("domain"))?;
     open(lab, &again, XrcdFlags::empty())?;
     Ok(())
+}
+
+pub(super) fn a9(lab: &Lab) -> Verdict {
+    for side in lab.sides() {
+        if side.device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
+            return Err(Deviation::Skipped("the device has XRC".to_owned()));
+        }
+    }
+    let folder = Folder::new()?;
+    let file = folder.create("domain")?;
+    refused("a domain of a file", open(lab, &file, XrcdFlags::CREATE), EOPNOTSUPP)?;
+    // Before the flags are looked at.
+    refused("a domain that nobody made", open(lab, &file, XrcdFlags::empty()), EOPNOTSUPP)?;
+    let private = lab.far.device.open_xrcd(None, XrcdFlags::CREATE);
+    refused("a private domain", private, EOPNOTSUPP)?;
+    refused("an INI", lab.near.device.create_qp(lab.near.ini_init()), EOPNOTSUPP)?;
+    refused("a TGT", lab.far.device.create_qp(QpInit::new(QpType::XrcTgt)), EOPNOTSUPP)
 }
 
 pub(super) fn a10(lab: &Lab) -> Verdict {

@@ -29,6 +29,7 @@ pub const ITEMS: &[Item] = &[
     item!("A5", domain::a5, "the outcome of an open follows the table of flags"),
     item!("A6", domain::a6, "without a file each open makes a private domain"),
     item!("A7", domain::a7, "flags besides CREATE and EXCLUSIVE are not looked at"),
+    item!("A9", domain::a9, "a device without XRC refuses domains, INIs and TGTs with EOPNOTSUPP"),
     item!("A10", domain::a10, "each open gives a handle; handles of one inode share one domain"),
     item!("A11", domain::a11, "objects pin the handle they were made with, and no other"),
     item!("A12", domain::a12, "the last one out destroys the domain"),

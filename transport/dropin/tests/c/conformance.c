@@ -277,6 +277,24 @@ static void a8(void)
 	}
 }
 
+/* Run with TRUNKLINE_XRC=off. */
+static void a9(void)
+{
+	struct ibv_device_attr attr;
+	EQUAL(ibv_query_device(context, &attr), 0);
+	NEED(!(attr.device_cap_flags & IBV_DEVICE_XRC));
+	REFUSED(open_xrcd(file(), O_CREAT), EOPNOTSUPP);
+	REFUSED(open_xrcd(-1, O_CREAT), EOPNOTSUPP);
+	struct ibv_qp_init_attr_ex init = ini_attr();
+	REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
+	/* What needs no XRC works. */
+	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &basic);
+	NEED(srq);
+	struct ibv_qp_init_attr rc = { .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = { 1, 0, 1, 0, 0 }, .qp_type = IBV_QPT_RC };
+	NEED(ibv_create_qp(pd, &rc));
+}
+
 static void a13(void)
 {
 	struct ibv_xrcd *xrcd = private_xrcd();
@@ -791,7 +809,7 @@ static const struct {
 	void (*check)(void);
 	int opens_itself;
 } items[] = {
-	{ "a5", a5, 0 }, { "a7", a7, 0 }, { "a8", a8, 0 }, { "a13", a13, 0 }, { "a14", a14, 0 }, { "a15", a15, 1 },
+	{ "a5", a5, 0 }, { "a7", a7, 0 }, { "a8", a8, 0 }, { "a9", a9, 0 }, { "a13", a13, 0 }, { "a14", a14, 0 }, { "a15", a15, 1 },
 	{ "c1", c1, 0 }, { "c4", c4, 0 }, { "c5", c5, 0 }, { "c10", c10, 0 }, { "c11", c11, 0 }, { "c13", c13, 0 },
 	{ "d1", d1, 0 }, { "d2", d2, 0 }, { "d6", d6, 0 }, { "d7", d7, 0 },
 	{ "e1", e1, 0 }, { "f6", f6, 0 }, { "h1", h1, 0 }, { "h5", h5, 0 }, { "h6", h6, 0 },

@@ -61,6 +61,9 @@ pub struct SoftOptions {
     pub receive_buffer: Option<i32>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,
+    /// The device has no XRC, as the kernel's rxe and many cards have none: it does not announce it,
+    /// and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
+    pub without_xrc: bool,
     /// Where devices on UDP meet those of other processes: a directory of this user alone, mode
     /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
@@ -86,6 +89,9 @@ pub enum OpenError {
     /// `TRUNKLINE_UNKNOWN_SRQ` is wrong.
     #[error("TRUNKLINE_UNKNOWN_SRQ: {0:?} is none of nak64, nak62, drop")]
     BadUnknownSrq(String),
+    /// `TRUNKLINE_XRC` is wrong.
+    #[error("TRUNKLINE_XRC: {0:?} is neither on nor off")]
+    BadXrc(String),
     /// An address was named that the host does not have.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -124,6 +130,7 @@ impl From<OpenError> for VerbsError {
             OpenError::BadUnknownSrq(_) => {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
+            OpenError::BadXrc(_) => Self::Invalid("TRUNKLINE_XRC is neither on nor off"),
             OpenError::Link(error) => error.into(),
             OpenError::Host(error) => error.into(),
             OpenError::Capture { source, .. } | OpenError::Os { source, .. } => source.into(),
@@ -136,7 +143,8 @@ impl SoftOptions {
     /// The options that the environment asks for: `TRUNKLINE_ADDRESS` (`a,b`),
     /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
     /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
-    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_RUNTIME_DIR` (a directory).
+    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
+    /// `TRUNKLINE_RUNTIME_DIR` (a directory).
     ///
     /// # Errors
     /// A variable that is set and cannot be understood.
@@ -168,6 +176,11 @@ impl SoftOptions {
             Some("drop") => UnknownSrq::Drop,
             Some(other) => return Err(OpenError::BadUnknownSrq(other.to_owned())),
         };
+        options.without_xrc = match variable("TRUNKLINE_XRC").as_deref() {
+            None | Some("on") => false,
+            Some("off") => true,
+            Some(other) => return Err(OpenError::BadXrc(other.to_owned())),
+        };
         Ok(options)
     }
 }
@@ -191,6 +204,7 @@ mod tests {
             ("TRUNKLINE_RECEIVE_BUFFER", "212992"),
             ("TRUNKLINE_UNKNOWN_SRQ", "drop"),
             ("TRUNKLINE_RUNTIME_DIR", "/tmp/meet"),
+            ("TRUNKLINE_XRC", "off"),
         ])
         .unwrap();
         assert_eq!(options.addresses, ["127.0.0.9".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
@@ -199,7 +213,9 @@ mod tests {
         assert_eq!(options.unknown_srq, UnknownSrq::Drop);
         assert_eq!(options.receive_buffer, Some(212_992));
         assert_eq!(options.runtime_directory, Some("/tmp/meet".into()));
-        assert!(read(&[]).unwrap().addresses.is_empty());
+        assert!(options.without_xrc);
+        let unconfigured = read(&[]).unwrap();
+        assert!(unconfigured.addresses.is_empty() && !unconfigured.without_xrc);
     }
 
     #[test]
@@ -211,5 +227,6 @@ mod tests {
         }
         assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
+        assert!(matches!(read(&[("TRUNKLINE_XRC", "no")]), Err(OpenError::BadXrc(_))));
     }
 }

@@ -70,6 +70,7 @@ impl SoftDevice {
         };
         let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
         let link = make_link(&options, host.as_ref(), targets.as_ref())?;
+        let without_xrc = options.without_xrc;
         let gids = if options.addresses.is_empty() {
             GidTable::of_host().map_err(os("list the interfaces"))?
         } else {
@@ -105,7 +106,7 @@ impl SoftDevice {
             max_message_bytes: MAX_MESSAGE,
             gid_table_length: 256,
         };
-        Ok(Arc::new(Self { core, attributes: limits(link_name, guid), port }))
+        Ok(Arc::new(Self { core, attributes: limits(link_name, guid, without_xrc), port }))
     }
 
     /// Hands every asynchronous event to `listener` from now on, in place of the queue behind
@@ -148,6 +149,14 @@ impl SoftDevice {
         let any: Arc<dyn Any + Send + Sync> = xrcd;
         let xrcd = any.downcast::<SoftXrcd>().ok().filter(|xrcd| Arc::ptr_eq(xrcd.core(), &self.core));
         Hold::on(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
+    }
+
+    /// A device that was opened without XRC has none of its objects (contract A9).
+    fn needs_xrc(&self) -> Result<(), VerbsError> {
+        if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
+            return Ok(());
+        }
+        Err(VerbsError::NotSupported("XRC"))
     }
 
     /// Sorts what a QP is made with by its type (contract C1, C11, C12).
@@ -246,12 +255,14 @@ fn make_link(
     Ok(link)
 }
 
-fn limits(link: String, guid: u64) -> DeviceAttributes {
+fn limits(link: String, guid: u64, without_xrc: bool) -> DeviceAttributes {
+    let mut capabilities = DeviceCapabilities::all();
+    capabilities.set(DeviceCapabilities::XRC, !without_xrc);
     DeviceAttributes {
         name: DEVICE_NAME.to_owned(),
         link,
         guid,
-        capabilities: DeviceCapabilities::XRC | DeviceCapabilities::ATOMICS | DeviceCapabilities::SRQ_RESIZE,
+        capabilities,
         max_qp: u32::try_from(MAX_QPS).unwrap_or(u32::MAX),
         max_qp_wr: MAX_WR,
         max_sge: MAX_SGE,
@@ -332,11 +343,15 @@ impl Device for SoftDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+        self.needs_xrc()?;
         let domain = self.core.domains.open(file, flags)?;
         Ok(Arc::new(SoftXrcd::new(Arc::clone(&self.core), domain)))
     }
 
     fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        if matches!(init.kind, SrqKind::Xrc { .. }) {
+            self.needs_xrc()?;
+        }
         if init.max_wr == 0 || init.max_wr > MAX_WR || init.max_sge > MAX_SGE {
             return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
         }
@@ -351,6 +366,9 @@ impl Device for SoftDevice {
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let qp_type = init.qp_type;
+        if qp_type != QpType::Rc {
+            self.needs_xrc()?;
+        }
         let (holds, parts) = self.qp_parts(init)?;
         let capacities = parts.capacities;
         let number = self.core.card().create_qp(parts)?;
@@ -358,6 +376,7 @@ impl Device for SoftDevice {
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        self.needs_xrc()?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         let domain = xrcd.domain()?;
         self.core.act(|card, now| card.open_tgt(number, &domain, now))?;
