@@ -7,6 +7,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `report` | starting, ending, telling |
+//! | `incarnation` | everything that is made on the device, and ends with it |
+//! | `shared` | what the threads of a node share |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
 //! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
@@ -22,6 +24,7 @@ mod credit;
 mod error;
 mod frame;
 pub mod fuzz;
+mod incarnation;
 mod log_limit;
 mod node;
 mod options;

@@ -4,16 +4,16 @@
 //! to go to. The order matters: receives are posted before anybody can connect.
 #![forbid(unsafe_code)]
 
-use crate::buffer::{BlockPool, ReceiveSlots, RegisteredBuffer, Registry, SendSlots};
+use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
+use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::command::Command;
 use crate::poller::handle::PollerHandle;
-use crate::poller::{BATCH, Guard, Parts, Poller, SLOT_BYTES, WAKER};
-use crate::provider::{self, Chosen};
+use crate::poller::{Guard, Parts, Poller, WAKER};
 use crate::report::{NodeReport, Traffic};
 use crate::session::cm_thread::{self, CmCommand, CmThread};
 use crate::session::private_data::MAX_POLLERS;
-use crate::shared::{Directory, Gauges, Limits, NodeShared};
+use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
 use crate::{PollerIndex, StartError, Upper, affinity};
 use mio::{Poll, Waker};
 use std::fmt;
@@ -25,19 +25,10 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trunkline_verbs::{
-    Access, CmId, CqInit, Device, EndpointRequest, EndpointSide, PortSpace, ProtectionDomain, QpType,
-    SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
-};
+use trunkline_verbs::Access;
 
-/// Slots that a poller builds frames in.
-const SEND_SLOTS: u32 = 256;
-/// Room in a CQ beside the receives, for sends.
-const SEND_COMPLETIONS: u32 = 2048;
 /// A head of a message that must fit beside its body within `rendezvous_bytes`.
 const HEAD_ROOM: usize = 64 << 10;
-/// Connection requests that wait to be looked at.
-const BACKLOG: u32 = 256;
 /// How long dropping a node waits for what is under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
 
@@ -45,8 +36,6 @@ const DROP_GRACE: Duration = Duration::from_millis(200);
 pub struct Node {
     shared: Arc<NodeShared>,
     threads: Vec<JoinHandle<()>>,
-    provider: &'static str,
-    why: String,
     cpus: usize,
 }
 
@@ -63,17 +52,15 @@ impl Node {
     {
         check(&options)?;
         let listen = listen_addresses(&options);
-        let Chosen { device, provider, why } = provider::open(&options, &listen)?;
-        let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
-        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?;
+        let Opened { shared: device, pollers } = incarnation::open(&options, &listen)?;
+        let device = Arc::new(device);
         let cpus = affinity::usable_cpus();
         let mut parts = Vec::new();
-        for index in 0..options.pollers {
+        for (index, own) in (0..options.pollers).zip(pollers) {
             let cpu = affinity::cpu_for(&options.pinning, index, options.pollers, &cpus);
-            parts.push((make_parts(&options, PollerIndex(index), &device, &pd, &xrcd, cpu.is_some())?, cpu));
+            parts.push((make_parts(PollerIndex(index), own, cpu.is_some())?, cpu));
         }
         let (cm_poll, cm) = cm_thread::prepare().map_err(os("make an event queue"))?;
-        let srqs = parts.iter().map(|(part, _)| part.srq.number()).collect::<Result<Vec<_>, _>>();
         let shared = Arc::new(NodeShared {
             epoch: random().max(1),
             limits: Limits {
@@ -82,41 +69,26 @@ impl Node {
                 ack_timeout: options.ack_timeout,
                 srq_depth: options.srq_depth,
             },
-            srqs: srqs.map_err(verb("read the number of an SRQ"))?,
+            device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
             cm: cm.clone(),
-            sources: BlockPool::new(Arc::clone(&pd), Access::REMOTE_READ, options.rendezvous_bytes),
-            sinks: BlockPool::new(Arc::clone(&pd), Access::LOCAL_WRITE, options.rendezvous_bytes),
-            buffers: BlockPool::new(Arc::clone(&pd), Access::REMOTE_READ, usize::MAX),
+            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous_bytes),
+            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous_bytes),
+            buffers: BlockPool::new(Access::REMOTE_READ, usize::MAX),
             registry: Arc::new(Registry::default()),
             peers: Mutex::new(Directory::default()),
             traffic: Traffic::default(),
             gauges: Gauges::default(),
             local_address: OnceLock::new(),
-            device,
-            pd,
-            xrcd,
         });
-        let cqs = parts.iter().map(|(part, _)| Arc::clone(&part.cq)).collect();
-        let mut node = Self { shared, threads: Vec::new(), provider, why, cpus: cpus.len() };
+        shared.open(&device);
+        let mut node = Self { shared, threads: Vec::new(), cpus: cpus.len() };
         node.start_pollers(parts, factory)?;
-        let manager = node.shared.device.connection_manager();
-        let channel = manager.create_channel().map_err(verb("make an event channel"))?;
-        let mut listeners: Vec<Arc<dyn CmId>> = Vec::new();
-        for address in listen {
-            let request = EndpointRequest {
-                side: EndpointSide::Passive { local: address },
-                port_space: PortSpace::Ib,
-                qp_type: QpType::XrcTgt,
-            };
-            let listener = manager
-                .create_endpoint(&request, &channel)
-                .and_then(|listener| listener.listen(BACKLOG).map(|()| listener))
-                .map_err(|cause| StartError::Listen { address, cause })?;
-            let _ = node.shared.local_address.set(listener.local_address());
-            listeners.push(listener);
+        let listening = incarnation::listen(device.device.as_ref(), &listen)?;
+        if let Some(first) = listening.listeners.first() {
+            let _ = node.shared.local_address.set(first.local_address());
         }
-        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), channel, listeners, cqs)
+        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), device, listening)
             .map_err(os("wait for connection events"))?;
         node.spawn("trunkline-cm".to_owned(), move || thread.run())?;
         Ok(node)
@@ -190,21 +162,22 @@ impl Node {
     /// How it is and what it has done.
     #[must_use]
     pub fn report(&self) -> NodeReport {
-        let counters = self.shared.device.counters();
+        let device = self.shared.device.get();
+        let counters = device.as_ref().map(|device| device.device.counters()).unwrap_or_default();
         let sum = |names: &[&str]| {
             counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
         };
         let pollers = u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX);
         NodeReport {
-            provider: self.provider,
-            link: self.shared.device.attributes().link.clone(),
-            why: self.why.clone(),
+            provider: device.as_ref().map_or("none", |device| device.provider),
+            link: device.as_ref().map(|device| device.device.attributes().link.clone()).unwrap_or_default(),
+            why: device.as_ref().map(|device| device.why.clone()).unwrap_or_default(),
             pollers,
             cpus: self.cpus,
             oversubscribed: affinity::is_oversubscribed(pollers, self.cpus),
             ini: self.shared.gauges.ini.load(Ordering::Relaxed),
             tgt: self.shared.gauges.tgt.load(Ordering::Relaxed),
-            srqs: u32::try_from(self.shared.srqs.len()).unwrap_or(u32::MAX),
+            srqs: device.map_or(0, |device| u32::try_from(device.srqs.len()).unwrap_or(u32::MAX)),
             rnr: sum(&["rnr_nak_sent", "rnr_nak_received"]),
             retransmits: sum(&["retransmits"]),
             traffic: self.shared.traffic.report(),
@@ -251,10 +224,6 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("local_address", &self.local_address()).finish_non_exhaustive()
     }
-}
-
-fn verb(doing: &'static str) -> impl Fn(VerbsError) -> StartError {
-    move |cause| StartError::Verb { doing, cause }
 }
 
 fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -314,47 +283,8 @@ fn listen_addresses(options: &NodeOptions) -> Vec<SocketAddr> {
 }
 
 /// What one poller needs, all but its thread.
-fn make_parts(
-    options: &NodeOptions,
-    index: PollerIndex,
-    device: &Arc<dyn Device>,
-    pd: &Arc<dyn ProtectionDomain>,
-    xrcd: &Arc<dyn XrcDomain>,
-    alone: bool,
-) -> Result<Parts, StartError> {
-    let depth = options.srq_depth.min(device.attributes().max_srq_wr);
+fn make_parts(index: PollerIndex, device: PollerDevice, alone: bool) -> Result<Parts, StartError> {
     let poll = Poll::new().map_err(os("make an event queue"))?;
     let waker = Waker::new(poll.registry(), WAKER).map_err(os("make an event descriptor"))?;
-    let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
-    let cq = device
-        .create_cq(CqInit {
-            capacity_cqe: (depth + SEND_COMPLETIONS).min(device.attributes().max_cqe),
-            channel: Some(Arc::clone(&channel)),
-            context: u64::from(index.0),
-        })
-        .map_err(verb("make a CQ"))?;
-    let srq = device
-        .create_srq(SrqInit {
-            pd: Arc::clone(pd),
-            kind: SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) },
-            max_wr: depth,
-            max_sge: 1,
-            context: u64::from(index.0),
-        })
-        .map_err(verb("make an XRC SRQ"))?;
-    let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
-    let receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES);
-    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES);
-    Ok(Parts {
-        index,
-        handle: PollerHandle::new(index, waker),
-        poll,
-        channel,
-        cq,
-        srq,
-        sends: sends.map_err(verb("register send buffers"))?,
-        receives: receives.map_err(verb("register receive buffers"))?,
-        depth,
-        alone,
-    })
+    Ok(Parts { index, handle: PollerHandle::new(index, waker), poll, device, alone })
 }

@@ -1,17 +1,17 @@
-//! What the threads of a node share: the device's objects, the pools, the directory of peers,
-//! the way to the CM thread.
+//! What the threads of a node share for as long as it lives: the pools, the directory of peers,
+//! the way to the CM thread, and where to find the device of the moment.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use crate::buffer::{BlockPool, Registry};
+use crate::incarnation::DeviceShared;
 use crate::poller::handle::PollerHandle;
 use crate::report::Traffic;
 use crate::session::cm_thread::CmHandle;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use trunkline_verbs::{Device, ProtectionDomain, SrqNumber, XrcDomain};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// How many objects of a kind exist now.
 #[derive(Debug, Default)]
@@ -29,17 +29,29 @@ pub(crate) struct Limits {
     pub(crate) srq_depth: u32,
 }
 
+/// The device of the moment, for those who look at it from outside. The CM thread and the pollers
+/// have their own parts of it.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentDevice(RwLock<Option<Arc<DeviceShared>>>);
+
+impl CurrentDevice {
+    pub(crate) fn get(&self) -> Option<Arc<DeviceShared>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, device: Arc<DeviceShared>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(device);
+    }
+}
+
 /// Shared by the pollers, the CM thread and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct NodeShared {
-    /// Random number of this incarnation; never 0.
+    /// Random number of this node, never 0. It stays the same when the device is replaced.
     pub(crate) epoch: u64,
     pub(crate) limits: Limits,
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) pd: Arc<dyn ProtectionDomain>,
-    pub(crate) xrcd: Arc<dyn XrcDomain>,
-    /// SRQ numbers by poller.
-    pub(crate) srqs: Vec<SrqNumber>,
+    /// The device of the moment.
+    pub(crate) device: CurrentDevice,
     pub(crate) pollers: Vec<PollerHandle>,
     pub(crate) cm: CmHandle,
     /// Memory that peers READ.
@@ -57,6 +69,14 @@ pub(crate) struct NodeShared {
 }
 
 impl NodeShared {
+    /// A device is there: pools register their memory with it from now on.
+    pub(crate) fn open(&self, device: &Arc<DeviceShared>) {
+        for pool in [&self.sources, &self.sinks, &self.buffers] {
+            pool.open(Arc::clone(&device.pd));
+        }
+        self.device.set(Arc::clone(device));
+    }
+
     /// The key of the peer that listens at `address`.
     pub(crate) fn peer_key(&self, address: SocketAddr) -> PeerKey {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).key(address)

@@ -55,7 +55,7 @@ struct Spare {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None` once the node has ended.
+    /// `None` while there is no device.
     pd: Option<Arc<dyn ProtectionDomain>>,
     regions: Slab<Arc<dyn MemoryRegion>>,
     in_use: usize,
@@ -74,9 +74,14 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    pub(crate) fn new(pd: Arc<dyn ProtectionDomain>, access: Access, limit: usize) -> Arc<Self> {
-        let state = State { pd: Some(pd), ..State::default() };
-        Arc::new(Self { access, limit, state: Mutex::new(state) })
+    /// A pool that has nothing to give before [`BlockPool::open`].
+    pub(crate) fn new(access: Access, limit: usize) -> Arc<Self> {
+        Arc::new(Self { access, limit, state: Mutex::default() })
+    }
+
+    /// There is a device to register memory with.
+    pub(crate) fn open(&self, pd: Arc<dyn ProtectionDomain>) {
+        self.lock().pd = Some(pd);
     }
 
     /// A block of `length` bytes, or `None` when the limit or the machine's memory is used up;

@@ -10,8 +10,8 @@ use super::command::Command;
 use super::handle::PollerHandle;
 use super::idle::{Idle, Rest};
 use super::{BATCH, Core, Event, Resources};
-use crate::buffer::{ReceiveSlots, SendSlots};
 use crate::credit::Grantor;
+use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
 use crate::shared::NodeShared;
 use crate::{PollerIndex, Upper};
@@ -23,7 +23,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trunkline_verbs::{CompletionChannel, CompletionQueue, Notify, SharedReceiveQueue};
+use trunkline_verbs::{CompletionChannel, Notify};
 
 /// Readiness of the completion channel; that of the waker is the other.
 const CHANNEL: Token = Token(0);
@@ -40,12 +40,7 @@ pub(crate) struct Parts {
     pub(crate) index: PollerIndex,
     pub(crate) handle: PollerHandle,
     pub(crate) poll: Poll,
-    pub(crate) channel: Arc<dyn CompletionChannel>,
-    pub(crate) cq: Arc<dyn CompletionQueue>,
-    pub(crate) srq: Arc<dyn SharedReceiveQueue>,
-    pub(crate) sends: SendSlots,
-    pub(crate) receives: ReceiveSlots,
-    pub(crate) depth: u32,
+    pub(crate) device: PollerDevice,
     /// It has its CPU for itself.
     pub(crate) alone: bool,
 }
@@ -66,22 +61,24 @@ impl<U: Upper> Poller<U> {
     /// # Errors
     /// When the completion channel cannot be waited for.
     pub(crate) fn new(parts: Parts, shared: Arc<NodeShared>, upper: U) -> io::Result<Self> {
-        let fd = parts.channel.as_fd().as_raw_fd();
+        let PollerDevice { channel, cq, srq, sends, receives, depth } = parts.device;
+        let grantor = Grantor::new(depth);
+        let fd = channel.as_fd().as_raw_fd();
         parts.poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
-        let depth = usize::try_from(parts.depth).unwrap_or(usize::MAX);
+        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
         let now = Instant::now();
-        let capacity = usize::try_from(parts.cq.capacity_cqe()).unwrap_or(usize::MAX);
+        let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
         let res = Resources {
             index: parts.index,
             shared,
             handle: parts.handle,
             max_outstanding: capacity.saturating_sub(depth),
-            cq: parts.cq,
-            srq: parts.srq,
-            sends: parts.sends,
-            receives: parts.receives,
+            cq,
+            srq,
+            sends,
+            receives,
             low_water: (depth / 4).max(BATCH),
-            grantor: Grantor::new(parts.depth),
+            grantor,
             events: VecDeque::new(),
             started: now,
             now,
@@ -107,7 +104,7 @@ impl<U: Upper> Poller<U> {
             upper,
             poll: parts.poll,
             wakeups: Events::with_capacity(8),
-            channel: parts.channel,
+            channel,
             idle: Idle::new(parts.alone),
         })
     }

@@ -10,6 +10,7 @@ use super::machine::{Action, Machine};
 use super::peers::{PeerSession, Peers};
 use super::private_data::{Hello, Refusal, SessionName, Welcome};
 use crate::frame::HEADER;
+use crate::incarnation::{DeviceShared, Listening};
 use crate::log_limit::LogLimit;
 use crate::poller::EAGER_BYTES;
 use crate::poller::command::{Command, SessionUp};
@@ -26,9 +27,7 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, CompletionQueue, ConnectParameters, RejectReason, VerbsError,
-};
+use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason, VerbsError};
 
 const CHANNEL: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -80,6 +79,7 @@ impl fmt::Debug for CmHandle {
 /// The thread's state.
 pub(crate) struct CmThread {
     shared: Arc<NodeShared>,
+    device: Arc<DeviceShared>,
     poll: Poll,
     handle: CmHandle,
     channel: Arc<dyn CmChannel>,
@@ -102,25 +102,28 @@ pub(crate) fn prepare() -> io::Result<(Poll, CmHandle)> {
 }
 
 impl CmThread {
-    /// `listeners` listen already, on `channel`; `cqs` are those of the pollers.
-    ///
     /// # Errors
     /// When a descriptor cannot be waited for.
     pub(crate) fn new(
         shared: Arc<NodeShared>,
         (poll, handle): (Poll, CmHandle),
-        channel: Arc<dyn CmChannel>,
-        listeners: Vec<Arc<dyn CmId>>,
-        cqs: Vec<Arc<dyn CompletionQueue>>,
+        device: Arc<DeviceShared>,
+        Listening { channel, listeners }: Listening,
     ) -> io::Result<Self> {
         let fd = channel.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
-        let fd = shared.device.async_event_fd().as_raw_fd();
+        let fd = device.device.async_event_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE)?;
         let listening = listeners.iter().map(|listener| listener.local_address()).collect();
         Ok(Self {
-            endpoints: Endpoints::new(Arc::clone(&shared), Arc::clone(&channel), listeners, cqs),
+            endpoints: Endpoints::new(
+                Arc::clone(&shared),
+                Arc::clone(&device),
+                Arc::clone(&channel),
+                listeners,
+            ),
             shared,
+            device,
             poll,
             handle,
             channel,
@@ -144,7 +147,7 @@ impl CmThread {
                 tracing::error!(%error, "waiting for connection events");
                 return;
             }
-            while let Some(event) = self.shared.device.next_async_event() {
+            while let Some(event) = self.device.device.next_async_event() {
                 tracing::debug!(?event, "asynchronous event");
             }
             while let Some(event) = self.channel.next_event() {
@@ -434,7 +437,7 @@ impl CmThread {
             session: SessionName { epoch: self.shared.epoch, number },
             max_message: self.shared.limits.max_message_bytes as u64,
             max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
-            srqs: self.shared.srqs.clone(),
+            srqs: self.device.srqs.clone(),
         };
         match self.endpoints.make_target(id, key, number, hello.poller) {
             Ok(target) => {

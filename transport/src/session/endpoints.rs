@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
+use crate::incarnation::DeviceShared;
 use crate::shared::NodeShared;
 use crate::trunk::SEND_QUEUE_DEPTH;
 use std::collections::HashMap;
@@ -14,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
-    Access, CmChannel, CmEventKind, CmId, CmIdNumber, CompletionQueue, ConnectParameters, EndpointDone,
-    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
-    QueuePair, VerbsError,
+    Access, CmChannel, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone, EndpointRequest,
+    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair,
+    VerbsError,
 };
 
 /// An endpoint that was disconnected is dropped after this at the latest.
@@ -46,9 +47,9 @@ struct End {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     shared: Arc<NodeShared>,
+    device: Arc<DeviceShared>,
     channel: Arc<dyn CmChannel>,
     listeners: Vec<Arc<dyn CmId>>,
-    cqs: Vec<Arc<dyn CompletionQueue>>,
     sessions: HashMap<(PeerKey, u32), HashMap<Role, End>>,
     roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
     closing: HashMap<CmIdNumber, (Instant, Arc<dyn CmId>)>,
@@ -57,15 +58,15 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     pub(crate) fn new(
         shared: Arc<NodeShared>,
+        device: Arc<DeviceShared>,
         channel: Arc<dyn CmChannel>,
         listeners: Vec<Arc<dyn CmId>>,
-        cqs: Vec<Arc<dyn CompletionQueue>>,
     ) -> Self {
         Self {
             shared,
+            device,
             channel,
             listeners,
-            cqs,
             sessions: HashMap::new(),
             roles: HashMap::new(),
             closing: HashMap::new(),
@@ -84,7 +85,7 @@ impl Endpoints {
             port_space: PortSpace::Ib,
             qp_type: QpType::XrcIni,
         };
-        self.shared.device.connection_manager().begin_endpoint(request, &self.channel, done);
+        self.device.device.connection_manager().begin_endpoint(request, &self.channel, done);
     }
 
     /// Makes an INI for a poller and starts to connect it through an endpoint that knows the way.
@@ -96,13 +97,13 @@ impl Endpoints {
         poller: u16,
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
-        let cq = self.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
+        let cq = self.device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
         let cq = Arc::clone(cq);
-        let device = Arc::clone(&self.shared.device);
+        let device = Arc::clone(&self.device.device);
         let attributes = device.attributes();
         let depth = u32::try_from(SEND_QUEUE_DEPTH).unwrap_or(u32::MAX);
-        let qp = self.shared.device.create_qp(QpInit {
-            pd: Some(Arc::clone(&self.shared.pd)),
+        let qp = self.device.device.create_qp(QpInit {
+            pd: Some(Arc::clone(&self.device.pd)),
             send_cq: Some(cq),
             capacities: QueueCapacities {
                 max_send_wr: depth,
@@ -135,9 +136,9 @@ impl Endpoints {
         poller: u16,
     ) -> Result<QpNumber, VerbsError> {
         let qp = self
-            .shared
             .device
-            .create_qp(QpInit { xrcd: Some(Arc::clone(&self.shared.xrcd)), ..QpInit::new(QpType::XrcTgt) })?;
+            .device
+            .create_qp(QpInit { xrcd: Some(Arc::clone(&self.device.xrcd)), ..QpInit::new(QpType::XrcTgt) })?;
         self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
         let number24 = qp.number();
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
@@ -155,7 +156,7 @@ impl Endpoints {
         parameters: &ConnectParameters,
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
-        let attributes = self.shared.device.attributes();
+        let attributes = self.device.device.attributes();
         let answer = ConnectParameters {
             private_data,
             responder_resources: parameters.responder_resources.min(READS.min(attributes.max_dest_rd_atomic)),
@@ -186,7 +187,7 @@ impl Endpoints {
     /// The INIs of a session by poller, with their READ depth; they are the pollers' from now on.
     pub(crate) fn take_inis(&mut self, peer: PeerKey, number: u32) -> Option<Vec<(Arc<dyn QueuePair>, u8)>> {
         let ends = self.sessions.get_mut(&(peer, number))?;
-        let pollers = u16::try_from(self.cqs.len()).ok()?;
+        let pollers = u16::try_from(self.device.cqs.len()).ok()?;
         if (0..pollers).any(|poller| ends.get(&Role::Ini(poller)).is_none_or(|end| end.qp.is_none())) {
             return None;
         }

@@ -1,0 +1,157 @@
+//! One incarnation of a node's device: everything that is made on it, from its opening to its end.
+//!
+//! A node outlives its device. What is made here ends with the device and is replaced by another
+//! incarnation's; what lives as long as the node (upper halves, pools, the directory of peers) is
+//! in [`crate::shared::NodeShared`]. The node opens the first incarnation. Nothing here runs after
+//! that: pollers and the CM thread own their parts, and none may keep a part for longer than the
+//! incarnation, because a kernel's device goes away only when every object on it is gone.
+#![forbid(unsafe_code)]
+
+use crate::buffer::{ReceiveSlots, SendSlots};
+use crate::options::NodeOptions;
+use crate::poller::{BATCH, SLOT_BYTES};
+use crate::provider::{self, Chosen};
+use crate::{PollerIndex, StartError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_verbs::{
+    CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, EndpointRequest, EndpointSide,
+    PortSpace, ProtectionDomain, QpType, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError,
+    XrcDomain, XrcdFlags,
+};
+
+/// Slots that a poller builds frames in.
+const SEND_SLOTS: u32 = 256;
+/// Room in a CQ beside the receives, for sends.
+const SEND_COMPLETIONS: u32 = 2048;
+/// Connection requests that wait to be looked at.
+const BACKLOG: u32 = 256;
+
+/// What the CM thread and the handle of the node have of the device.
+#[derive(Debug)]
+pub(crate) struct DeviceShared {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) pd: Arc<dyn ProtectionDomain>,
+    pub(crate) xrcd: Arc<dyn XrcDomain>,
+    /// CQs by poller, for the INIs that are made for them.
+    pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
+    /// SRQ numbers by poller.
+    pub(crate) srqs: Vec<SrqNumber>,
+    /// Family of the device.
+    pub(crate) provider: &'static str,
+    /// Why that one.
+    pub(crate) why: String,
+}
+
+/// What one poller has of the device.
+#[derive(Debug)]
+pub(crate) struct PollerDevice {
+    pub(crate) channel: Arc<dyn CompletionChannel>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+    pub(crate) srq: Arc<dyn SharedReceiveQueue>,
+    pub(crate) sends: SendSlots,
+    pub(crate) receives: ReceiveSlots,
+    pub(crate) depth: u32,
+}
+
+/// A device that was opened, with everything that the pollers need of it.
+pub(crate) struct Opened {
+    pub(crate) shared: DeviceShared,
+    /// By poller.
+    pub(crate) pollers: Vec<PollerDevice>,
+}
+
+/// Opens the device that the options ask for and makes what all pollers need.
+///
+/// # Errors
+/// The cause and what to do about it.
+pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opened, StartError> {
+    let Chosen { device, provider, why } = provider::open(options, listen)?;
+    let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
+    let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?;
+    let pollers = (0..options.pollers)
+        .map(|index| poller_device(options, PollerIndex(index), &device, &pd, &xrcd))
+        .collect::<Result<Vec<_>, _>>()?;
+    let srqs = pollers.iter().map(|poller| poller.srq.number()).collect::<Result<Vec<_>, _>>();
+    let shared = DeviceShared {
+        cqs: pollers.iter().map(|poller| Arc::clone(&poller.cq)).collect(),
+        srqs: srqs.map_err(verb("read the number of an SRQ"))?,
+        device,
+        pd,
+        xrcd,
+        provider,
+        why,
+    };
+    Ok(Opened { shared, pollers })
+}
+
+/// What the CM thread has of the device beside that.
+pub(crate) struct Listening {
+    /// Where all endpoints report.
+    pub(crate) channel: Arc<dyn CmChannel>,
+    pub(crate) listeners: Vec<Arc<dyn CmId>>,
+}
+
+/// Makes endpoints that listen at the addresses.
+///
+/// # Errors
+/// The address that cannot be listened on, and why.
+pub(crate) fn listen(device: &dyn Device, addresses: &[SocketAddr]) -> Result<Listening, StartError> {
+    let manager = device.connection_manager();
+    let channel = manager.create_channel().map_err(verb("make an event channel"))?;
+    let listen = |&address: &SocketAddr| {
+        let request = EndpointRequest {
+            side: EndpointSide::Passive { local: address },
+            port_space: PortSpace::Ib,
+            qp_type: QpType::XrcTgt,
+        };
+        manager
+            .create_endpoint(&request, &channel)
+            .and_then(|listener| listener.listen(BACKLOG).map(|()| listener))
+            .map_err(|cause| StartError::Listen { address, cause })
+    };
+    let listeners = addresses.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+    Ok(Listening { channel, listeners })
+}
+
+fn poller_device(
+    options: &NodeOptions,
+    index: PollerIndex,
+    device: &Arc<dyn Device>,
+    pd: &Arc<dyn ProtectionDomain>,
+    xrcd: &Arc<dyn XrcDomain>,
+) -> Result<PollerDevice, StartError> {
+    let depth = options.srq_depth.min(device.attributes().max_srq_wr);
+    let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
+    let cq = device
+        .create_cq(CqInit {
+            capacity_cqe: (depth + SEND_COMPLETIONS).min(device.attributes().max_cqe),
+            channel: Some(Arc::clone(&channel)),
+            context: u64::from(index.0),
+        })
+        .map_err(verb("make a CQ"))?;
+    let srq = device
+        .create_srq(SrqInit {
+            pd: Arc::clone(pd),
+            kind: SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) },
+            max_wr: depth,
+            max_sge: 1,
+            context: u64::from(index.0),
+        })
+        .map_err(verb("make an XRC SRQ"))?;
+    let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
+    let receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES);
+    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES);
+    Ok(PollerDevice {
+        channel,
+        cq,
+        srq,
+        sends: sends.map_err(verb("register send buffers"))?,
+        receives: receives.map_err(verb("register receive buffers"))?,
+        depth,
+    })
+}
+
+fn verb(doing: &'static str) -> impl Fn(VerbsError) -> StartError {
+    move |cause| StartError::Verb { doing, cause }
+}
