@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# The project on the RDMA stack of the Linux kernel, in a virtual machine: everything from packages to a table of verdicts.
+#
+# deploy/kernel-lab/run.sh [--list | --help] [PATTERN]
+#
+# PATTERN is a regular expression and chooses checks by their names, which --list tells. A check prints "pass NAME" or
+# "fail NAME: why"; what this machine can't run ends as "skip NAME: why". Status: 0 nothing failed, 1 something failed.
+#
+# Needs x86_64 with qemu and Debian's packages; as root it installs what is missing. README.md, beside this, tells the rest.
+# shellcheck source-path=SCRIPTDIR source=../checks/common.bash
+. "$(dirname "$0")/../checks/common.bash"
+lab=deploy/kernel-lab
+# shellcheck source=image.bash
+. "$lab/image.bash"
+# shellcheck source=boot.bash
+. "$lab/boot.bash"
+# shellcheck source=binaries.bash
+. "$lab/binaries.bash"
+
+listing=0
+pattern=
+boots_left=4 # a guest that dies takes only the group of checks with it that it was at
+attempt_seconds=420
+
+main() {
+    local argument
+    for argument in "$@"; do
+        case $argument in
+        --list) listing=1 ;;
+        -h | --help) usage && exit 0 ;;
+        -*) usage >&2 && exit 2 ;;
+        *) pattern=$argument ;;
+        esac
+    done
+    trap 'end_guest; rm -rf "$scratch"' EXIT
+    # Without these, bash cleans up at a signal and may then go on.
+    trap 'exit 143' TERM HUP
+    trap 'exit 130' INT
+    choose_groups
+    if ((listing)); then
+        if ((${#names[@]} > 0)); then printf '%s\n' "${names[@]}"; fi
+        exit 0
+    fi
+    if ((${#names[@]} == 0)); then
+        echo "no check is named like '$pattern'; --list tells the names" >&2
+        exit 2
+    fi
+    image_possible kernel-lab || exit 0
+    if ! make_image; then
+        fail kernel-lab-image "the initramfs could not be made"
+        exit 1
+    fi
+    bring_binaries
+    local began=$SECONDS
+    guest_output=$scratch/output
+    : >"$guest_output"
+    while ((${#groups[@]} > 0 && boots_left-- > 0)); do run_groups; done
+    summary
+}
+
+usage() { sed -n '/^# deploy/,/^# Needs/{s/^# \{0,1\}//p}' "$lab/run.sh"; }
+
+# Into $groups the files with chosen checks, into $names the chosen checks.
+choose_groups() {
+    local group
+    groups=()
+    for group in "$lab"/guest/[0-9]*.sh; do
+        if [[ -n $(names_of "$group") ]]; then groups+=("$group"); fi
+    done
+    mapfile -t names < <(names_of "${groups[@]}")
+}
+
+# names_of GROUP...: their chosen checks.
+names_of() {
+    local group
+    for group in "$@"; do LAB_PATTERN=$pattern bash "$group" --list; done
+}
+
+# The programs that the chosen groups carry in. Groups whose programs can't be had here are left out.
+bring_binaries() {
+    local group left=() build=()
+    for group in "${groups[@]}"; do
+        if [[ -n $(carried "$group") ]]; then build+=("$group"); else left+=("$group"); fi
+    done
+    if ((${#build[@]} == 0)); then return; fi
+    if ! build_possible kernel-lab-own; then
+        groups=("${left[@]}")
+        mapfile -t names < <(names_of "${groups[@]}")
+    elif ! build_binaries "${build[@]}"; then
+        fail kernel-lab-build "the programs could not be built with the feature rdma-core"
+        exit 1
+    fi
+}
+
+# Boots a guest for the groups that are left. When it dies, those that it had not begun stay for the next.
+run_groups() {
+    local group left=() options=(-e "LAB_PATTERN=$pattern") file
+    for file in "${binaries[@]}"; do options+=(-c "$file:/lab/bin/$(basename "$file")"); done
+    boot_guest -t "$attempt_seconds" "${options[@]}" "${groups[@]}"
+    # What ended, and the first that did not, has had its turn.
+    local died=0
+    for group in "${groups[@]}"; do
+        if grep -q "^guest: ${group##*/} ended" "$guest_output"; then continue; fi
+        if ((died++ > 0)); then left+=("$group"); fi
+    done
+    groups=("${left[@]}")
+}
+
+# One line per check; a check without a verdict has failed, for whatever reason it has none.
+summary() {
+    local name verdict
+    printf '\n%s\n' "== checks: ${#names[@]}, in $((SECONDS - began)) s without compilation"
+    for name in "${names[@]}"; do
+        verdict=$(grep -E "^(pass|fail|skip) $name(\$|:)" "$guest_output" | tail -n 1)
+        case $verdict in
+        pass* | skip*) echo "$verdict" ;;
+        fail*)
+            echo "$verdict"
+            check_status=1
+            ;;
+        *) fail "$name" "no verdict: the guest died or was stopped before" ;;
+        esac
+    done
+    exit "$check_status"
+}
+
+main "$@"
