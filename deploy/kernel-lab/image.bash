@@ -68,7 +68,7 @@ unpack_kernel() {
 # make_image: the archive of what all guests have in common, $scratch/base.cpio.
 make_image() {
     local root=$scratch/base name path
-    mkdir -p "$root"/{proc,sys,dev,tmp,run,root,etc/libibverbs.d,lab,usr/{bin,lib,lib64},var}
+    mkdir -p "$root"/{proc,sys,dev,tmp,run,etc/libibverbs.d,lab,usr/{bin,lib,lib64},var}
     for name in bin lib lib64; do ln -s "usr/$name" "$root/$name"; done
     ln -s usr/bin "$root/sbin" && ln -s bin "$root/usr/sbin"
     carry "$root" "$(command -v busybox)" /usr/bin/busybox || return 1
@@ -84,7 +84,7 @@ make_image() {
         [[ ! -e $path ]] || carry "$root" "$path" "$path" || return 1
     done
     cp /etc/libibverbs.d/rxe.driver "$root/etc/libibverbs.d/"
-    echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
+    echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
     echo 'root:x:0:' >"$root/etc/group"
     echo '127.0.0.1 localhost' >"$root/etc/hosts"
     install -m 755 deploy/kernel-lab/guest/init "$root/init"
