@@ -14,9 +14,10 @@
 # Returns the status of the first script that failed, 124 when time was up, 125 when the guest died. What it printed is also in
 # $guest_output, if that names a file, and what its kernel said in $scratch/kernel.log.
 #
-# The guest can't outlive this shell: the kernel kills it with its parent, whatever ends that.
+# The guest can't outlive this shell: the kernel ends it with its parent, whatever ends that. Who sources this calls end_guest when
+# it ends otherwise than by itself.
 
-guest=        # process of the guest that runs
+guest=        # process of the guest that runs, or of whoever boots one
 guest_output= # file that also gets what guests print
 
 boot_guest() {
@@ -54,7 +55,7 @@ boot_guest() {
         -serial "file:$scratch/kernel.log" -serial stdio
         -netdev "$network" -device "virtio-net-pci,netdev=net0,mac=$mac,romfile=" -device virtio-rng-pci)
     if [[ -n $capture ]]; then arguments+=(-object "filter-dump,id=dump0,netdev=net0,file=$capture"); fi
-    follow "$seconds" setpriv --pdeathsig KILL qemu-system-x86_64 "${arguments[@]}"
+    follow "$seconds" qemu-system-x86_64 "${arguments[@]}"
     local status=$?
     rm -rf "$boot"
     if ((status == 124 || status == 125)); then
@@ -87,11 +88,12 @@ load() {
     done >"$tree/lab/scripts"
 }
 
-# follow SECONDS COMMAND...: runs the guest, shows its lines and finds its status among them.
+# follow SECONDS COMMAND...: runs a program that ends with this shell at the latest, shows its lines and finds a guest's status
+# among them.
 follow() {
     local seconds=$1 until=$((SECONDS + $1)) line status=125 console
     shift
-    exec {console}< <(exec "$@" </dev/null 2>&1)
+    exec {console}< <(exec setpriv --pdeathsig TERM "$@" </dev/null 2>&1)
     guest=$!
     while ((until > SECONDS)); do
         IFS= read -rt $((until - SECONDS)) -u "$console" line || break
@@ -109,8 +111,15 @@ follow() {
     return "$status"
 }
 
+# Asks it to end, which a program with guests of its own needs, and does not rely on that.
 end_guest() {
     if [[ -z $guest ]]; then return; fi
+    local tries
+    kill -TERM "$guest" 2>/dev/null
+    for ((tries = 0; tries < 30; tries++)); do
+        if ! kill -0 "$guest" 2>/dev/null; then break; fi
+        sleep 0.1
+    done
     kill -KILL "$guest" 2>/dev/null
     wait "$guest" 2>/dev/null
     guest=

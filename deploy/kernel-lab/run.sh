@@ -55,19 +55,24 @@ main() {
     guest_output=$scratch/output
     : >"$guest_output"
     while ((${#groups[@]} > 0 && boots_left-- > 0)); do run_groups; done
+    local file
+    for file in "${peers[@]}"; do follow "$attempt_seconds" env LAB_PATTERN="$pattern" bash "$file"; done
     summary
 }
 
 usage() { sed -n '/^# deploy/,/^# Needs/{s/^# \{0,1\}//p}' "$lab/run.sh"; }
 
-# Into $groups the files with chosen checks, into $names the chosen checks.
+# Into $groups and $peers the files with chosen checks, inside guests and with a guest as peer; into $names the chosen checks.
 choose_groups() {
-    local group
-    groups=()
-    for group in "$lab"/guest/[0-9]*.sh; do
-        if [[ -n $(names_of "$group") ]]; then groups+=("$group"); fi
+    local file
+    groups=() peers=()
+    for file in "$lab"/guest/[0-9]*.sh; do
+        if [[ -n $(names_of "$file") ]]; then groups+=("$file"); fi
     done
-    mapfile -t names < <(names_of "${groups[@]}")
+    for file in "$lab"/wire/[0-9]*.sh; do
+        if [[ -e $file && -n $(names_of "$file") ]]; then peers+=("$file"); fi
+    done
+    mapfile -t names < <(names_of "${groups[@]}" "${peers[@]}")
 }
 
 # names_of GROUP...: their chosen checks.
