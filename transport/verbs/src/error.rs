@@ -27,6 +27,12 @@ pub enum VerbsError {
     /// `ENODEV`: no such device.
     #[error("no such device")]
     NoDevice,
+    /// `ENODEV`: there are no devices of this family on this host; the text says what to look at.
+    #[error("{0}")]
+    Missing(&'static str),
+    /// `EACCES`: the process may not use the device; the text says what to allow.
+    #[error("permission denied: {0}")]
+    Denied(&'static str),
     /// `EADDRNOTAVAIL`: no port of the device has this address (no such GID).
     #[error("address not available: {0}")]
     AddressNotAvailable(&'static str),
@@ -52,7 +58,8 @@ impl VerbsError {
             Self::NotSupported(_) => 95,
             Self::NoSuchDomain => 11,
             Self::BadFile => 9,
-            Self::NoDevice => 19,
+            Self::NoDevice | Self::Missing(_) => 19,
+            Self::Denied(_) => 13,
             Self::AddressNotAvailable(_) => 99,
             Self::AddressInUse(_) => 98,
             Self::Gone => 5,

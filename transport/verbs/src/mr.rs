@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 /// An address as devices see it. Rust code never dereferences one; it only adds to it.
+#[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IoAddress(pub u64);
 
@@ -18,6 +19,7 @@ impl IoAddress {
 }
 
 /// Names a region in local work requests.
+#[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Lkey(pub u32);
 

@@ -2,7 +2,8 @@
 
 use crate::{IoAddress, Lkey, RemoteAddress, SrqNumber};
 
-/// A piece of registered local memory.
+/// A piece of registered local memory. Laid out as `ibv_sge`, so that lists go to C as they are.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sge {
     /// Where.

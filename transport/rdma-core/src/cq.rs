@@ -1,0 +1,147 @@
+//! Completion queues.
+//!
+//! Owns the CQ and the translation of its entries, which are read in batches on the stack.
+
+use crate::async_events::EventQueue;
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::convert::completion;
+use crate::error::{Doing, check, last};
+use crate::handle::{Handle, dropped};
+use crate::inlines;
+use crate::pd::check_destroy;
+use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_verbs::{AsyncSubject, Completion, CompletionQueue, Notify, VerbsError};
+
+/// Entries that are read from the device at once: two KiB of stack.
+const BATCH: usize = 32;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    handle: Handle<ibv_cq>,
+    channel: Option<Arc<Channel>>,
+    max_cqe: u32,
+    capacity_cqe: Mutex<u32>,
+    context: Arc<Context>,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        events: &Arc<EventQueue>,
+        capacity_cqe: u32,
+        max_cqe: u32,
+        channel: Option<Arc<Channel>>,
+        number: u64,
+    ) -> Result<Self, VerbsError> {
+        let cqe = entries(capacity_cqe, max_cqe)?;
+        let number =
+            usize::try_from(number).map_err(|_| VerbsError::Invalid("the context exceeds a pointer"))?;
+        // A number for C to carry around, and never a pointer.
+        let carried = without_provenance_mut::<c_void>(number);
+        let make = |channel: *mut _| {
+            context.events().enter(events, || {
+                // SAFETY: the context is open, the channel null or alive.
+                let raw = unsafe { ibv_create_cq(context.raw(), cqe, carried, channel, 0) };
+                let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateCq))?;
+                Ok((raw, AsyncSubject::Cq(number as u64)))
+            })
+        };
+        let raw = match &channel {
+            Some(channel) => channel.handle().with(make)??,
+            None => make(null_mut())?,
+        };
+        // SAFETY: libibverbs has just made it.
+        let got = unsafe { (*raw.as_ptr()).cqe };
+        let capacity_cqe = Mutex::new(got.try_into().unwrap_or(capacity_cqe));
+        Ok(Self { handle: Handle::new(raw), channel, max_cqe, capacity_cqe, context })
+    }
+
+    /// The C object.
+    pub(crate) fn handle(&self) -> &Handle<ibv_cq> {
+        &self.handle
+    }
+
+    /// Whose it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+fn entries(capacity_cqe: u32, max_cqe: u32) -> Result<c_int, VerbsError> {
+    match c_int::try_from(capacity_cqe) {
+        Ok(cqe) if cqe > 0 && capacity_cqe <= max_cqe => Ok(cqe),
+        _ => Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit")),
+    }
+}
+
+impl CompletionQueue for Cq {
+    fn poll(&self, completions: &mut [Completion]) -> usize {
+        let taken = self.handle.with(|cq| {
+            let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+            let mut taken = 0;
+            while taken < completions.len() {
+                let wanted = BATCH.min(completions.len() - taken);
+                let count = c_int::try_from(wanted).unwrap_or(0);
+                // SAFETY: the CQ lives, and the array has room for `wanted` entries.
+                let got = unsafe { inlines::poll_cq(cq, count, entries.as_mut_ptr().cast()) };
+                let got = usize::try_from(got).unwrap_or(0).min(wanted);
+                for (entry, place) in entries[..got].iter().zip(&mut completions[taken..]) {
+                    // SAFETY: the device has written as many entries as it said.
+                    *place = completion(unsafe { entry.assume_init_ref() });
+                }
+                taken += got;
+                if got < wanted {
+                    break;
+                }
+            }
+            taken
+        });
+        taken.unwrap_or(0)
+    }
+
+    fn request_notify(&self, notify: Notify) -> Result<(), VerbsError> {
+        if self.channel.is_none() {
+            return Err(VerbsError::Invalid("the CQ has no channel"));
+        }
+        // SAFETY: the handle lends a live CQ.
+        let answer =
+            self.handle.with(|cq| unsafe { inlines::req_notify_cq(cq, notify == Notify::Solicited) })?;
+        check(Doing::Query, answer)
+    }
+
+    fn capacity_cqe(&self) -> u32 {
+        *self.capacity_cqe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError> {
+        let cqe = entries(capacity_cqe, self.max_cqe)?;
+        let mut capacity_cqe = self.capacity_cqe.lock().unwrap_or_else(PoisonError::into_inner);
+        self.handle.with(|cq| {
+            // SAFETY: the handle lends a live CQ.
+            check(Doing::ResizeCq, unsafe { ibv_resize_cq(cq, cqe) })?;
+            // SAFETY: the field is written by resizing alone, which the lock makes one at a time.
+            *capacity_cqe = unsafe { (*cq).cqe }.try_into().unwrap_or(0);
+            Ok(())
+        })?
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.handle.destroy(
+            // SAFETY: the handle lends a live CQ, and takes it as gone when this succeeds.
+            |cq| self.context.events().leave(cq, |cq| unsafe { ibv_destroy_cq(cq) }),
+            |errno| check_destroy(errno, "an SRQ or a QP completes into this CQ"),
+        )
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        dropped("a completion queue", self.destroy());
+    }
+}

@@ -1,0 +1,329 @@
+//! Opened devices: where every other object comes from.
+//!
+//! Owns the checks that objects of one call belong together, and what is asked of the device once,
+//! when it is opened: its limits, whether it really has XRC, and how much inline data it takes.
+
+use crate::async_events::EventQueue;
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::convert::{self, limit, small_limit, zeroed};
+use crate::counters::Counters;
+use crate::cq::Cq;
+use crate::error::{Doing, check};
+use crate::inlines;
+use crate::pd::Pd;
+use crate::qp::{Qp, QpParts};
+use crate::srq::Srq;
+use crate::xrcd::Xrcd;
+use rdma_sys::*;
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use trunkline_verbs::{
+    AsyncEvent, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit,
+    Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, GidEntry, PortAttributes, PortSpace,
+    PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair, SharedReceiveQueue,
+    SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+};
+
+/// Sizes of inline data that are tried, because devices do not say what they take.
+const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
+
+/// An opened device.
+#[derive(Debug)]
+pub(crate) struct RdmaDevice {
+    attributes: DeviceAttributes,
+    counters: Counters,
+    events: Arc<EventQueue>,
+    context: Arc<Context>,
+}
+
+/// Objects that this provider has made are told from those of others, and of other devices.
+macro_rules! own {
+    ($name:ident, $trait:ident, $type:ident, $what:literal) => {
+        fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
+            let any: Arc<dyn Any + Send + Sync> = object;
+            let own = any.downcast::<$type>().ok();
+            own.filter(|own| Arc::ptr_eq(own.context(), &self.context)).ok_or(VerbsError::Invalid(concat!(
+                "the ",
+                $what,
+                " is another device's"
+            )))
+        }
+    };
+}
+
+impl RdmaDevice {
+    pub(crate) fn open(name: &str) -> Result<Self, VerbsError> {
+        let context = Context::open(name)?;
+        let attributes = attributes(&context)?;
+        let events = context.events().open_queue(context.events_fd())?;
+        let mut device = Self { attributes, counters: Counters::new(name), events, context };
+        device.attributes.max_inline_data = device.probe_inline()?;
+        Ok(device)
+    }
+
+    own!(own_pd, ProtectionDomain, Pd, "protection domain");
+    own!(own_cq, CompletionQueue, Cq, "CQ");
+    own!(own_srq, SharedReceiveQueue, Srq, "SRQ");
+    own!(own_xrcd, XrcDomain, Xrcd, "XRC domain");
+    own!(own_channel, CompletionChannel, Channel, "completion channel");
+
+    fn probe_inline(&self) -> Result<u32, VerbsError> {
+        let pd = Pd::new(Arc::clone(&self.context))?;
+        let cq = Cq::new(Arc::clone(&self.context), &self.events, 1, self.attributes.max_cqe, None, 0)?;
+        let cq = Arc::new(cq);
+        let granted = INLINE_TRIED.into_iter().find_map(|max_inline_data| {
+            let capacities = QueueCapacities {
+                max_send_wr: 1,
+                max_receive_wr: 1,
+                max_send_sge: 1,
+                max_receive_sge: 1,
+                max_inline_data,
+            };
+            let parts = QpParts {
+                pd: Some(Arc::clone(&pd)),
+                send_cq: Some(Arc::clone(&cq)),
+                receive_cq: Some(Arc::clone(&cq)),
+                ..QpParts::default()
+            };
+            let context = Arc::clone(&self.context);
+            let qp = Qp::create(context, &self.events, QpType::Rc, capacities, false, parts).ok()?;
+            Some(max_inline_data.min(qp.capacities().max_inline_data))
+        });
+        Ok(granted.unwrap_or(0))
+    }
+
+    /// The parts of a QP, checked to fit its type, and the sizes to ask for.
+    fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
+        let needs = VerbsError::Invalid;
+        let capacities = self.capacities(&init)?;
+        let mut parts = QpParts::default();
+        if init.qp_type == QpType::XrcTgt {
+            let xrcd = init.xrcd.ok_or(needs("a TGT needs an XRC domain"))?;
+            parts.xrcd = Some(self.own_xrcd(xrcd)?);
+            return Ok((parts, capacities));
+        }
+        parts.pd = Some(self.own_pd(init.pd.ok_or(needs("the QP needs a protection domain"))?)?);
+        parts.send_cq = Some(self.own_cq(init.send_cq.ok_or(needs("the QP needs a send CQ"))?)?);
+        if init.qp_type == QpType::XrcIni {
+            if init.srq.is_some() {
+                return Err(needs("an INI has no SRQ"));
+            }
+            return Ok((parts, capacities));
+        }
+        parts.receive_cq = Some(self.own_cq(init.receive_cq.ok_or(needs("an RC QP needs a receive CQ"))?)?);
+        if let Some(srq) = init.srq {
+            let srq = self.own_srq(srq)?;
+            if srq.is_xrc() {
+                return Err(needs("an RC QP takes receives from a basic SRQ only"));
+            }
+            parts.srq = Some(srq);
+        }
+        Ok((parts, capacities))
+    }
+
+    /// What to ask for; sizes that mean nothing for the type are 0 (contract C2).
+    fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
+        let asked = init.capacities;
+        let limits = &self.attributes;
+        let sends = init.qp_type != QpType::XrcTgt;
+        let receives = init.qp_type == QpType::Rc && init.srq.is_none();
+        let fits = |wr: u32, sge: u32| wr <= limits.max_qp_wr && sge <= limits.max_sge;
+        if (sends && !fits(asked.max_send_wr, asked.max_send_sge))
+            || (receives && !fits(asked.max_receive_wr, asked.max_receive_sge))
+        {
+            return Err(VerbsError::Invalid("a queue size is above the device's limit"));
+        }
+        let when = |condition: bool, value: u32| if condition { value } else { 0 };
+        Ok(QueueCapacities {
+            max_send_wr: when(sends, asked.max_send_wr.max(1)),
+            max_send_sge: when(sends, asked.max_send_sge.max(1)),
+            max_inline_data: when(sends, asked.max_inline_data),
+            max_receive_wr: when(receives, asked.max_receive_wr.max(1)),
+            max_receive_sge: when(receives, asked.max_receive_sge.max(1)),
+        })
+    }
+}
+
+/// The device's limits, without those that must be tried out on the opened device.
+fn attributes(context: &Arc<Context>) -> Result<DeviceAttributes, VerbsError> {
+    // SAFETY: a structure of plain numbers.
+    let mut attr: ibv_device_attr = unsafe { zeroed() };
+    // SAFETY: the context is open, the structure ours to be written.
+    check(Doing::Query, unsafe { ibv_query_device(context.raw(), &raw mut attr) })?;
+    let mut capabilities = DeviceCapabilities::empty();
+    capabilities.set(DeviceCapabilities::ATOMICS, attr.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE);
+    let flag = |flag: ibv_device_cap_flags| attr.device_cap_flags & flag.0 != 0;
+    capabilities.set(DeviceCapabilities::SRQ_RESIZE, flag(ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE));
+    capabilities.set(DeviceCapabilities::XRC, flag(ibv_device_cap_flags::IBV_DEVICE_XRC) && has_xrc(context));
+    let link_layer = port_attr(context, 1).map_or(0, |port| port.link_layer);
+    Ok(DeviceAttributes {
+        name: context.name().to_owned(),
+        link: match link_layer {
+            1 => "infiniband",
+            2 => "ethernet",
+            _ => "unspecified",
+        }
+        .to_owned(),
+        guid: context.guid(),
+        capabilities,
+        max_qp: limit(attr.max_qp),
+        max_qp_wr: limit(attr.max_qp_wr),
+        max_sge: limit(attr.max_sge),
+        max_cq: limit(attr.max_cq),
+        max_cqe: limit(attr.max_cqe),
+        max_mr: limit(attr.max_mr),
+        max_mr_size: attr.max_mr_size,
+        max_srq: limit(attr.max_srq),
+        max_srq_wr: limit(attr.max_srq_wr),
+        max_srq_sge: limit(attr.max_srq_sge),
+        max_dest_rd_atomic: small_limit(attr.max_qp_rd_atom),
+        max_rd_atomic: small_limit(attr.max_qp_init_rd_atom),
+        max_inline_data: 0,
+        ports: attr.phys_port_cnt,
+    })
+}
+
+/// Some devices announce XRC and then have no domains.
+fn has_xrc(context: &Arc<Context>) -> bool {
+    let opened = Xrcd::open(Arc::clone(context), None, XrcdFlags::CREATE);
+    if let Err(error) = &opened {
+        tracing::info!(device = context.name(), %error, "the device announces XRC, but opens no XRC domain");
+    }
+    opened.is_ok()
+}
+
+fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, VerbsError> {
+    // SAFETY: a structure of plain numbers.
+    let mut attr: ibv_port_attr = unsafe { zeroed() };
+    // SAFETY: the context is open, the structure full of zeros.
+    check(Doing::Query, unsafe { inlines::query_port(context.raw(), port, &raw mut attr) })?;
+    Ok(attr)
+}
+
+impl Device for RdmaDevice {
+    fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        if port == 0 || port > self.attributes.ports {
+            return Err(VerbsError::Invalid("the device has no port of this number"));
+        }
+        let attr = port_attr(&self.context, port)?;
+        let is_active = attr.state == ibv_port_state::IBV_PORT_ACTIVE;
+        Ok(PortAttributes {
+            state: if is_active { PortState::Active } else { PortState::Down },
+            max_mtu: convert::mtu(attr.max_mtu),
+            active_mtu: convert::mtu(attr.active_mtu),
+            max_message_bytes: attr.max_msg_sz,
+            gid_table_length: u16::try_from(limit(attr.gid_tbl_len)).unwrap_or(u16::MAX),
+        })
+    }
+
+    fn gid_table(&self) -> Vec<GidEntry> {
+        let length: usize = (1..=self.attributes.ports)
+            .filter_map(|port| port_attr(&self.context, port).ok())
+            .map(|port| usize::try_from(port.gid_tbl_len).unwrap_or(0))
+            .sum();
+        // SAFETY: a structure of plain numbers.
+        let mut entries: Vec<_> = (0..length).map(|_| unsafe { zeroed::<ibv_gid_entry>() }).collect();
+        // SAFETY: the context is open.
+        let filled = unsafe { inlines::query_gid_table(self.context.raw(), &mut entries) };
+        entries.truncate(usize::try_from(filled).unwrap_or(0));
+        entries.iter().filter(|entry| entry.port_num == 1).filter_map(convert::gid_entry).collect()
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        Ok(Pd::new(Arc::clone(&self.context))?)
+    }
+
+    fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        Ok(Arc::new(Channel::new(Arc::clone(&self.context))?))
+    }
+
+    fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        let channel = init.channel.map(|channel| self.own_channel(channel)).transpose()?;
+        let context = Arc::clone(&self.context);
+        let max_cqe = self.attributes.max_cqe;
+        Ok(Arc::new(Cq::new(context, &self.events, init.capacity_cqe, max_cqe, channel, init.context)?))
+    }
+
+    fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        flags: XrcdFlags,
+    ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+        Ok(Arc::new(Xrcd::open(Arc::clone(&self.context), file, flags)?))
+    }
+
+    fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        let limits = &self.attributes;
+        if init.max_wr == 0 || init.max_wr > limits.max_srq_wr || init.max_sge > limits.max_srq_sge {
+            return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
+        }
+        let pd = self.own_pd(init.pd)?;
+        let xrc = match init.kind {
+            SrqKind::Basic => None,
+            SrqKind::Xrc { xrcd, cq } => Some((self.own_xrcd(xrcd)?, self.own_cq(cq)?)),
+        };
+        let max_sge = init.max_sge.max(1);
+        Ok(Arc::new(Srq::new(&self.events, pd, xrc, init.max_wr, max_sge, init.context)?))
+    }
+
+    fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let (qp_type, signal_all) = (init.qp_type, init.signal_all);
+        let (parts, capacities) = self.qp_parts(init)?;
+        let context = Arc::clone(&self.context);
+        Ok(Arc::new(Qp::create(context, &self.events, qp_type, capacities, signal_all, parts)?))
+    }
+
+    fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
+        Ok(Arc::new(Qp::open(&self.events, xrcd, number)?))
+    }
+
+    fn connection_manager(&self) -> &dyn ConnectionManager {
+        self
+    }
+
+    fn next_async_event(&self) -> Option<AsyncEvent> {
+        // SAFETY: the context is open, and does not block since it was opened.
+        unsafe { self.context.events().next(self.context.raw(), &self.events) }
+    }
+
+    fn async_event_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.counters.read()
+    }
+}
+
+/// Connections are another module's.
+impl ConnectionManager for RdmaDevice {
+    fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
+        Err(NO_CONNECTIONS)
+    }
+
+    fn create_id(
+        &self,
+        _: PortSpace,
+        _: QpType,
+        _: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        Err(NO_CONNECTIONS)
+    }
+
+    fn create_endpoint(
+        &self,
+        _: &EndpointRequest,
+        _: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        Err(NO_CONNECTIONS)
+    }
+}
+
+const NO_CONNECTIONS: VerbsError = VerbsError::NotSupported("connections through librdmacm");

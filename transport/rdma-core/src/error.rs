@@ -1,0 +1,192 @@
+//! What an errno of libibverbs or librdmacm means, and what to do about it.
+//!
+//! Owns the mapping from errno to [`VerbsError`]. Each caller says what it was doing, because the
+//! same errno has other causes elsewhere.
+
+use std::ffi::c_int;
+use trunkline_verbs::VerbsError;
+
+/// What was being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Listing the devices.
+    List,
+    /// Registering memory.
+    Register,
+    /// Making a completion queue.
+    CreateCq,
+    /// Making a shared receive queue.
+    CreateSrq,
+    /// Making a queue pair.
+    CreateQp,
+    /// Opening a further handle on a TGT.
+    OpenQp,
+    /// Opening an XRC domain.
+    OpenXrcd,
+    /// Making a protection domain or a completion channel.
+    Allocate,
+    /// Changing a queue pair.
+    ModifyQp,
+    /// Changing a shared receive queue.
+    ModifySrq,
+    /// Changing the size of a CQ.
+    ResizeCq,
+    /// Posting work.
+    Post,
+    /// Asking for a state, or for a notification.
+    Query,
+    /// Destroying an object.
+    Destroy(&'static str),
+}
+
+/// The error of the last C call of this thread.
+pub(crate) fn last(doing: Doing) -> VerbsError {
+    named(doing, last_errno())
+}
+
+/// The errno of the last C call of this thread.
+pub(crate) fn last_errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// `Ok` for 0; libibverbs answers an errno, some providers its negative, some -1 and errno.
+pub(crate) fn check(doing: Doing, answer: c_int) -> Result<(), VerbsError> {
+    match answer {
+        0 => Ok(()),
+        -1 => Err(last(doing)),
+        errno => Err(named(doing, errno.saturating_abs())),
+    }
+}
+
+/// The error that an errno stands for.
+pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
+    match errno {
+        libc::EINVAL => VerbsError::Invalid(invalid(doing)),
+        libc::EBUSY => VerbsError::Busy(match doing {
+            Doing::Destroy(why) => why,
+            _ => "the device says that the object is in use",
+        }),
+        libc::ENOMEM if doing == Doing::Register => VerbsError::OutOfResources(memlock()),
+        libc::ENOMEM => VerbsError::OutOfResources(no_memory(doing)),
+        libc::EOPNOTSUPP | libc::ENOSYS => VerbsError::NotSupported(unsupported(doing)),
+        libc::EAGAIN if doing == Doing::OpenXrcd => VerbsError::NoSuchDomain,
+        libc::EBADF if doing == Doing::OpenXrcd => VerbsError::BadFile,
+        libc::EACCES | libc::EPERM => VerbsError::Denied(match doing {
+            Doing::List => {
+                "/dev/infiniband/uverbs* and /dev/infiniband/rdma_cm must be readable and writable: \
+                 check their mode and owner, in a container also its list of devices"
+            }
+            Doing::Register => {
+                "memory that is not writable cannot be registered for writing, and locking it needs \
+                 CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK (`ulimit -l`)"
+            }
+            _ => "the kernel refused it: check the mode of /dev/infiniband/uverbs*",
+        }),
+        libc::ENODEV | libc::ENOENT | libc::ENXIO if doing == Doing::List => VerbsError::Missing(
+            "no RDMA device: none is present, or its driver is not loaded (`rdma link show`; \
+             `modprobe ib_uverbs rdma_ucm` and the driver, for example `modprobe rdma_rxe`)",
+        ),
+        libc::ENODEV => VerbsError::NoDevice,
+        // After a removal libibverbs answers so to everything.
+        libc::EIO => VerbsError::Gone,
+        errno => VerbsError::Os(errno),
+    }
+}
+
+fn invalid(doing: Doing) -> &'static str {
+    match doing {
+        Doing::List => "the devices cannot be listed",
+        Doing::Register => {
+            "the device refuses this registration: remote write and atomic rights need LOCAL_WRITE, \
+             and the range must not be empty or wrap"
+        }
+        Doing::CreateCq | Doing::ResizeCq => {
+            "the CQ's capacity is 0, above the device's limit, or below what waits in it"
+        }
+        Doing::CreateSrq => "the SRQ's size is above the device's limit, or its parts do not fit its type",
+        Doing::CreateQp => "a queue size is above the device's limit, or the parts do not fit the QP's type",
+        Doing::OpenQp => "no TGT of this number is in the domain",
+        Doing::OpenXrcd => "this file cannot name an XRC domain, or the flags contradict what exists",
+        Doing::Allocate => "the device refuses it",
+        Doing::ModifyQp => {
+            "the QP cannot make this transition, or attributes for it are missing, superfluous or out of \
+             range"
+        }
+        Doing::ModifySrq => {
+            "the SRQ's size is below its limit or what is posted, or the limit above its size"
+        }
+        Doing::Post => {
+            "the QP or SRQ takes no such request: wrong state or type, too many SGEs, or too much inline data"
+        }
+        Doing::Query => "the device refuses the question",
+        Doing::Destroy(_) => "the device refuses to destroy the object",
+    }
+}
+
+fn no_memory(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Post => "the queue is full",
+        Doing::CreateQp => "the device has no room for a QP of this size",
+        Doing::CreateCq | Doing::ResizeCq => "the device has no room for a CQ of this size",
+        Doing::CreateSrq | Doing::ModifySrq => "the device has no room for an SRQ of this size",
+        _ => "the device or the kernel has no memory left for it (queues too count against RLIMIT_MEMLOCK)",
+    }
+}
+
+fn unsupported(doing: Doing) -> &'static str {
+    match doing {
+        Doing::OpenXrcd => "XRC domains: this device has no XRC, use RC connections",
+        Doing::OpenQp => "further handles on TGTs: this device has no XRC",
+        Doing::CreateSrq => "such an SRQ; XRC SRQs need a device with XRC",
+        Doing::CreateQp => "such a QP; XRC QPs need a device with XRC",
+        Doing::ResizeCq => "CQs of another size",
+        Doing::ModifySrq => "this change of an SRQ",
+        Doing::Register => "this kind of registration",
+        Doing::Post => "this operation",
+        _ => "this verb",
+    }
+}
+
+/// Why memory could not be pinned: nearly always the process's limit.
+fn memlock() -> &'static str {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a whole rlimit, which the call fills.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    if known && limit.rlim_cur == libc::RLIM_INFINITY {
+        "the memory cannot be pinned although RLIMIT_MEMLOCK is unlimited: the machine is short of \
+         memory, or the device's table of regions is full"
+    } else {
+        "the memory cannot be pinned: registered memory counts against RLIMIT_MEMLOCK, and the limit \
+         is too low (`ulimit -l`); raise it, for example `ulimit -l unlimited`, LimitMEMLOCK=infinity \
+         in the systemd unit, or memlock in /etc/security/limits.conf"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_errno_is_explained_by_what_was_done() {
+        let register = named(Doing::Register, libc::ENOMEM);
+        assert!(register.to_string().contains("RLIMIT_MEMLOCK"), "{register}");
+        assert_eq!(register.errno(), libc::ENOMEM);
+        assert_eq!(named(Doing::Post, libc::ENOMEM), VerbsError::OutOfResources("the queue is full"));
+        assert_eq!(named(Doing::OpenXrcd, libc::EAGAIN), VerbsError::NoSuchDomain);
+        let list = named(Doing::List, libc::EACCES);
+        assert!(list.to_string().contains("/dev/infiniband"), "{list}");
+        assert_eq!(list.errno(), libc::EACCES);
+        let none = named(Doing::List, libc::ENODEV);
+        assert!(none.to_string().contains("modprobe"), "{none}");
+        assert_eq!(none.errno(), libc::ENODEV);
+    }
+
+    #[test]
+    fn answers_of_all_shapes_are_understood() {
+        assert_eq!(check(Doing::Query, 0), Ok(()));
+        assert_eq!(check(Doing::Query, libc::EIO), Err(VerbsError::Gone));
+        assert_eq!(check(Doing::Query, -libc::EIO), Err(VerbsError::Gone));
+        assert_eq!(check(Doing::Destroy("a QP uses it"), libc::EBUSY), Err(VerbsError::Busy("a QP uses it")));
+        assert_eq!(check(Doing::Query, c_int::MIN), Err(VerbsError::Os(c_int::MAX)));
+    }
+}

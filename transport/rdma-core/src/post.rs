@@ -1,0 +1,204 @@
+//! Work requests on their way to C.
+//!
+//! Owns the building of linked lists of C's structures on the stack, in batches; nothing is
+//! allocated. Lists of SGEs are handed over as they are, since [`Sge`] has the layout of `ibv_sge`.
+
+use crate::error::{Doing, check};
+use crate::inlines;
+use rdma_sys::*;
+use std::ffi::c_int;
+use std::mem::{MaybeUninit, offset_of, size_of};
+use std::ptr::null_mut;
+use trunkline_verbs::{
+    PostError, ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    VerbsError,
+};
+
+/// Requests that go to the device at once, with one doorbell: four KiB of stack.
+const BATCH: usize = 32;
+
+const _: () = assert!(
+    size_of::<Sge>() == size_of::<ibv_sge>()
+        && offset_of!(Sge, address) == offset_of!(ibv_sge, addr)
+        && offset_of!(Sge, length) == offset_of!(ibv_sge, length)
+        && offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey)
+);
+
+/// Posts sends on a QP.
+///
+/// # Safety
+/// `qp` is alive.
+pub(crate) unsafe fn send(
+    qp: *mut ibv_qp,
+    is_xrc: bool,
+    requests: &[SendRequest<'_>],
+) -> Result<(), PostError> {
+    let mut posted = 0;
+    for batch in requests.chunks(BATCH) {
+        let mut list = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
+        let mut inline = [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; BATCH];
+        let first = list.as_mut_ptr().cast::<ibv_send_wr>();
+        let mut known_bad = None;
+        let mut length = 0;
+        for (index, (request, bytes)) in batch.iter().zip(&mut inline).enumerate() {
+            match send_wr(request, is_xrc, bytes) {
+                // SAFETY: the index is below the batch's length, which is the array's at most.
+                Ok(wr) => unsafe { first.add(index).write(wr) },
+                Err(cause) => {
+                    known_bad = Some(PostError { index: posted + index, cause });
+                    break;
+                }
+            }
+            if index > 0 {
+                // SAFETY: both places were written.
+                unsafe { (*first.add(index - 1)).next = first.add(index) };
+            }
+            length = index + 1;
+        }
+        if length > 0 {
+            let mut refused = null_mut();
+            // SAFETY: the caller's promise; the list has `length` whole requests and ends, and what
+            // they point to outlives the call.
+            let answer = unsafe { inlines::post_send(qp, first, &mut refused) };
+            judge(answer, first, refused, length, posted)?;
+        }
+        if let Some(error) = known_bad {
+            return Err(error);
+        }
+        posted += length;
+    }
+    Ok(())
+}
+
+/// Which queue takes receives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Receiver {
+    /// A QP's own.
+    Qp(*mut ibv_qp),
+    /// A shared one.
+    Srq(*mut ibv_srq),
+}
+
+/// Posts receives.
+///
+/// # Safety
+/// The QP or SRQ is alive.
+pub(crate) unsafe fn receive(to: Receiver, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    let mut posted = 0;
+    for batch in requests.chunks(BATCH) {
+        let mut list = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
+        let first = list.as_mut_ptr().cast::<ibv_recv_wr>();
+        for (index, request) in batch.iter().enumerate() {
+            let (sg_list, num_sge) = sges(request.scatter);
+            // SAFETY: the index is below the batch's length, which is the array's at most.
+            unsafe {
+                first.add(index).write(ibv_recv_wr {
+                    wr_id: request.wr_id,
+                    next: null_mut(),
+                    sg_list,
+                    num_sge,
+                });
+                if index > 0 {
+                    (*first.add(index - 1)).next = first.add(index);
+                }
+            }
+        }
+        let mut refused = null_mut();
+        // SAFETY: the caller's promise; the list is whole and ends.
+        let answer = unsafe {
+            match to {
+                Receiver::Qp(qp) => inlines::post_recv(qp, first, &mut refused),
+                Receiver::Srq(srq) => inlines::post_srq_recv(srq, first, &mut refused),
+            }
+        };
+        judge(answer, first, refused, batch.len(), posted)?;
+        posted += batch.len();
+    }
+    Ok(())
+}
+
+/// What a post's answer means; `refused` may be anything when the device forgot to set it.
+fn judge<T>(
+    answer: c_int,
+    first: *mut T,
+    refused: *mut T,
+    length: usize,
+    posted: usize,
+) -> Result<(), PostError> {
+    check(Doing::Post, answer).map_err(|cause| {
+        let bytes = refused.addr().wrapping_sub(first.addr());
+        let index = bytes / size_of::<T>();
+        PostError { index: posted + if index < length { index } else { 0 }, cause }
+    })
+}
+
+fn sges(list: &[Sge]) -> (*mut ibv_sge, c_int) {
+    // A list longer than C can count is longer than any device's limit as well.
+    (list.as_ptr().cast_mut().cast(), c_int::try_from(list.len()).unwrap_or(c_int::MAX))
+}
+
+fn send_wr(request: &SendRequest<'_>, is_xrc: bool, inline: &mut ibv_sge) -> Result<ibv_send_wr, VerbsError> {
+    use ibv_wr_opcode as O;
+    let mut flags = 0;
+    for (ours, theirs) in [
+        (SendFlags::SIGNALED, ibv_send_flags::IBV_SEND_SIGNALED),
+        (SendFlags::FENCE, ibv_send_flags::IBV_SEND_FENCE),
+        (SendFlags::SOLICITED, ibv_send_flags::IBV_SEND_SOLICITED),
+    ] {
+        if request.flags.contains(ours) {
+            flags |= theirs.0;
+        }
+    }
+    let rdma =
+        |remote: RemoteAddress| wr_t { rdma: rdma_t { remote_addr: remote.address.0, rkey: remote.rkey.0 } };
+    let atomic = |remote: RemoteAddress, compare_add: u64, swap: u64| wr_t {
+        atomic: atomic_t { remote_addr: remote.address.0, compare_add, swap, rkey: remote.rkey.0 },
+    };
+    let nowhere = RemoteAddress::default();
+    let (opcode, immediate, wr) = match request.operation {
+        SendOperation::Send => (O::IBV_WR_SEND, 0, rdma(nowhere)),
+        SendOperation::SendWithImmediate(immediate) => (O::IBV_WR_SEND_WITH_IMM, immediate, rdma(nowhere)),
+        SendOperation::RdmaWrite(remote) => (O::IBV_WR_RDMA_WRITE, 0, rdma(remote)),
+        SendOperation::RdmaWriteWithImmediate(remote, immediate) => {
+            (O::IBV_WR_RDMA_WRITE_WITH_IMM, immediate, rdma(remote))
+        }
+        SendOperation::RdmaRead(remote) => (O::IBV_WR_RDMA_READ, 0, rdma(remote)),
+        SendOperation::CompareSwap { remote, compare, swap } => {
+            (O::IBV_WR_ATOMIC_CMP_AND_SWP, 0, atomic(remote, compare, swap))
+        }
+        SendOperation::FetchAdd { remote, add } => {
+            (O::IBV_WR_ATOMIC_FETCH_AND_ADD, 0, atomic(remote, add, 0))
+        }
+    };
+    let (sg_list, num_sge) = match request.data {
+        SendData::Gather(list) => sges(list),
+        SendData::Inline(bytes) => {
+            if matches!(
+                request.operation,
+                SendOperation::RdmaRead(_)
+                    | SendOperation::CompareSwap { .. }
+                    | SendOperation::FetchAdd { .. }
+            ) {
+                return Err(VerbsError::Invalid("READs and atomics have no inline data"));
+            }
+            let length = u32::try_from(bytes.len());
+            inline.length = length.map_err(|_| VerbsError::Invalid("too many inline bytes"))?;
+            inline.addr = bytes.as_ptr().expose_provenance() as u64;
+            flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+            (&raw mut *inline, 1)
+        }
+    };
+    // SAFETY: a structure of plain numbers and pointers.
+    let mut built: ibv_send_wr = unsafe { crate::convert::zeroed() };
+    built.wr_id = request.wr_id;
+    built.sg_list = sg_list;
+    built.num_sge = num_sge;
+    built.opcode = opcode;
+    built.send_flags = flags;
+    built.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+    built.wr = wr;
+    if is_xrc {
+        built.qp_type.xrc = xrc_t { remote_srqn: request.remote_srq.get() };
+    }
+    Ok(built)
+}

@@ -1,0 +1,24 @@
+//! The provider: the devices that libibverbs knows.
+
+use crate::context;
+use crate::device::RdmaDevice;
+use std::sync::Arc;
+use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
+
+/// The devices of the kernel, through libibverbs and librdmacm.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RdmaCore;
+
+impl Provider for RdmaCore {
+    fn name(&self) -> &'static str {
+        "rdma-core"
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
+        context::devices()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {
+        Ok(Arc::new(RdmaDevice::open(name)?))
+    }
+}

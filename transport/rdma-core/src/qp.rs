@@ -1,0 +1,316 @@
+//! Queue pairs; of a TGT each of these is one handle.
+#![allow(dead_code, reason = "lending a QP is for connection ids")]
+
+use crate::async_events::{EventQueue, of_qp};
+use crate::context::Context;
+use crate::convert::{self, zeroed};
+use crate::cq::Cq;
+use crate::error::{Doing, check, last};
+use crate::handle::{Handle, dropped};
+use crate::inlines;
+use crate::pd::{Pd, check_destroy};
+use crate::post::{self, Receiver};
+use crate::srq::Srq;
+use crate::xrcd::Xrcd;
+use rdma_sys::*;
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trunkline_verbs::{
+    PostError, QpAttributes, QpModify, QpNumber, QpType, QueueCapacities, QueuePair, ReceiveRequest,
+    SendRequest, VerbsError,
+};
+
+/// What a QP leans on.
+#[derive(Debug, Default)]
+pub(crate) struct QpParts {
+    pub(crate) pd: Option<Arc<Pd>>,
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) receive_cq: Option<Arc<Cq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    handle: Handle<ibv_qp>,
+    number: QpNumber,
+    qp_type: QpType,
+    capacities: QueueCapacities,
+    /// Connection ids that know the C object, which must not go before them.
+    ids: AtomicUsize,
+    context: Arc<Context>,
+    parts: QpParts,
+}
+
+/// Lets `with` use the C object of an optional part, null when there is none.
+fn lend<T, P, R>(
+    part: Option<&Arc<P>>,
+    handle: impl FnOnce(&P) -> &Handle<T>,
+    with: impl FnOnce(*mut T) -> Result<R, VerbsError>,
+) -> Result<R, VerbsError> {
+    match part {
+        Some(part) => handle(part).with(with)?,
+        None => with(null_mut()),
+    }
+}
+
+impl Qp {
+    /// Makes one of parts that were checked to fit its type.
+    pub(crate) fn create(
+        context: Arc<Context>,
+        events: &Arc<EventQueue>,
+        qp_type: QpType,
+        capacities: QueueCapacities,
+        signal_all: bool,
+        parts: QpParts,
+    ) -> Result<Self, VerbsError> {
+        use ibv_qp_init_attr_mask as M;
+        // SAFETY: a structure of plain numbers and pointers.
+        let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
+        init.cap = convert::to_cap(capacities);
+        init.qp_type = convert::qp_type(qp_type);
+        init.sq_sig_all = c_int::from(signal_all);
+        init.comp_mask =
+            if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
+        let raw = lend(
+            parts.pd.as_ref(),
+            |pd| pd.handle(),
+            |pd| {
+                lend(
+                    parts.xrcd.as_ref(),
+                    |xrcd| xrcd.handle(),
+                    |xrcd| {
+                        lend(
+                            parts.send_cq.as_ref(),
+                            |cq| cq.handle(),
+                            |send_cq| {
+                                // One CQ for both is not to be locked twice.
+                                let receive_cq = parts.receive_cq.as_ref().filter(|cq| {
+                                    parts.send_cq.as_ref().is_none_or(|send_cq| !Arc::ptr_eq(cq, send_cq))
+                                });
+                                lend(
+                                    receive_cq,
+                                    |cq| cq.handle(),
+                                    |receive_cq| {
+                                        lend(
+                                            parts.srq.as_ref(),
+                                            |srq| srq.handle(),
+                                            |srq| {
+                                                let is_one =
+                                                    receive_cq.is_null() && parts.receive_cq.is_some();
+                                                (init.pd, init.xrcd, init.srq) = (pd, xrcd, srq);
+                                                init.send_cq = send_cq;
+                                                init.recv_cq = if is_one { send_cq } else { receive_cq };
+                                                context.events().enter(events, || {
+                                                    // SAFETY: the context is open, the objects of the structure live.
+                                                    let raw = unsafe {
+                                                        inlines::create_qp_ex(context.raw(), &raw mut init)
+                                                    };
+                                                    taken(raw, Doing::CreateQp)
+                                                })
+                                            },
+                                        )
+                                    },
+                                )
+                            },
+                        )
+                    },
+                )
+            },
+        )?;
+        let capacities = match qp_type {
+            QpType::XrcTgt => QueueCapacities::default(),
+            _ => convert::from_cap(&init.cap),
+        };
+        Ok(Self::new(context, raw, qp_type, capacities, parts))
+    }
+
+    /// A further handle on a TGT.
+    pub(crate) fn open(
+        events: &Arc<EventQueue>,
+        xrcd: Arc<Xrcd>,
+        number: QpNumber,
+    ) -> Result<Self, VerbsError> {
+        use ibv_qp_open_attr_mask as M;
+        let context = Arc::clone(xrcd.context());
+        let raw = xrcd.handle().with(|xrcd| {
+            let mask = M::IBV_QP_OPEN_ATTR_NUM | M::IBV_QP_OPEN_ATTR_XRCD | M::IBV_QP_OPEN_ATTR_TYPE;
+            let mut attributes = ibv_qp_open_attr {
+                comp_mask: mask.0,
+                qp_num: number.get(),
+                xrcd,
+                qp_context: null_mut(),
+                qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+            };
+            context.events().enter(events, || {
+                // SAFETY: the context is open, the structure is whole and its domain open.
+                let raw = unsafe { inlines::open_qp(context.raw(), &raw mut attributes) };
+                taken(raw, Doing::OpenQp)
+            })
+        })??;
+        let parts = QpParts { xrcd: Some(xrcd), ..QpParts::default() };
+        Ok(Self::new(context, raw, QpType::XrcTgt, QueueCapacities::default(), parts))
+    }
+
+    fn new(
+        context: Arc<Context>,
+        raw: NonNull<ibv_qp>,
+        qp_type: QpType,
+        capacities: QueueCapacities,
+        parts: QpParts,
+    ) -> Self {
+        // SAFETY: libibverbs has just made it.
+        let number = QpNumber::new(unsafe { (*raw.as_ptr()).qp_num });
+        let handle = Handle::new(raw);
+        Self { handle, number, qp_type, capacities, ids: AtomicUsize::new(0), context, parts }
+    }
+
+    /// Whose it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Lends the C object to a connection id, until the answer is dropped: meanwhile the QP cannot be
+    /// destroyed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`] when it was destroyed.
+    pub(crate) fn lend(self: &Arc<Self>) -> Result<LentQp, VerbsError> {
+        self.handle.with(|raw| {
+            // SYNC: lent-qp
+            self.ids.fetch_add(1, Ordering::AcqRel);
+            LentQp { qp: Arc::clone(self), raw }
+        })
+    }
+}
+
+/// A QP that a connection id knows.
+#[derive(Debug)]
+pub(crate) struct LentQp {
+    qp: Arc<Qp>,
+    raw: *mut ibv_qp,
+}
+
+// SAFETY: the pointer is given to libibverbs and librdmacm only, which lock inside.
+unsafe impl Send for LentQp {}
+// SAFETY: as for Send.
+unsafe impl Sync for LentQp {}
+
+impl LentQp {
+    /// The C object, alive as long as this value.
+    pub(crate) fn raw(&self) -> *mut ibv_qp {
+        self.raw
+    }
+
+    /// The QP.
+    pub(crate) fn qp(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+}
+
+impl Drop for LentQp {
+    fn drop(&mut self) {
+        // SYNC: lent-qp
+        self.qp.ids.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn taken(
+    raw: *mut ibv_qp,
+    doing: Doing,
+) -> Result<(NonNull<ibv_qp>, trunkline_verbs::AsyncSubject), VerbsError> {
+    let raw = NonNull::new(raw).ok_or_else(|| last(doing))?;
+    // SAFETY: libibverbs has just made it.
+    let subject = of_qp(unsafe { (*raw.as_ptr()).qp_num });
+    Ok((raw, subject))
+}
+
+impl QueuePair for Qp {
+    fn number(&self) -> QpNumber {
+        self.number
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    fn capacities(&self) -> QueueCapacities {
+        self.capacities
+    }
+
+    fn modify(&self, change: &QpModify) -> Result<(), VerbsError> {
+        let (mut attr, mask) =
+            convert::modify(change).ok_or(VerbsError::Invalid("the GID index exceeds what C can name"))?;
+        // SAFETY: the handle lends a live QP, the structure is whole.
+        let answer = self.handle.with(|qp| unsafe { ibv_modify_qp(qp, &raw mut attr, mask) })?;
+        check(Doing::ModifyQp, answer)
+    }
+
+    fn query(&self) -> Result<QpAttributes, VerbsError> {
+        // SAFETY: structures of plain numbers and pointers.
+        let (mut attr, mut init) = unsafe { (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>()) };
+        let mask = convert::QUERY_MASK;
+        let answer = self.handle.with(|qp| {
+            // SAFETY: the handle lends a live QP, both structures are ours to be written.
+            unsafe { ibv_query_qp(qp, &raw mut attr, mask, &raw mut init) }
+        })?;
+        check(Doing::Query, answer)?;
+        Ok(convert::attributes(self.qp_type, &attr))
+    }
+
+    fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        if self.qp_type == QpType::XrcTgt {
+            return Err(PostError { index: 0, cause: VerbsError::Invalid("a TGT does not send") });
+        }
+        let is_xrc = self.qp_type == QpType::XrcIni;
+        // SAFETY: the handle lends a live QP.
+        let posted = self.handle.with(|qp| unsafe { post::send(qp, is_xrc, requests) });
+        posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
+    }
+
+    fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        // One request is posted wholly or not at all by any function.
+        if requests.len() <= 1 {
+            return self.post_send(requests);
+        }
+        Err(PostError {
+            index: 0,
+            cause: VerbsError::NotSupported("lists that are posted wholly or not at all"),
+        })
+    }
+
+    fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        if self.qp_type != QpType::Rc || self.parts.srq.is_some() {
+            let cause = VerbsError::Invalid("only an RC QP without an SRQ has receives of its own");
+            return Err(PostError { index: 0, cause });
+        }
+        // SAFETY: the handle lends a live QP.
+        let posted = self.handle.with(|qp| unsafe { post::receive(Receiver::Qp(qp), requests) });
+        posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        const HELD: &str = "a connection id holds this QP: detach it first";
+        self.handle.destroy(
+            |qp| {
+                // Ids take the QP under the lock's other side, so none can come any more.
+                // SYNC: lent-qp
+                if self.ids.load(Ordering::Acquire) > 0 {
+                    return libc::EBUSY;
+                }
+                // SAFETY: the handle lends a live QP, and takes it as gone when this succeeds.
+                self.context.events().leave(qp, |qp| unsafe { ibv_destroy_qp(qp) })
+            },
+            |errno| check_destroy(errno, HELD),
+        )
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        dropped("a queue pair", self.destroy());
+    }
+}

@@ -1,0 +1,153 @@
+//! Shared receive queues.
+
+use crate::async_events::EventQueue;
+use crate::context::Context;
+use crate::convert::zeroed;
+use crate::cq::Cq;
+use crate::error::{Doing, check, last};
+use crate::handle::{Handle, dropped};
+use crate::inlines;
+use crate::pd::{Pd, check_destroy};
+use crate::post::{Receiver, receive};
+use crate::xrcd::Xrcd;
+use rdma_sys::*;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use trunkline_verbs::{
+    AsyncSubject, PostError, ReceiveRequest, SharedReceiveQueue, SrqAttributes, SrqNumber, VerbsError,
+};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    handle: Handle<ibv_srq>,
+    /// Of an XRC one.
+    number: Option<SrqNumber>,
+    context: Arc<Context>,
+    // What it leans on; fields are dropped after the value's own destructor has run.
+    _pd: Arc<Pd>,
+    xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+}
+
+impl Srq {
+    pub(crate) fn new(
+        events: &Arc<EventQueue>,
+        pd: Arc<Pd>,
+        xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+        max_wr: u32,
+        max_sge: u32,
+        number: u64,
+    ) -> Result<Self, VerbsError> {
+        let context = Arc::clone(pd.context());
+        let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
+        let subject = AsyncSubject::Srq(number);
+        let made = |raw: *mut ibv_srq| {
+            let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateSrq))?;
+            Ok((raw, subject))
+        };
+        let raw = pd.handle().with(|pd| match &xrc {
+            None => context.events().enter(events, || {
+                let mut init = ibv_srq_init_attr { srq_context: std::ptr::null_mut(), attr };
+                // SAFETY: the domain lives, the structure is whole.
+                made(unsafe { ibv_create_srq(pd, &raw mut init) })
+            }),
+            Some((xrcd, cq)) => {
+                let raw = xrcd.handle().with(|xrcd| {
+                    cq.handle().with(|cq| {
+                        use ibv_srq_init_attr_mask as M;
+                        // SAFETY: a structure of plain numbers and pointers.
+                        let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
+                        init.attr = attr;
+                        let mask = M::IBV_SRQ_INIT_ATTR_TYPE
+                            | M::IBV_SRQ_INIT_ATTR_PD
+                            | M::IBV_SRQ_INIT_ATTR_XRCD
+                            | M::IBV_SRQ_INIT_ATTR_CQ;
+                        init.comp_mask = mask.0;
+                        init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
+                        (init.pd, init.xrcd, init.cq) = (pd, xrcd, cq);
+                        context.events().enter(events, || {
+                            // SAFETY: the context is open, the objects of the structure live.
+                            made(unsafe { inlines::create_srq_ex(context.raw(), &raw mut init) })
+                        })
+                    })
+                });
+                raw??
+            }
+        })??;
+        let mut srq = Self { handle: Handle::new(raw), number: None, context, _pd: pd, xrc };
+        if srq.xrc.is_some() {
+            let mut number = 0;
+            // SAFETY: it has just been made.
+            check(Doing::Query, unsafe { inlines::get_srq_num(raw.as_ptr(), &mut number) })?;
+            srq.number = Some(SrqNumber::new(number));
+        }
+        Ok(srq)
+    }
+
+    /// The C object.
+    pub(crate) fn handle(&self) -> &Handle<ibv_srq> {
+        &self.handle
+    }
+
+    /// Whose it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Whether it is reached through TGTs.
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
+    }
+
+    fn modify(&self, mut attr: ibv_srq_attr, mask: ibv_srq_attr_mask) -> Result<(), VerbsError> {
+        let mask = c_int::try_from(mask.0).unwrap_or(0);
+        // SAFETY: the handle lends a live SRQ, the structure is whole.
+        let answer = self.handle.with(|srq| unsafe { ibv_modify_srq(srq, &raw mut attr, mask) })?;
+        check(Doing::ModifySrq, answer)
+    }
+}
+
+impl SharedReceiveQueue for Srq {
+    fn number(&self) -> Result<SrqNumber, VerbsError> {
+        self.number.ok_or(VerbsError::Invalid("a basic SRQ has no number that a peer could name"))
+    }
+
+    fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        // SAFETY: the handle lends a live SRQ.
+        let posted = self.handle.with(|srq| unsafe { receive(Receiver::Srq(srq), requests) });
+        posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
+    }
+
+    fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        // SAFETY: the handle lends a live SRQ, the structure is ours to be written.
+        let answer = self.handle.with(|srq| unsafe { ibv_query_srq(srq, &raw mut attr) })?;
+        check(Doing::Query, answer)?;
+        Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<(), VerbsError> {
+        let attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        self.modify(attr, ibv_srq_attr_mask::IBV_SRQ_LIMIT)
+    }
+
+    fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
+        let attr = ibv_srq_attr { max_wr, max_sge: 0, srq_limit: 0 };
+        self.modify(attr, ibv_srq_attr_mask::IBV_SRQ_MAX_WR)
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        self.handle.destroy(
+            // SAFETY: the handle lends a live SRQ, and takes it as gone when this succeeds.
+            |srq| self.context.events().leave(srq, |srq| unsafe { ibv_destroy_srq(srq) }),
+            |errno| check_destroy(errno, "a QP takes its receives from this SRQ"),
+        )
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        dropped("a shared receive queue", self.destroy());
+    }
+}

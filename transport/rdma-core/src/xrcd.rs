@@ -1,0 +1,69 @@
+//! XRC domains.
+
+use crate::context::Context;
+use crate::error::{Doing, last};
+use crate::handle::{Handle, dropped};
+use crate::inlines;
+use crate::pd::check_destroy;
+use rdma_sys::{ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use trunkline_verbs::{VerbsError, XrcDomain, XrcdFlags};
+
+/// One handle on an XRC domain.
+#[derive(Debug)]
+pub(crate) struct Xrcd {
+    handle: Handle<ibv_xrcd>,
+    context: Arc<Context>,
+}
+
+impl Xrcd {
+    pub(crate) fn open(
+        context: Arc<Context>,
+        file: Option<BorrowedFd<'_>>,
+        flags: XrcdFlags,
+    ) -> Result<Self, VerbsError> {
+        let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD
+            | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS;
+        let mut oflags = 0;
+        if flags.contains(XrcdFlags::CREATE) {
+            oflags |= libc::O_CREAT;
+        }
+        if flags.contains(XrcdFlags::EXCLUSIVE) {
+            oflags |= libc::O_EXCL;
+        }
+        let fd = file.map_or(-1, |file| file.as_raw_fd());
+        let mut attributes = ibv_xrcd_init_attr { comp_mask: mask.0, fd, oflags };
+        // SAFETY: the context is open, the structure whole, and the file open for this call.
+        let raw = unsafe { inlines::open_xrcd(context.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| last(Doing::OpenXrcd))?;
+        Ok(Self { handle: Handle::new(raw), context })
+    }
+
+    /// The C object.
+    pub(crate) fn handle(&self) -> &Handle<ibv_xrcd> {
+        &self.handle
+    }
+
+    /// Whose it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl XrcDomain for Xrcd {
+    fn close(&self) -> Result<(), VerbsError> {
+        self.handle.destroy(
+            // SAFETY: the handle lends a live domain, and takes it as gone when this succeeds.
+            |xrcd| unsafe { inlines::close_xrcd(xrcd) },
+            |errno| check_destroy(errno, "an SRQ or a TGT handle was made with this XRC domain handle"),
+        )
+    }
+}
+
+impl Drop for Xrcd {
+    fn drop(&mut self) {
+        dropped("an XRC domain", self.close());
+    }
+}
