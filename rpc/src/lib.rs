@@ -35,6 +35,8 @@ mod client;
 mod codec;
 mod executor;
 mod fake;
+#[cfg(feature = "clap")]
+mod flags;
 mod frame;
 pub mod fuzz;
 mod inbox;
@@ -48,8 +50,12 @@ mod upper;
 pub use bytes::Bytes;
 pub use client::{Channel, LocalChannel};
 pub use executor::PollerContext;
+#[cfg(feature = "clap")]
+pub use flags::DeviceFlags;
 pub use futures_lite::future::block_on;
 pub use node::{Node, NodeBuilder, RunOn, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
-pub use trunkline_transport::{LaneReport, NodeReport, Pinning, PollerIndex, ProviderChoice};
+pub use trunkline_transport::{
+    LaneReport, NicOptions, NoNic, NodeReport, Pinning, PollerIndex, ProviderChoice,
+};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_softrdma::device::{OpenError, SoftOptions};
 use trunkline_softrdma::link::{FaultPlan, FaultPlanError};
-use trunkline_transport::{NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice};
+use trunkline_transport::{NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice};
 
 /// How long a shutdown waits for calls that run.
 const GRACE: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl NodeBuilder {
     }
 
     /// Also listens here; port 0 takes a free one. A node that only calls may do without: it takes
-    /// a loopback address of its own.
+    /// its NIC's, or on the software device a loopback address of its own.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -91,9 +91,15 @@ impl NodeBuilder {
         self
     }
 
-    /// Which provider; `Auto` by default.
+    /// Which provider; else `TRUNKLINE_PROVIDER`, else `Auto`.
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.options = self.options.provider(provider);
+        self
+    }
+
+    /// Which NIC; else `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX`, else the first that can serve.
+    pub fn nic(mut self, nic: NicOptions) -> Self {
+        self.options = self.options.nic(nic);
         self
     }
 
@@ -136,7 +142,7 @@ impl NodeBuilder {
     /// # Errors
     /// The cause and what to do about it.
     pub fn start(self) -> Result<Node, StartError> {
-        let mut options = self.options.pollers(self.pollers);
+        let mut options = self.options.pollers(self.pollers).or_from_env()?;
         for address in self.listen.map_err(|(address, cause)| StartError::BadAddress { address, cause })? {
             options = options.listen(address);
         }

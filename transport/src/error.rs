@@ -1,6 +1,7 @@
 //! Why a node does not start.
 #![forbid(unsafe_code)]
 
+use crate::NoNic;
 use std::io;
 use std::net::SocketAddr;
 use trunkline_softrdma::device::OpenError;
@@ -20,6 +21,16 @@ pub enum StartError {
         /// What it should be.
         remedy: &'static str,
     },
+    /// A variable of the environment cannot be understood.
+    #[error("{variable}={value:?} cannot be understood: {remedy}")]
+    BadEnvironment {
+        /// Which.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should.
+        remedy: &'static str,
+    },
     /// Peers are not authenticated, so other hosts are kept out unless told otherwise.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
@@ -28,7 +39,7 @@ pub enum StartError {
     NotLoopback(SocketAddr),
     /// Provider `require` was asked for, and there is no NIC.
     #[error("no RDMA NIC can be used: {0}; choose the provider auto or soft to run on the software device")]
-    NoHardware(&'static str),
+    NoHardware(NoNic),
     /// The device could not be opened.
     #[error("cannot open the software RDMA device: {0}")]
     Open(#[from] OpenError),

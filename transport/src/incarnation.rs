@@ -59,14 +59,17 @@ pub(crate) struct Opened {
     pub(crate) shared: DeviceShared,
     /// By poller.
     pub(crate) pollers: Vec<PollerDevice>,
+    /// Where the node is to listen.
+    pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options ask for and makes what all pollers need.
+/// Opens the device that the options ask for and makes what all pollers need. Without an address
+/// to listen on the node is a client, whose address is chosen.
 ///
 /// # Errors
 /// The cause and what to do about it.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opened, StartError> {
-    let Chosen { device, provider, why } = provider::open(options, listen)?;
+    let Chosen { device, provider, why, listen } = provider::open(options, listen)?;
     let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
     let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?;
     let pollers = (0..options.pollers)
@@ -82,7 +85,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         provider,
         why,
     };
-    Ok(Opened { shared, pollers })
+    Ok(Opened { shared, pollers, listen })
 }
 
 /// What the CM thread has of the device beside that.

@@ -40,8 +40,9 @@ mod upper;
 pub use buffer::RegisteredBuffer;
 pub use error::StartError;
 pub use node::Node;
-pub use options::{NodeOptions, Pinning, ProviderChoice};
+pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use poller::handle::PollerHandle;
+pub use provider::NoNic;
 pub use report::{LaneReport, NodeReport};
 pub use upper::{
     Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,

@@ -10,6 +10,7 @@ use crate::options::NodeOptions;
 use crate::poller::command::Command;
 use crate::poller::handle::PollerHandle;
 use crate::poller::{Guard, Parts, Poller, WAKER};
+use crate::provider;
 use crate::report::{NodeReport, Traffic};
 use crate::session::cm_thread::{self, CmCommand, CmThread};
 use crate::session::private_data::MAX_POLLERS;
@@ -51,8 +52,7 @@ impl Node {
         F: Fn(PollerIndex) -> U + Send + Sync + 'static,
     {
         check(&options)?;
-        let listen = listen_addresses(&options);
-        let Opened { shared: device, pollers } = incarnation::open(&options, &listen)?;
+        let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listen)?;
         let device = Arc::new(device);
         let cpus = affinity::usable_cpus();
         let mut parts = Vec::new();
@@ -171,6 +171,11 @@ impl Node {
         NodeReport {
             provider: device.as_ref().map_or("none", |device| device.provider),
             link: device.as_ref().map(|device| device.device.attributes().link.clone()).unwrap_or_default(),
+            device: device.as_ref().map(|device| device.device.attributes().name.clone()).unwrap_or_default(),
+            address: self.local_address(),
+            gid_index: device
+                .as_ref()
+                .and_then(|device| provider::gid_index(device.device.as_ref(), self.local_address().ip())),
             why: device.as_ref().map(|device| device.why.clone()).unwrap_or_default(),
             pollers,
             cpus: self.cpus,
@@ -264,22 +269,6 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
         Some(&address) if !options.allow_unauthenticated => Err(StartError::NotLoopback(address)),
         _ => Ok(()),
     }
-}
-
-/// Where to listen: as asked, or for a client on a loopback address of its own, because another
-/// process may hold the RoCE port of 127.0.0.1.
-fn listen_addresses(options: &NodeOptions) -> Vec<SocketAddr> {
-    if !options.listen.is_empty() {
-        return options.listen.clone();
-    }
-    if let Some(&first) = options.device.addresses.first()
-        && (first.is_loopback() || options.allow_unauthenticated)
-    {
-        return vec![SocketAddr::new(first, 0)];
-    }
-    let [a, b, c, ..] = random().to_le_bytes();
-    let own = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254));
-    vec![SocketAddr::new(IpAddr::V4(own), 0)]
 }
 
 /// What one poller needs, all but its thread.

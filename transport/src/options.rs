@@ -1,6 +1,7 @@
 //! How a node is started.
 #![forbid(unsafe_code)]
 
+use crate::StartError;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_softrdma::device::SoftOptions;
@@ -15,6 +16,16 @@ pub enum ProviderChoice {
     Require,
     /// The software device.
     Soft,
+}
+
+/// Which NIC, where there are several. What is not given is chosen: the first device that has the
+/// addresses, and of its GIDs the first of RoCE v2 that is not link-local.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NicOptions {
+    /// Its name, as `ibv_devices` lists it.
+    pub device: Option<String>,
+    /// Index in its table of GIDs: the node's addresses then have to be that one.
+    pub gid_index: Option<u16>,
 }
 
 impl std::str::FromStr for ProviderChoice {
@@ -48,7 +59,8 @@ pub enum Pinning {
 pub struct NodeOptions {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) pollers: u16,
-    pub(crate) provider: ProviderChoice,
+    pub(crate) provider: Option<ProviderChoice>,
+    pub(crate) nic: NicOptions,
     pub(crate) device: SoftOptions,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
@@ -64,7 +76,8 @@ impl Default for NodeOptions {
         Self {
             listen: Vec::new(),
             pollers: 1,
-            provider: ProviderChoice::Auto,
+            provider: None,
+            nic: NicOptions::default(),
             device: SoftOptions::default(),
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
@@ -85,7 +98,8 @@ impl NodeOptions {
     }
 
     /// Also listens here; port 0 takes a free one. A node without any listening address is a
-    /// client: it listens on a free port of a loopback address of its own, for the dial-back.
+    /// client: it listens for the dial-back on a free port of its NIC's address, or on the software
+    /// device on a loopback address of its own.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
@@ -102,8 +116,43 @@ impl NodeOptions {
     /// Which provider; `Auto` by default.
     #[must_use]
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
-        self.provider = provider;
+        self.provider = Some(provider);
         self
+    }
+
+    /// Which NIC; the first one that can serve by default.
+    #[must_use]
+    pub fn nic(mut self, nic: NicOptions) -> Self {
+        self.nic = nic;
+        self
+    }
+
+    /// Takes from the environment what was not set: `TRUNKLINE_PROVIDER` (`auto`, `require`,
+    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`.
+    ///
+    /// # Errors
+    /// [`StartError::BadEnvironment`] for a variable that cannot be understood.
+    pub fn or_from_env(self) -> Result<Self, StartError> {
+        self.or_from(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn or_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, StartError> {
+        let bad = |variable, value: &str, remedy| StartError::BadEnvironment {
+            variable,
+            value: value.to_owned(),
+            remedy,
+        };
+        if let Some(text) = variable("TRUNKLINE_PROVIDER") {
+            let read =
+                text.parse().map_err(|_| bad("TRUNKLINE_PROVIDER", &text, "give auto, require or soft"))?;
+            self.provider = self.provider.or(Some(read));
+        }
+        self.nic.device = self.nic.device.or_else(|| variable("TRUNKLINE_DEVICE"));
+        if let Some(text) = variable("TRUNKLINE_GID_INDEX") {
+            let read = text.parse().map_err(|_| bad("TRUNKLINE_GID_INDEX", &text, "give a number from 0"))?;
+            self.nic.gid_index = self.nic.gid_index.or(Some(read));
+        }
+        Ok(self)
     }
 
     /// How the software device is opened: addresses, link, faults, capture.
@@ -162,5 +211,38 @@ impl NodeOptions {
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.allow_unauthenticated = allow;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: NodeOptions, pairs: &[(&str, &str)]) -> Result<NodeOptions, StartError> {
+        options
+            .or_from(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn the_environment_fills_what_was_not_set() {
+        let all =
+            [("TRUNKLINE_PROVIDER", "require"), ("TRUNKLINE_DEVICE", "rxe0"), ("TRUNKLINE_GID_INDEX", "3")];
+        let options = read(NodeOptions::new(), &all).unwrap();
+        assert_eq!(options.provider, Some(ProviderChoice::Require));
+        assert_eq!(options.nic, NicOptions { device: Some("rxe0".to_owned()), gid_index: Some(3) });
+        let set = NodeOptions::new()
+            .provider(ProviderChoice::Soft)
+            .nic(NicOptions { device: Some("rxe1".to_owned()), gid_index: None });
+        let options = read(set, &all).unwrap();
+        assert_eq!(options.provider, Some(ProviderChoice::Soft), "what a program says goes first");
+        assert_eq!(options.nic, NicOptions { device: Some("rxe1".to_owned()), gid_index: Some(3) });
+    }
+
+    #[test]
+    fn what_the_environment_says_wrongly_is_refused_with_its_name() {
+        for pair in [("TRUNKLINE_PROVIDER", "hardware"), ("TRUNKLINE_GID_INDEX", "-1")] {
+            let error = read(NodeOptions::new(), &[pair]).unwrap_err().to_string();
+            assert!(error.contains(pair.0) && error.contains(pair.1), "{error}");
+        }
     }
 }

@@ -15,7 +15,13 @@ pub struct NodeReport {
     pub provider: &'static str,
     /// What its packets travel on.
     pub link: String,
-    /// Why this provider.
+    /// Name of the device.
+    pub device: String,
+    /// The node's first address, as peers know it.
+    pub address: SocketAddr,
+    /// Where that address stands in the device's table of GIDs.
+    pub gid_index: Option<u16>,
+    /// Why this provider and this device.
     pub why: String,
     /// Pollers of the node.
     pub pollers: u16,

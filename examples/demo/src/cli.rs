@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use trunkline::DeviceFlags;
 
 /// Trunkline's main job in one command: a server process and a client process, a real directory
 /// tree between them, and a report.
@@ -71,6 +72,8 @@ pub(crate) struct Demo {
     /// Use addresses other than loopback although peers are not authenticated.
     #[arg(long, global = true)]
     pub(crate) allow_unauthenticated: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceFlags,
 }
 
 /// One half of the demo.

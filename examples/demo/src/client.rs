@@ -209,6 +209,9 @@ fn summary(demo: &Demo, node: &Node, fetched: &Fetched, called: &Called, wire: W
     Report {
         provider: node.provider.to_string(),
         link: node.link.clone(),
+        device: node.device.clone(),
+        address: node.address.to_string(),
+        gid_index: node.gid_index,
         reason: node.why.clone(),
         files: fetched.files,
         bytes: fetched.bytes,

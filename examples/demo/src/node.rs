@@ -12,7 +12,8 @@ pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failu
     let mut builder = trunkline::Node::builder()
         .listen(SocketAddr::new(address, 0))
         .pollers(demo.pollers)
-        .allow_unauthenticated(demo.allow_unauthenticated);
+        .allow_unauthenticated(demo.allow_unauthenticated)
+        .device_flags(&demo.device);
     if let Some(faults) = demo.faults() {
         builder = builder.faults(&faults).map_err(|error| Failure::Start(error.to_string()))?;
     }

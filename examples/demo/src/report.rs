@@ -10,7 +10,13 @@ pub(crate) struct Report {
     pub(crate) provider: String,
     /// Which link packets travelled on.
     pub(crate) link: String,
-    /// Why this provider was chosen.
+    /// Name of the device.
+    pub(crate) device: String,
+    /// The client's address, and where it stands in the device's table of GIDs.
+    pub(crate) address: String,
+    /// See `address`.
+    pub(crate) gid_index: Option<u16>,
+    /// Why this provider and this device were chosen.
     pub(crate) reason: String,
     /// Files fetched.
     pub(crate) files: u64,
@@ -72,6 +78,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: u64| ns as f64 / 1e3;
         writeln!(f, "provider   {} over {} ({})", self.provider, self.link, self.reason)?;
+        let gid = self.gid_index.map_or("no GID".to_owned(), |index| format!("GID {index}"));
+        writeln!(f, "device     {} at {}, {gid}", self.device, self.address)?;
         writeln!(
             f,
             "files      {} files, {} bytes in {:.2} s, {} mismatches",

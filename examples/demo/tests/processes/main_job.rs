@@ -17,6 +17,8 @@ mod tests {
 
     fn check(report: &Value, calls: u64) {
         assert_eq!(report["provider"], "softrdma");
+        assert_eq!(report["device"], "trunkline0");
+        assert!(report["gid_index"].is_u64(), "{report}");
         assert_eq!(report["link"], "udp");
         assert_eq!(report["files"], 4);
         assert_eq!(report["bytes"], 3_004_103);

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
-use trunkline::{Bytes, Node};
+use trunkline::{Bytes, DeviceFlags, Node};
 use trunkline_example_kv::KvClient;
 
 /// A key-value client.
@@ -23,6 +23,8 @@ struct Options {
     /// Use an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
     #[command(subcommand)]
     request: Request,
 }
@@ -56,6 +58,7 @@ fn run(options: Options) -> Outcome {
     let node = Node::builder()
         .listen(SocketAddr::new(options.address, 0))
         .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
         .start()?;
     let client =
         KvClient::connect(&node, options.server)?.with_timeout(Duration::from_millis(options.timeout_ms));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trunkline::{Bytes, Node, Status};
+use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_kv::{Kv, KvServer};
 
 /// A key-value server. Prints the address it listens on.
@@ -20,6 +20,8 @@ struct Options {
     /// Listen on an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
 }
 
 /// Largest value that is kept.
@@ -69,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .listen(options.listen)
         .pollers(options.pollers)
         .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
         .serve(KvServer::new(move || store.clone()))
         .start()?;
     println!("listening {}", node.local_address());

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline::{Bytes, Node, Status};
+use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_logs::{Logs, LogsServer, Total};
 
 /// A log collector. Prints the address it listens on, then every line with its source before it.
@@ -19,6 +19,8 @@ struct Options {
     /// Listen on an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
 }
 
 /// Calls whose lines wait to be printed; what comes on top is dropped and counted.
@@ -75,6 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let node = Node::builder()
         .listen(options.listen)
         .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
         .serve(LogsServer::new(move || collector.clone()))
         .start()?;
     println!("listening {}", node.local_address());

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use trunkline::{Bytes, Node};
+use trunkline::{Bytes, DeviceFlags, Node};
 use trunkline_example_logs::LogsClient;
 
 /// A log shipper.
@@ -23,6 +23,8 @@ struct Options {
     /// Use an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
+    #[command(flatten)]
+    device: DeviceFlags,
     #[command(subcommand)]
     request: Request,
 }
@@ -43,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let node = Node::builder()
         .listen(SocketAddr::new(options.address, 0))
         .allow_unauthenticated(options.allow_unauthenticated)
+        .device_flags(&options.device)
         .start()?;
     let client = LogsClient::connect(&node, options.collector)?
         .with_timeout(Duration::from_millis(options.timeout_ms));

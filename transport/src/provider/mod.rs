@@ -1,0 +1,160 @@
+//! Which device a node runs on, and why: asks what there is, decides, opens.
+//!
+//! Called once when a node starts. `choose` decides and is pure, `survey` looks around, `built`
+//! knows what this build has, `reason` says what keeps NICs from serving.
+#![forbid(unsafe_code)]
+
+mod built;
+mod choose;
+mod reason;
+mod survey;
+#[cfg(test)]
+mod tests;
+
+pub use reason::NoNic;
+
+use crate::StartError;
+use crate::options::{NodeOptions, ProviderChoice};
+use choose::{Choice, ClientAddress, NicChoice, Wish};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use survey::Nics;
+use trunkline_softrdma::device::{LinkChoice, SoftDevice};
+use trunkline_verbs::{Device, DeviceCapabilities, GidKind};
+
+/// An opened device with the reason for it.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) provider: &'static str,
+    pub(crate) why: String,
+    /// Where to listen: never empty, port 0 for a free one.
+    pub(crate) listen: Vec<SocketAddr>,
+}
+
+/// Opens the device that the options ask for, to listen on these addresses; without any, as a client.
+///
+/// # Errors
+/// When there is none, or it cannot do XRC.
+pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
+    open_from(options, listen, built::nics().as_deref(), Path::new(survey::DEVICE_FILES))
+}
+
+fn open_from(
+    options: &NodeOptions,
+    listen: &[SocketAddr],
+    nics: Option<&dyn Nics>,
+    device_files: &Path,
+) -> Result<Chosen, StartError> {
+    let client = client_address(options);
+    let wish = Wish {
+        choice: options.provider.unwrap_or_default(),
+        device: options.nic.device.as_deref(),
+        gid_index: options.nic.gid_index,
+        listen,
+        client,
+        allow_unauthenticated: options.allow_unauthenticated,
+        software_only: software_only(options),
+    };
+    let mut opened = Vec::new();
+    let choice = choose::choose(&wish, || {
+        let nics = nics.ok_or(NoNic::NotBuilt)?;
+        let addresses = listen.iter().map(SocketAddr::ip);
+        let own = listen.is_empty().then_some(client.ip());
+        survey::survey(nics, addresses.chain(own), device_files, &mut opened)
+    });
+    let chosen = match choice {
+        Choice::Nothing(reason) => return Err(StartError::NoHardware(reason)),
+        Choice::Software(why) => open_software(options, listen, client.ip(), why)?,
+        Choice::Nic(NicChoice { device: name, listen, why }) => {
+            let device = opened.into_iter().find(|(of, _)| *of == name).map(|(_, device)| device);
+            let device = device.ok_or(StartError::NoHardware(NoNic::NoDevice))?;
+            Chosen { device, provider: nics.map_or("", |nics| nics.name()), why, listen }
+        }
+    };
+    if !chosen.device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
+        return Err(StartError::Incapable("XRC"));
+    }
+    tell(options, &chosen);
+    Ok(chosen)
+}
+
+/// The software device. Unless the options say otherwise it has the addresses that the node listens
+/// on and no others, so that its name on the wire is that of the node.
+fn open_software(
+    options: &NodeOptions,
+    listen: &[SocketAddr],
+    client: IpAddr,
+    why: String,
+) -> Result<Chosen, StartError> {
+    let mut listen = listen.to_vec();
+    if listen.is_empty() {
+        listen.push(SocketAddr::new(client, 0));
+    }
+    let mut device = options.device.clone();
+    if device.addresses.is_empty() && !listen.iter().any(|address| address.ip().is_unspecified()) {
+        for address in &listen {
+            if !device.addresses.contains(&address.ip()) {
+                device.addresses.push(address.ip());
+            }
+        }
+    }
+    Ok(Chosen { device: SoftDevice::open(device)?, provider: "softrdma", why, listen })
+}
+
+/// What was asked for that no NIC does.
+fn software_only(options: &NodeOptions) -> Option<&'static str> {
+    let device = &options.device;
+    if matches!(device.link, LinkChoice::InProcess(_)) {
+        Some("a network inside the process was asked for")
+    } else if device.faults.is_some() {
+        Some("faults on the link were asked for")
+    } else if device.capture.is_some() {
+        Some("a capture of all packets was asked for")
+    } else {
+        None
+    }
+}
+
+/// One line that says what was chosen; louder where a NIC was named in vain.
+fn tell(options: &NodeOptions, chosen: &Chosen) {
+    let Chosen { device, provider, why, listen } = chosen;
+    let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));
+    let gid_index = address.and_then(|address| gid_index(device.as_ref(), address));
+    let named = options.nic.device.is_some() || options.nic.gid_index.is_some();
+    if named && *provider == "softrdma" && options.provider != Some(ProviderChoice::Soft) {
+        tracing::warn!(
+            provider,
+            device = name,
+            ?address,
+            ?gid_index,
+            why,
+            "the NIC that was named is not used"
+        );
+    } else {
+        tracing::info!(provider, device = name, ?address, ?gid_index, why, "RDMA provider chosen");
+    }
+}
+
+/// The index of the GID of this address.
+pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
+    let is_it = |entry: &trunkline_verbs::GidEntry| {
+        entry.kind == GidKind::RoceV2 && entry.gid.ip() == address.to_canonical()
+    };
+    device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
+}
+
+/// The address of a node that is not to listen anywhere: the first of its device's, if it may have
+/// that, else a loopback address of its own, because another user's process may hold the RoCE port
+/// of 127.0.0.1.
+fn client_address(options: &NodeOptions) -> ClientAddress {
+    if let Some(&first) = options.device.addresses.first()
+        && (first.is_loopback() || options.allow_unauthenticated)
+    {
+        return ClientAddress::Named(first);
+    }
+    let [a, b, c, ..] = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+    ClientAddress::Drawn(IpAddr::V4(Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254))))
+}
