@@ -28,6 +28,7 @@ const CLUSTER: &str = "transport/softrdma/tests/conformance_cluster.rs";
 const RAW: &str = "transport/softrdma/tests/wire_of_xrc.rs";
 const RESPONDER: &str = "transport/softrdma/src/engine/responder/tests.rs";
 const CM_ENDING: &str = "transport/softrdma/src/cm/tests/ending.rs";
+const REMOVAL: &str = "transport/softrdma/tests/removal.rs";
 const POLICIES: &str = "transport/softrdma/tests/conformance.rs";
 
 /// The same test for the interface in C; a macro lists them by item.
@@ -79,7 +80,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("H1", &[Test(IN_C, "h1")]),
     ("H5", &[Test(IN_C, "h5")]),
     ("H6", &[Test(IN_C, "h6")]),
-    ("I5", &[NotHeld("a device of software is not removed while a process uses it")]),
+    ("I5", &[Test(REMOVAL, "i5_a_removed_device_answers_gone")]),
     ("J1", &[Test(CM_C, "j1_the_tcp_port_space_makes_every_type_rc_on_the_wire")]),
     ("J2", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),
     ("J3", &[Test(IN_C, "j2"), Test(CM_C, CM_C_XRC)]),

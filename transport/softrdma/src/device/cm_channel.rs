@@ -65,6 +65,7 @@ impl CmChannel for SoftCmChannel {
             HappeningKind::Unreachable => CmEventKind::Unreachable,
             HappeningKind::Rejected(reason) => CmEventKind::Rejected(reason),
             HappeningKind::Disconnected => CmEventKind::Disconnected,
+            HappeningKind::DeviceRemoval => CmEventKind::DeviceRemoval,
             HappeningKind::TimewaitExit => CmEventKind::TimewaitExit,
         };
         Some(CmEvent { id, kind, private_data })

@@ -101,6 +101,11 @@ impl Core {
         result
     }
 
+    /// The device is taken out of its slot.
+    pub(super) fn remove(&self) {
+        self.act(Card::remove);
+    }
+
     /// Does the card's pending work, unless another thread is at it.
     pub(super) fn work(&self) {
         let mut card = match self.shared.card.try_lock() {
@@ -127,6 +132,7 @@ impl Core {
 
     /// A number for a protection domain.
     pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
+        self.card().present()?;
         let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
         // Far below the wrap, so that racing callers cannot pass it either.
         if number > u32::MAX / 2 {

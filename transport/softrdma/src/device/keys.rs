@@ -108,6 +108,12 @@ impl Keys {
         Ok(())
     }
 
+    /// Makes all keys invalid, for good.
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+    }
+
     /// Checks an access to `length` bytes.
     pub(super) fn range(
         &self,

@@ -6,7 +6,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | ways in | `provider`, `soft_device`, `options` |
+//! | ways in | `provider`, `soft_device`, `options`, `slot` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
 //! | the card, behind one lock | `card`: QPs, SRQs, packets in and out, timers, connections |
 //! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid` |
@@ -41,6 +41,7 @@ mod qp;
 mod random;
 mod receive_queue;
 mod signal;
+mod slot;
 mod soft_device;
 mod srq;
 mod uses;
@@ -50,4 +51,5 @@ pub use crate::host::HostError;
 pub use fork::Held;
 pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
 pub use provider::SoftProvider;
+pub use slot::Slot;
 pub use soft_device::SoftDevice;

@@ -27,7 +27,10 @@ impl SoftMr {
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let key = core.card().keys.insert(Arc::clone(&memory), start, pd.number(), access)?;
+        let mut card = core.card();
+        card.present()?;
+        let key = card.keys.insert(Arc::clone(&memory), start, pd.number(), access)?;
+        drop(card);
         Ok(Self { core, key, memory, access, pd: Mutex::new(Some(pd)) })
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::counters::CardCounters;
+use super::slot::Slot;
 use crate::engine::{NakCode, Placement};
 use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, LinkError};
@@ -68,6 +69,8 @@ pub struct SoftOptions {
     /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
     pub runtime_directory: Option<PathBuf>,
+    /// The slot that the device sits in; `None`: one that nobody empties.
+    pub slot: Option<Slot>,
     /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
     /// QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
@@ -92,6 +95,9 @@ pub enum OpenError {
     /// `TRUNKLINE_XRC` is wrong.
     #[error("TRUNKLINE_XRC: {0:?} is neither on nor off")]
     BadXrc(String),
+    /// It was taken out of its slot.
+    #[error("the device was taken away; put it back")]
+    Removed,
     /// An address was named that the host does not have.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -131,6 +137,7 @@ impl From<OpenError> for VerbsError {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
             OpenError::BadXrc(_) => Self::Invalid("TRUNKLINE_XRC is neither on nor off"),
+            OpenError::Removed => Self::NoDevice,
             OpenError::Link(error) => error.into(),
             OpenError::Host(error) => error.into(),
             OpenError::Capture { source, .. } | OpenError::Os { source, .. } => source.into(),

@@ -18,6 +18,7 @@ use super::pd::SoftPd;
 use super::qp::{QpHolds, SoftQp};
 use super::random::Random;
 use super::receive_queue::ReceiveQueue;
+use super::slot::Slot;
 use super::srq::SoftSrq;
 use super::uses::Hold;
 use super::xrcd::SoftXrcd;
@@ -64,6 +65,10 @@ impl SoftDevice {
     /// [`OpenError`] with cause and remedy.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
         let os = |doing| move |source| OpenError::Os { doing, source };
+        let slot = options.slot.clone();
+        if slot.as_ref().is_some_and(Slot::is_empty) {
+            return Err(OpenError::Removed);
+        }
         let host = match options.link {
             LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
             LinkChoice::InProcess(_) => None,
@@ -99,6 +104,9 @@ impl SoftDevice {
         });
         let mtu = card.mtu_of(first);
         let core = Core::start(card, events, host).map_err(os("start the card's background thread"))?;
+        if slot.is_some_and(|slot| !slot.fill(&core)) {
+            return Err(OpenError::Removed);
+        }
         let port = PortAttributes {
             state: PortState::Active,
             max_mtu: trunkline_verbs::Mtu::Mtu4096,
@@ -307,6 +315,7 @@ impl Device for SoftDevice {
     }
 
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.core.card().present()?;
         if port == 1 { Ok(self.port) } else { Err(VerbsError::Invalid("the device has port 1 only")) }
     }
 
@@ -319,10 +328,12 @@ impl Device for SoftDevice {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.core.card().present()?;
         Ok(Arc::new(SoftCompletionChannel::new()?))
     }
 
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.core.card().present()?;
         if init.capacity_cqe == 0 || init.capacity_cqe > MAX_CQE {
             return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
         }
@@ -343,6 +354,7 @@ impl Device for SoftDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+        self.core.card().present()?;
         self.needs_xrc()?;
         let domain = self.core.domains.open(file, flags)?;
         Ok(Arc::new(SoftXrcd::new(Arc::clone(&self.core), domain)))
@@ -404,6 +416,7 @@ impl Device for SoftDevice {
 
 impl ConnectionManager for SoftDevice {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
+        self.core.card().present()?;
         Ok(SoftCmChannel::new(Arc::clone(&self.core))?)
     }
 
@@ -416,7 +429,7 @@ impl ConnectionManager for SoftDevice {
         check_port_space(port_space, qp_type)?;
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
-        let number = self.core.card().create_id(port_space, qp_type, queue);
+        let number = self.core.card().create_id(port_space, qp_type, queue)?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 

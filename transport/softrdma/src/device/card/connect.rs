@@ -37,6 +37,7 @@ pub(in crate::device) enum HappeningKind {
     Unreachable,
     Rejected(RejectReason),
     Disconnected,
+    DeviceRemoval,
     TimewaitExit,
 }
 

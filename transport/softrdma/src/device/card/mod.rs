@@ -21,6 +21,7 @@ mod overflow;
 mod peers;
 mod qp;
 mod receive;
+mod removal;
 mod resolve;
 mod route;
 mod sharing;
@@ -108,6 +109,8 @@ pub(super) struct Card {
     host: Option<Arc<Host>>,
     /// Grows when we change the link's descriptors.
     descriptors_changed: u64,
+    /// It was taken out of its slot.
+    is_gone: bool,
 }
 
 impl Card {
@@ -138,6 +141,7 @@ impl Card {
             host: init.host,
             // The link may have descriptors from the start.
             descriptors_changed: 1,
+            is_gone: false,
         }
     }
 

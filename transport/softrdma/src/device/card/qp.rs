@@ -80,6 +80,7 @@ pub(super) struct Qp {
 impl Card {
     /// Makes a QP in RESET; answers its number.
     pub(in crate::device) fn create_qp(&mut self, parts: QpParts) -> Result<QpNumber, VerbsError> {
+        self.present()?;
         if self.qps.len() >= MAX_QPS {
             return Err(VerbsError::OutOfResources("the device holds no more QPs"));
         }

@@ -25,6 +25,7 @@ impl Card {
         request: &EndpointRequest,
         channel: Arc<Signal<Happening>>,
     ) -> Result<CmIdNumber, VerbsError> {
+        self.present()?;
         let mut endpoint = self.new_endpoint(channel, request.port_space, request.qp_type);
         match request.side {
             EndpointSide::Passive { local } => {
@@ -57,9 +58,10 @@ impl Card {
         port_space: PortSpace,
         qp_type: QpType,
         channel: Arc<Signal<Happening>>,
-    ) -> CmIdNumber {
+    ) -> Result<CmIdNumber, VerbsError> {
+        self.present()?;
         let endpoint = self.new_endpoint(channel, port_space, qp_type);
-        self.insert_endpoint(endpoint)
+        Ok(self.insert_endpoint(endpoint))
     }
 
     pub(super) fn new_endpoint(

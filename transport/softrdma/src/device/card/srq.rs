@@ -46,6 +46,7 @@ impl Card {
         xrc: Option<XrcSide>,
         context: u64,
     ) -> Result<u32, VerbsError> {
+        self.present()?;
         if self.srqs.len() >= MAX_SRQS {
             return Err(VerbsError::OutOfResources("the device holds no more SRQs"));
         }

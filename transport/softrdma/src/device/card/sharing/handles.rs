@@ -77,6 +77,11 @@ impl Card {
         Ok(Some(()))
     }
 
+    /// The numbers of shared TGTs that this member has handles on.
+    pub(in crate::device::card) fn shared_handles(&self) -> Vec<u32> {
+        self.sharing.as_ref().map(|sharing| sharing.opened.keys().copied().collect()).unwrap_or_default()
+    }
+
     /// Closes a handle on a shared TGT; `None` when it is not shared.
     pub(in crate::device::card) fn close_shared(&mut self, number: u32) -> Option<()> {
         let sharing = self.sharing.as_mut()?;
