@@ -35,6 +35,11 @@ pub trait Bench: Sync {
         false
     }
 
+    /// Whether completions say that their sender asked for a solicited event; C's do not.
+    fn shows_solicited(&self) -> bool {
+        true
+    }
+
     /// How a send that names an SRQ which the target's domain does not have may complete. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {

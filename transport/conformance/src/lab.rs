@@ -22,6 +22,8 @@ pub struct Lab {
     pub(crate) far: Side,
     /// See [`Bench::is_one_device`].
     pub(crate) is_one_device: bool,
+    /// See [`Bench::shows_solicited`].
+    pub(crate) shows_solicited: bool,
     /// See [`Bench::xrc_violation`].
     pub(crate) xrc_violation: Vec<CompletionStatus>,
 }
@@ -50,7 +52,14 @@ impl Lab {
         let [near, far] = bench.open_pair()?;
         let xrc_violation = bench.xrc_violation().to_vec();
         let is_one_device = bench.is_one_device();
-        Ok(Self { near: Side::new(near)?, far: Side::new(far)?, is_one_device, xrc_violation })
+        let shows_solicited = bench.shows_solicited();
+        Ok(Self {
+            near: Side::new(near)?,
+            far: Side::new(far)?,
+            is_one_device,
+            shows_solicited,
+            xrc_violation,
+        })
     }
 
     pub(crate) fn sides(&self) -> [&Side; 2] {

@@ -4,7 +4,7 @@
 //! its `cq_context`, so no table is needed, and each event is acknowledged as soon as it was read:
 //! the destruction of a CQ waits for just that.
 
-use crate::context::{Context, unblock};
+use crate::context::{Opened, unblock};
 use crate::error::{Doing, last};
 use crate::handle::{Handle, dropped};
 use crate::pd::check_destroy;
@@ -21,17 +21,17 @@ use trunkline_verbs::{CompletionChannel, VerbsError};
 pub(crate) struct Channel {
     handle: Handle<ibv_comp_channel>,
     descriptor: RawFd,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
 }
 
 impl Channel {
-    pub(crate) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(opened: Arc<Opened>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
-        let raw = unsafe { ibv_create_comp_channel(context.raw()) };
+        let raw = unsafe { ibv_create_comp_channel(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
         // SAFETY: libibverbs has just made it.
         let descriptor = unsafe { (*raw.as_ptr()).fd };
-        let channel = Self { handle: Handle::new(raw), descriptor, context };
+        let channel = Self { handle: Handle::new(raw), descriptor, opened };
         unblock(descriptor)?;
         Ok(channel)
     }
@@ -42,8 +42,8 @@ impl Channel {
     }
 
     /// Whose it is.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 }
 

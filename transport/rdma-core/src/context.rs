@@ -6,7 +6,7 @@
 //! So nothing here opens a context of its own. librdmacm has one context per device and process: all
 //! that this process opens of a device share it, and with it the descriptor of its events.
 
-use crate::async_events::AsyncEvents;
+use crate::async_events::{AsyncEvents, EventQueue};
 use crate::error::{Doing, last, last_errno, named};
 use rdma_sys::{
     ibv_context, ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list,
@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_int};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use trunkline_verbs::{DeviceInfo, VerbsError};
+use trunkline_verbs::{AsyncSubject, DeviceInfo, VerbsError};
 
 /// The contexts in use, because librdmacm's are global to the process.
 static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
@@ -84,6 +84,43 @@ impl Context {
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context, which the list keeps open.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
+    }
+}
+
+/// One opening of a device. The objects made through it know it, because those of two openings do
+/// not fit together, as those of two processes do not.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Where the events of its objects wait. Before the context, which they lean on.
+    pub(crate) events: Arc<EventQueue>,
+    /// The context, which openings of one device share.
+    pub(crate) context: Arc<Context>,
+}
+
+impl Opened {
+    /// Opens the device of a name.
+    pub(crate) fn new(name: &str) -> Result<Arc<Self>, VerbsError> {
+        let context = Context::open(name)?;
+        let events = context.events().open_queue(context.events_fd())?;
+        Ok(Arc::new(Self { events, context }))
+    }
+
+    /// Makes an object by `make`, with its events going to this opening.
+    pub(crate) fn enter<T>(
+        &self,
+        make: impl FnOnce() -> Result<(NonNull<T>, AsyncSubject), VerbsError>,
+    ) -> Result<NonNull<T>, VerbsError> {
+        self.context.events().enter(&self.events, make)
+    }
+
+    /// Destroys an object that was made so.
+    pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
+        self.context.events().leave(object, destroy)
+    }
+
+    /// The C object.
+    pub(crate) fn raw(&self) -> *mut ibv_context {
+        self.context.raw()
     }
 }
 
@@ -171,7 +208,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     }
     // SAFETY: the list is used no more.
     unsafe { ibv_free_device_list(list.as_ptr()) };
-    Ok(devices)
+    if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
 }
 
 /// # Safety

@@ -2,9 +2,8 @@
 //!
 //! Owns the CQ and the translation of its entries, which are read in batches on the stack.
 
-use crate::async_events::EventQueue;
 use crate::channel::Channel;
-use crate::context::Context;
+use crate::context::Opened;
 use crate::convert::completion;
 use crate::error::{Doing, check, last};
 use crate::handle::{Handle, dropped};
@@ -27,13 +26,12 @@ pub(crate) struct Cq {
     channel: Option<Arc<Channel>>,
     max_cqe: u32,
     capacity_cqe: Mutex<u32>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
 }
 
 impl Cq {
     pub(crate) fn new(
-        context: Arc<Context>,
-        events: &Arc<EventQueue>,
+        opened: Arc<Opened>,
         capacity_cqe: u32,
         max_cqe: u32,
         channel: Option<Arc<Channel>>,
@@ -45,9 +43,9 @@ impl Cq {
         // A number for C to carry around, and never a pointer.
         let carried = without_provenance_mut::<c_void>(number);
         let make = |channel: *mut _| {
-            context.events().enter(events, || {
+            opened.enter(|| {
                 // SAFETY: the context is open, the channel null or alive.
-                let raw = unsafe { ibv_create_cq(context.raw(), cqe, carried, channel, 0) };
+                let raw = unsafe { ibv_create_cq(opened.raw(), cqe, carried, channel, 0) };
                 let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateCq))?;
                 Ok((raw, AsyncSubject::Cq(number as u64)))
             })
@@ -59,7 +57,7 @@ impl Cq {
         // SAFETY: libibverbs has just made it.
         let got = unsafe { (*raw.as_ptr()).cqe };
         let capacity_cqe = Mutex::new(got.try_into().unwrap_or(capacity_cqe));
-        Ok(Self { handle: Handle::new(raw), channel, max_cqe, capacity_cqe, context })
+        Ok(Self { handle: Handle::new(raw), channel, max_cqe, capacity_cqe, opened })
     }
 
     /// The C object.
@@ -68,8 +66,8 @@ impl Cq {
     }
 
     /// Whose it is.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 }
 
@@ -134,7 +132,7 @@ impl CompletionQueue for Cq {
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
             // SAFETY: the handle lends a live CQ, and takes it as gone when this succeeds.
-            |cq| self.context.events().leave(cq, |cq| unsafe { ibv_destroy_cq(cq) }),
+            |cq| self.opened.leave(cq, |cq| unsafe { ibv_destroy_cq(cq) }),
             |errno| check_destroy(errno, "an SRQ or a QP completes into this CQ"),
         )
     }

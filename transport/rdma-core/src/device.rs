@@ -3,9 +3,8 @@
 //! Owns the checks that objects of one call belong together, and what is asked of the device once,
 //! when it is opened: its limits, whether it really has XRC, and how much inline data it takes.
 
-use crate::async_events::EventQueue;
 use crate::channel::Channel;
-use crate::context::Context;
+use crate::context::{Context, Opened};
 use crate::convert::{self, limit, small_limit, zeroed};
 use crate::counters::Counters;
 use crate::cq::Cq;
@@ -34,8 +33,7 @@ const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
 pub(crate) struct RdmaDevice {
     attributes: DeviceAttributes,
     counters: Counters,
-    events: Arc<EventQueue>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
 }
 
 /// Objects that this provider has made are told from those of others, and of other devices.
@@ -44,7 +42,7 @@ macro_rules! own {
         fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
             let any: Arc<dyn Any + Send + Sync> = object;
             let own = any.downcast::<$type>().ok();
-            own.filter(|own| Arc::ptr_eq(own.context(), &self.context)).ok_or(VerbsError::Invalid(concat!(
+            own.filter(|own| Arc::ptr_eq(own.opened(), &self.opened)).ok_or(VerbsError::Invalid(concat!(
                 "the ",
                 $what,
                 " is another device's"
@@ -55,10 +53,9 @@ macro_rules! own {
 
 impl RdmaDevice {
     pub(crate) fn open(name: &str) -> Result<Self, VerbsError> {
-        let context = Context::open(name)?;
-        let attributes = attributes(&context)?;
-        let events = context.events().open_queue(context.events_fd())?;
-        let mut device = Self { attributes, counters: Counters::new(name), events, context };
+        let opened = Opened::new(name)?;
+        let attributes = attributes(&opened)?;
+        let mut device = Self { attributes, counters: Counters::new(name), opened };
         device.attributes.max_inline_data = device.probe_inline()?;
         Ok(device)
     }
@@ -70,8 +67,8 @@ impl RdmaDevice {
     own!(own_channel, CompletionChannel, Channel, "completion channel");
 
     fn probe_inline(&self) -> Result<u32, VerbsError> {
-        let pd = Pd::new(Arc::clone(&self.context))?;
-        let cq = Cq::new(Arc::clone(&self.context), &self.events, 1, self.attributes.max_cqe, None, 0)?;
+        let pd = Pd::new(Arc::clone(&self.opened))?;
+        let cq = Cq::new(Arc::clone(&self.opened), 1, self.attributes.max_cqe, None, 0)?;
         let cq = Arc::new(cq);
         let granted = INLINE_TRIED.into_iter().find_map(|max_inline_data| {
             let capacities = QueueCapacities {
@@ -87,8 +84,8 @@ impl RdmaDevice {
                 receive_cq: Some(Arc::clone(&cq)),
                 ..QpParts::default()
             };
-            let context = Arc::clone(&self.context);
-            let qp = Qp::create(context, &self.events, QpType::Rc, capacities, false, parts).ok()?;
+            let opened = Arc::clone(&self.opened);
+            let qp = Qp::create(opened, QpType::Rc, capacities, false, parts).ok()?;
             Some(max_inline_data.min(qp.capacities().max_inline_data))
         });
         Ok(granted.unwrap_or(0))
@@ -100,9 +97,18 @@ impl RdmaDevice {
         let capacities = self.capacities(&init)?;
         let mut parts = QpParts::default();
         if init.qp_type == QpType::XrcTgt {
+            if let Some(srq) = init.srq {
+                // contract C12: an XRC one is let pass and forgotten.
+                if !self.own_srq(srq)?.is_xrc() {
+                    return Err(needs("a TGT takes receives from XRC SRQs only"));
+                }
+            }
             let xrcd = init.xrcd.ok_or(needs("a TGT needs an XRC domain"))?;
             parts.xrcd = Some(self.own_xrcd(xrcd)?);
             return Ok((parts, capacities));
+        }
+        if init.xrcd.is_some() {
+            return Err(needs("only a TGT has an XRC domain"));
         }
         parts.pd = Some(self.own_pd(init.pd.ok_or(needs("the QP needs a protection domain"))?)?);
         parts.send_cq = Some(self.own_cq(init.send_cq.ok_or(needs("the QP needs a send CQ"))?)?);
@@ -147,7 +153,8 @@ impl RdmaDevice {
 }
 
 /// The device's limits, without those that must be tried out on the opened device.
-fn attributes(context: &Arc<Context>) -> Result<DeviceAttributes, VerbsError> {
+fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, VerbsError> {
+    let context = &opened.context;
     // SAFETY: a structure of plain numbers.
     let mut attr: ibv_device_attr = unsafe { zeroed() };
     // SAFETY: the context is open, the structure ours to be written.
@@ -156,7 +163,7 @@ fn attributes(context: &Arc<Context>) -> Result<DeviceAttributes, VerbsError> {
     capabilities.set(DeviceCapabilities::ATOMICS, attr.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE);
     let flag = |flag: ibv_device_cap_flags| attr.device_cap_flags & flag.0 != 0;
     capabilities.set(DeviceCapabilities::SRQ_RESIZE, flag(ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE));
-    capabilities.set(DeviceCapabilities::XRC, flag(ibv_device_cap_flags::IBV_DEVICE_XRC) && has_xrc(context));
+    capabilities.set(DeviceCapabilities::XRC, flag(ibv_device_cap_flags::IBV_DEVICE_XRC) && has_xrc(opened));
     let link_layer = port_attr(context, 1).map_or(0, |port| port.link_layer);
     Ok(DeviceAttributes {
         name: context.name().to_owned(),
@@ -186,12 +193,15 @@ fn attributes(context: &Arc<Context>) -> Result<DeviceAttributes, VerbsError> {
 }
 
 /// Some devices announce XRC and then have no domains.
-fn has_xrc(context: &Arc<Context>) -> bool {
-    let opened = Xrcd::open(Arc::clone(context), None, XrcdFlags::CREATE);
-    if let Err(error) = &opened {
-        tracing::info!(device = context.name(), %error, "the device announces XRC, but opens no XRC domain");
+fn has_xrc(opened: &Arc<Opened>) -> bool {
+    match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
+        Ok(_) => true,
+        Err(error) => {
+            let device = opened.context.name();
+            tracing::info!(device, %error, "the device announces XRC, but opens no XRC domain");
+            false
+        }
     }
-    opened.is_ok()
 }
 
 fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, VerbsError> {
@@ -211,7 +221,7 @@ impl Device for RdmaDevice {
         if port == 0 || port > self.attributes.ports {
             return Err(VerbsError::Invalid("the device has no port of this number"));
         }
-        let attr = port_attr(&self.context, port)?;
+        let attr = port_attr(&self.opened.context, port)?;
         let is_active = attr.state == ibv_port_state::IBV_PORT_ACTIVE;
         Ok(PortAttributes {
             state: if is_active { PortState::Active } else { PortState::Down },
@@ -224,30 +234,30 @@ impl Device for RdmaDevice {
 
     fn gid_table(&self) -> Vec<GidEntry> {
         let length: usize = (1..=self.attributes.ports)
-            .filter_map(|port| port_attr(&self.context, port).ok())
+            .filter_map(|port| port_attr(&self.opened.context, port).ok())
             .map(|port| usize::try_from(port.gid_tbl_len).unwrap_or(0))
             .sum();
         // SAFETY: a structure of plain numbers.
         let mut entries: Vec<_> = (0..length).map(|_| unsafe { zeroed::<ibv_gid_entry>() }).collect();
         // SAFETY: the context is open.
-        let filled = unsafe { inlines::query_gid_table(self.context.raw(), &mut entries) };
+        let filled = unsafe { inlines::query_gid_table(self.opened.raw(), &mut entries) };
         entries.truncate(usize::try_from(filled).unwrap_or(0));
         entries.iter().filter(|entry| entry.port_num == 1).filter_map(convert::gid_entry).collect()
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-        Ok(Pd::new(Arc::clone(&self.context))?)
+        Ok(Pd::new(Arc::clone(&self.opened))?)
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        Ok(Arc::new(Channel::new(Arc::clone(&self.context))?))
+        Ok(Arc::new(Channel::new(Arc::clone(&self.opened))?))
     }
 
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
         let channel = init.channel.map(|channel| self.own_channel(channel)).transpose()?;
-        let context = Arc::clone(&self.context);
+        let opened = Arc::clone(&self.opened);
         let max_cqe = self.attributes.max_cqe;
-        Ok(Arc::new(Cq::new(context, &self.events, init.capacity_cqe, max_cqe, channel, init.context)?))
+        Ok(Arc::new(Cq::new(opened, init.capacity_cqe, max_cqe, channel, init.context)?))
     }
 
     fn open_xrcd(
@@ -255,7 +265,7 @@ impl Device for RdmaDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
-        Ok(Arc::new(Xrcd::open(Arc::clone(&self.context), file, flags)?))
+        Ok(Arc::new(Xrcd::open(Arc::clone(&self.opened), file, flags)?))
     }
 
     fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
@@ -269,19 +279,19 @@ impl Device for RdmaDevice {
             SrqKind::Xrc { xrcd, cq } => Some((self.own_xrcd(xrcd)?, self.own_cq(cq)?)),
         };
         let max_sge = init.max_sge.max(1);
-        Ok(Arc::new(Srq::new(&self.events, pd, xrc, init.max_wr, max_sge, init.context)?))
+        Ok(Arc::new(Srq::new(pd, xrc, init.max_wr, max_sge, init.context)?))
     }
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let (qp_type, signal_all) = (init.qp_type, init.signal_all);
         let (parts, capacities) = self.qp_parts(init)?;
-        let context = Arc::clone(&self.context);
-        Ok(Arc::new(Qp::create(context, &self.events, qp_type, capacities, signal_all, parts)?))
+        let opened = Arc::clone(&self.opened);
+        Ok(Arc::new(Qp::create(opened, qp_type, capacities, signal_all, parts)?))
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
-        Ok(Arc::new(Qp::open(&self.events, xrcd, number)?))
+        Ok(Arc::new(Qp::open(xrcd, number)?))
     }
 
     fn connection_manager(&self) -> &dyn ConnectionManager {
@@ -290,11 +300,11 @@ impl Device for RdmaDevice {
 
     fn next_async_event(&self) -> Option<AsyncEvent> {
         // SAFETY: the context is open, and does not block since it was opened.
-        unsafe { self.context.events().next(self.context.raw(), &self.events) }
+        unsafe { self.opened.context.events().next(self.opened.raw(), &self.opened.events) }
     }
 
     fn async_event_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+        self.opened.events.as_fd()
     }
 
     fn counters(&self) -> Vec<Counter> {

@@ -68,6 +68,10 @@ pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
         }),
         libc::ENOMEM if doing == Doing::Register => VerbsError::OutOfResources(memlock()),
         libc::ENOMEM => VerbsError::OutOfResources(no_memory(doing)),
+        // `ibv_get_device_list` answers ENOSYS where the kernel has no RDMA at all.
+        libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ENOSYS if doing == Doing::List => {
+            VerbsError::Missing(NO_DEVICES)
+        }
         libc::EOPNOTSUPP | libc::ENOSYS => VerbsError::NotSupported(unsupported(doing)),
         libc::EAGAIN if doing == Doing::OpenXrcd => VerbsError::NoSuchDomain,
         libc::EBADF if doing == Doing::OpenXrcd => VerbsError::BadFile,
@@ -82,16 +86,15 @@ pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
             }
             _ => "the kernel refused it: check the mode of /dev/infiniband/uverbs*",
         }),
-        libc::ENODEV | libc::ENOENT | libc::ENXIO if doing == Doing::List => VerbsError::Missing(
-            "no RDMA device: none is present, or its driver is not loaded (`rdma link show`; \
-             `modprobe ib_uverbs rdma_ucm` and the driver, for example `modprobe rdma_rxe`)",
-        ),
         libc::ENODEV => VerbsError::NoDevice,
         // After a removal libibverbs answers so to everything.
         libc::EIO => VerbsError::Gone,
         errno => VerbsError::Os(errno),
     }
 }
+
+const NO_DEVICES: &str = "no RDMA device: none is present, or its driver is not loaded (`rdma link show`; \
+    `modprobe ib_uverbs rdma_ucm` and the driver, for example `modprobe rdma_rxe`)";
 
 fn invalid(doing: Doing) -> &'static str {
     match doing {
@@ -176,9 +179,11 @@ mod tests {
         let list = named(Doing::List, libc::EACCES);
         assert!(list.to_string().contains("/dev/infiniband"), "{list}");
         assert_eq!(list.errno(), libc::EACCES);
-        let none = named(Doing::List, libc::ENODEV);
-        assert!(none.to_string().contains("modprobe"), "{none}");
-        assert_eq!(none.errno(), libc::ENODEV);
+        for errno in [libc::ENODEV, libc::ENOSYS] {
+            let none = named(Doing::List, errno);
+            assert!(none.to_string().contains("modprobe"), "{none}");
+            assert_eq!(none.errno(), libc::ENODEV);
+        }
     }
 
     #[test]

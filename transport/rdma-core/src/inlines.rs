@@ -259,3 +259,110 @@ pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_i
         None => libc::EOPNOTSUPP,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a C program prints of Debian's headers; a check of the drop-in libraries prints it anew.
+    const LAYOUT: &str = include_str!("../../dropin/exports/layout.txt");
+
+    fn of_c(line: &str) -> usize {
+        let number = LAYOUT.lines().find_map(|of_c| of_c.strip_prefix(line)?.strip_prefix(' '));
+        number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("C says nothing of {line}"))
+    }
+
+    macro_rules! same_as_c {
+        ($($type:ident { $($field:ident),* })*) => {$(
+            assert_eq!(size_of::<$type>(), of_c(concat!("sizeof ", stringify!($type))), stringify!($type));
+            $(assert_eq!(
+                offset_of!($type, $field),
+                of_c(concat!("offsetof ", stringify!($type), " ", stringify!($field))),
+                concat!(stringify!($type), ".", stringify!($field))
+            );)*
+        )*};
+    }
+
+    #[test]
+    fn what_is_reached_into_lies_where_c_has_it() {
+        same_as_c! {
+            verbs_context {
+                query_port, query_device_ex, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd,
+                close_xrcd, sz, context
+            }
+            ibv_context { device, ops, async_fd, abi_compat }
+            ibv_context_ops { poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv }
+            ibv_xrcd { context }
+            ibv_xrcd_init_attr { comp_mask, fd, oflags }
+            ibv_srq { context }
+            ibv_srq_attr { max_wr, max_sge, srq_limit }
+            ibv_srq_init_attr_ex { srq_context, attr, comp_mask, srq_type, pd, xrcd, cq }
+            ibv_qp { context, qp_num }
+            ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+            ibv_qp_init_attr_ex {
+                qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd, xrcd
+            }
+            ibv_qp_open_attr { comp_mask, qp_num, xrcd, qp_context, qp_type }
+            ibv_qp_attr {
+                qp_state, cur_qp_state, path_mtu, rq_psn, sq_psn, dest_qp_num, qp_access_flags, ah_attr,
+                pkey_index, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt,
+                rnr_retry
+            }
+            ibv_ah_attr { grh, is_global, port_num }
+            ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
+            ibv_gid_entry { gid, gid_index, port_num, gid_type }
+            ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, max_msg_sz, link_layer }
+            ibv_cq { context, cqe }
+            ibv_wc { wr_id, status, opcode, byte_len, qp_num, wc_flags }
+            ibv_sge { addr, length, lkey }
+            ibv_recv_wr { wr_id, next, sg_list, num_sge }
+            ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, wr }
+            ibv_mr { lkey, rkey }
+            ibv_comp_channel { fd }
+            ibv_async_event { element, event_type }
+        }
+        // The bindings name the unions, C the fields in them.
+        let srqn = offset_of!(ibv_send_wr, qp_type) + offset_of!(xrc_t, remote_srqn);
+        assert_eq!(srqn, of_c("offsetof ibv_send_wr qp_type.xrc.remote_srqn"));
+        let immediate = offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union);
+        assert_eq!(immediate, of_c("offsetof ibv_send_wr imm_data"));
+    }
+
+    #[test]
+    fn an_extended_verb_needs_the_mark_and_a_table_that_reaches_so_far() {
+        // SAFETY: a structure of plain numbers and pointers.
+        let mut table: Box<verbs_context> = Box::new(unsafe { crate::convert::zeroed() });
+        unsafe extern "C" fn refuse(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+            set_errno(libc::ENOMEM);
+            null_mut()
+        }
+        table.open_xrcd = Some(refuse);
+        let table = Box::into_raw(table);
+        let open = || {
+            // SAFETY: the table is alive until it is taken back below.
+            let context = unsafe { &raw mut (*table).context };
+            let mut attributes = ibv_xrcd_init_attr { comp_mask: 0, fd: -1, oflags: 0 };
+            // SAFETY: as much of a context as the function looks at is there.
+            assert!(unsafe { open_xrcd(context, &raw mut attributes) }.is_null());
+            crate::error::last_errno()
+        };
+        let mark = |bits: usize, size: usize| {
+            // SAFETY: the table is alive until it is taken back below.
+            unsafe {
+                (*table).context.abi_compat = std::ptr::without_provenance_mut(bits);
+                (*table).sz = size;
+            }
+        };
+        let whole = size_of::<verbs_context>();
+        mark(usize::MAX, whole);
+        assert_eq!(open(), libc::ENOMEM);
+        mark(usize::MAX, whole - offset_of!(verbs_context, open_xrcd) - 1);
+        assert_eq!(open(), libc::EOPNOTSUPP, "the library's table is too short");
+        mark(usize::MAX, whole - offset_of!(verbs_context, open_xrcd));
+        assert_eq!(open(), libc::ENOMEM, "it reaches just so far");
+        mark(0xffff_ffff, whole);
+        assert_eq!(open(), libc::EOPNOTSUPP, "the mark has all ones of a pointer");
+        // SAFETY: it was made by `into_raw` above, and nobody else knows it.
+        drop(unsafe { Box::from_raw(table) });
+    }
+}

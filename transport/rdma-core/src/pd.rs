@@ -1,6 +1,6 @@
 //! Protection domains.
 
-use crate::context::Context;
+use crate::context::Opened;
 use crate::error::{Doing, check, last};
 use crate::handle::{Handle, dropped};
 use crate::mr::Mr;
@@ -13,17 +13,17 @@ use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain,
 #[derive(Debug)]
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
     /// Regions lean on their domain, so it needs itself as an `Arc`.
     this: Weak<Self>,
 }
 
 impl Pd {
-    pub(crate) fn new(context: Arc<Context>) -> Result<Arc<Self>, VerbsError> {
+    pub(crate) fn new(opened: Arc<Opened>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the context is open.
-        let raw = unsafe { ibv_alloc_pd(context.raw()) };
+        let raw = unsafe { ibv_alloc_pd(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
-        Ok(Arc::new_cyclic(|this| Self { handle: Handle::new(raw), context, this: Weak::clone(this) }))
+        Ok(Arc::new_cyclic(|this| Self { handle: Handle::new(raw), opened, this: Weak::clone(this) }))
     }
 
     /// The C object.
@@ -32,8 +32,8 @@ impl Pd {
     }
 
     /// Whose it is.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 }
 

@@ -1,8 +1,8 @@
 //! Queue pairs; of a TGT each of these is one handle.
 #![allow(dead_code, reason = "lending a QP is for connection ids")]
 
-use crate::async_events::{EventQueue, of_qp};
-use crate::context::Context;
+use crate::async_events::of_qp;
+use crate::context::{Context, Opened};
 use crate::convert::{self, zeroed};
 use crate::cq::Cq;
 use crate::error::{Doing, check, last};
@@ -41,7 +41,7 @@ pub(crate) struct Qp {
     capacities: QueueCapacities,
     /// Connection ids that know the C object, which must not go before them.
     ids: AtomicUsize,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
     parts: QpParts,
 }
 
@@ -60,8 +60,7 @@ fn lend<T, P, R>(
 impl Qp {
     /// Makes one of parts that were checked to fit its type.
     pub(crate) fn create(
-        context: Arc<Context>,
-        events: &Arc<EventQueue>,
+        opened: Arc<Opened>,
         qp_type: QpType,
         capacities: QueueCapacities,
         signal_all: bool,
@@ -104,10 +103,10 @@ impl Qp {
                                                 (init.pd, init.xrcd, init.srq) = (pd, xrcd, srq);
                                                 init.send_cq = send_cq;
                                                 init.recv_cq = if is_one { send_cq } else { receive_cq };
-                                                context.events().enter(events, || {
+                                                opened.enter(|| {
                                                     // SAFETY: the context is open, the objects of the structure live.
                                                     let raw = unsafe {
-                                                        inlines::create_qp_ex(context.raw(), &raw mut init)
+                                                        inlines::create_qp_ex(opened.raw(), &raw mut init)
                                                     };
                                                     taken(raw, Doing::CreateQp)
                                                 })
@@ -125,17 +124,13 @@ impl Qp {
             QpType::XrcTgt => QueueCapacities::default(),
             _ => convert::from_cap(&init.cap),
         };
-        Ok(Self::new(context, raw, qp_type, capacities, parts))
+        Ok(Self::new(opened, raw, qp_type, capacities, parts))
     }
 
     /// A further handle on a TGT.
-    pub(crate) fn open(
-        events: &Arc<EventQueue>,
-        xrcd: Arc<Xrcd>,
-        number: QpNumber,
-    ) -> Result<Self, VerbsError> {
+    pub(crate) fn open(xrcd: Arc<Xrcd>, number: QpNumber) -> Result<Self, VerbsError> {
         use ibv_qp_open_attr_mask as M;
-        let context = Arc::clone(xrcd.context());
+        let opened = Arc::clone(xrcd.opened());
         let raw = xrcd.handle().with(|xrcd| {
             let mask = M::IBV_QP_OPEN_ATTR_NUM | M::IBV_QP_OPEN_ATTR_XRCD | M::IBV_QP_OPEN_ATTR_TYPE;
             let mut attributes = ibv_qp_open_attr {
@@ -145,18 +140,18 @@ impl Qp {
                 qp_context: null_mut(),
                 qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
             };
-            context.events().enter(events, || {
+            opened.enter(|| {
                 // SAFETY: the context is open, the structure is whole and its domain open.
-                let raw = unsafe { inlines::open_qp(context.raw(), &raw mut attributes) };
+                let raw = unsafe { inlines::open_qp(opened.raw(), &raw mut attributes) };
                 taken(raw, Doing::OpenQp)
             })
         })??;
         let parts = QpParts { xrcd: Some(xrcd), ..QpParts::default() };
-        Ok(Self::new(context, raw, QpType::XrcTgt, QueueCapacities::default(), parts))
+        Ok(Self::new(opened, raw, QpType::XrcTgt, QueueCapacities::default(), parts))
     }
 
     fn new(
-        context: Arc<Context>,
+        opened: Arc<Opened>,
         raw: NonNull<ibv_qp>,
         qp_type: QpType,
         capacities: QueueCapacities,
@@ -165,12 +160,12 @@ impl Qp {
         // SAFETY: libibverbs has just made it.
         let number = QpNumber::new(unsafe { (*raw.as_ptr()).qp_num });
         let handle = Handle::new(raw);
-        Self { handle, number, qp_type, capacities, ids: AtomicUsize::new(0), context, parts }
+        Self { handle, number, qp_type, capacities, ids: AtomicUsize::new(0), opened, parts }
     }
 
-    /// Whose it is.
+    /// The context it was made on.
     pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+        &self.opened.context
     }
 
     /// Lends the C object to a connection id, until the answer is dropped: meanwhile the QP cannot be
@@ -302,7 +297,7 @@ impl QueuePair for Qp {
                     return libc::EBUSY;
                 }
                 // SAFETY: the handle lends a live QP, and takes it as gone when this succeeds.
-                self.context.events().leave(qp, |qp| unsafe { ibv_destroy_qp(qp) })
+                self.opened.leave(qp, |qp| unsafe { ibv_destroy_qp(qp) })
             },
             |errno| check_destroy(errno, HELD),
         )

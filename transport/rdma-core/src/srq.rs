@@ -1,7 +1,6 @@
 //! Shared receive queues.
 
-use crate::async_events::EventQueue;
-use crate::context::Context;
+use crate::context::Opened;
 use crate::convert::zeroed;
 use crate::cq::Cq;
 use crate::error::{Doing, check, last};
@@ -24,7 +23,7 @@ pub(crate) struct Srq {
     handle: Handle<ibv_srq>,
     /// Of an XRC one.
     number: Option<SrqNumber>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
     // What it leans on; fields are dropped after the value's own destructor has run.
     _pd: Arc<Pd>,
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
@@ -32,14 +31,13 @@ pub(crate) struct Srq {
 
 impl Srq {
     pub(crate) fn new(
-        events: &Arc<EventQueue>,
         pd: Arc<Pd>,
         xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
         max_wr: u32,
         max_sge: u32,
         number: u64,
     ) -> Result<Self, VerbsError> {
-        let context = Arc::clone(pd.context());
+        let opened = Arc::clone(pd.opened());
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
         let subject = AsyncSubject::Srq(number);
         let made = |raw: *mut ibv_srq| {
@@ -47,7 +45,7 @@ impl Srq {
             Ok((raw, subject))
         };
         let raw = pd.handle().with(|pd| match &xrc {
-            None => context.events().enter(events, || {
+            None => opened.enter(|| {
                 let mut init = ibv_srq_init_attr { srq_context: std::ptr::null_mut(), attr };
                 // SAFETY: the domain lives, the structure is whole.
                 made(unsafe { ibv_create_srq(pd, &raw mut init) })
@@ -66,16 +64,16 @@ impl Srq {
                         init.comp_mask = mask.0;
                         init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
                         (init.pd, init.xrcd, init.cq) = (pd, xrcd, cq);
-                        context.events().enter(events, || {
+                        opened.enter(|| {
                             // SAFETY: the context is open, the objects of the structure live.
-                            made(unsafe { inlines::create_srq_ex(context.raw(), &raw mut init) })
+                            made(unsafe { inlines::create_srq_ex(opened.raw(), &raw mut init) })
                         })
                     })
                 });
                 raw??
             }
         })??;
-        let mut srq = Self { handle: Handle::new(raw), number: None, context, _pd: pd, xrc };
+        let mut srq = Self { handle: Handle::new(raw), number: None, opened, _pd: pd, xrc };
         if srq.xrc.is_some() {
             let mut number = 0;
             // SAFETY: it has just been made.
@@ -91,8 +89,8 @@ impl Srq {
     }
 
     /// Whose it is.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     /// Whether it is reached through TGTs.
@@ -140,7 +138,7 @@ impl SharedReceiveQueue for Srq {
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
             // SAFETY: the handle lends a live SRQ, and takes it as gone when this succeeds.
-            |srq| self.context.events().leave(srq, |srq| unsafe { ibv_destroy_srq(srq) }),
+            |srq| self.opened.leave(srq, |srq| unsafe { ibv_destroy_srq(srq) }),
             |errno| check_destroy(errno, "a QP takes its receives from this SRQ"),
         )
     }

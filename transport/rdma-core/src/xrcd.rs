@@ -1,6 +1,6 @@
 //! XRC domains.
 
-use crate::context::Context;
+use crate::context::Opened;
 use crate::error::{Doing, last};
 use crate::handle::{Handle, dropped};
 use crate::inlines;
@@ -15,12 +15,12 @@ use trunkline_verbs::{VerbsError, XrcDomain, XrcdFlags};
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     handle: Handle<ibv_xrcd>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
 }
 
 impl Xrcd {
     pub(crate) fn open(
-        context: Arc<Context>,
+        opened: Arc<Opened>,
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Self, VerbsError> {
@@ -36,9 +36,9 @@ impl Xrcd {
         let fd = file.map_or(-1, |file| file.as_raw_fd());
         let mut attributes = ibv_xrcd_init_attr { comp_mask: mask.0, fd, oflags };
         // SAFETY: the context is open, the structure whole, and the file open for this call.
-        let raw = unsafe { inlines::open_xrcd(context.raw(), &raw mut attributes) };
+        let raw = unsafe { inlines::open_xrcd(opened.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::OpenXrcd))?;
-        Ok(Self { handle: Handle::new(raw), context })
+        Ok(Self { handle: Handle::new(raw), opened })
     }
 
     /// The C object.
@@ -47,8 +47,8 @@ impl Xrcd {
     }
 
     /// Whose it is.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 }
 

@@ -1,0 +1,70 @@
+//! The device that the tests run on: the first one of the host, opened twice.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_conformance::{Bench, Port};
+use trunkline_rdma_core::RdmaCore;
+use trunkline_verbs::{Device, GidEntry, GidKind, Provider, VerbsError};
+
+/// A device of the host, at one of its addresses.
+#[derive(Debug, Clone)]
+pub(crate) struct OnHost {
+    pub(crate) device: String,
+    pub(crate) gid: GidEntry,
+}
+
+impl OnHost {
+    /// The device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that
+    /// is no link-local one; says why there is none.
+    pub(crate) fn find() -> Result<Self, String> {
+        let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
+        let wanted = std::env::var("TRUNKLINE_DEVICE").ok();
+        let device = devices.into_iter().map(|info| info.name);
+        let device = device.into_iter().find(|name| wanted.as_ref().is_none_or(|wanted| name == wanted));
+        let device = device
+            .ok_or("libibverbs knows no device; load a driver, or set LD_LIBRARY_PATH=target/dropin")?;
+        let opened = RdmaCore.open(&device).map_err(|error| format!("{device}: {error}"))?;
+        let mut gids = opened.gid_table().into_iter();
+        let gid = gids.find(|entry| entry.kind == GidKind::RoceV2 && !is_link_local(entry.gid.ip()));
+        let gid = gid.ok_or(format!("{device} has no RoCE v2 address; give its interface an IP address"))?;
+        Ok(Self { device, gid })
+    }
+
+    /// Opens the device once more.
+    pub(crate) fn open(&self) -> Result<Arc<dyn Device>, VerbsError> {
+        RdmaCore.open(&self.device)
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+impl Bench for OnHost {
+    fn provider(&self) -> &str {
+        "rdma-core"
+    }
+
+    fn link(&self) -> &str {
+        &self.device
+    }
+
+    fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+        let open = || {
+            let device = self.open()?;
+            Ok::<_, VerbsError>(Port { device, address: self.gid.gid.ip(), gid_index: self.gid.index })
+        };
+        Ok([open()?, open()?])
+    }
+
+    fn is_one_device(&self) -> bool {
+        true
+    }
+
+    fn shows_solicited(&self) -> bool {
+        false
+    }
+}
