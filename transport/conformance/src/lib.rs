@@ -23,6 +23,7 @@ mod processes;
 mod report;
 mod tests_macro;
 mod traffic;
+mod wire;
 
 pub use bench::{Bench, Port};
 pub use check::Deviation;
@@ -37,3 +38,4 @@ pub use processes::{PROCESS_ITEMS, ProcessBench, ProcessItem, run_process_item, 
 pub use report::{Report, Row, run_all};
 #[doc(hidden)]
 pub use tests_macro::{assert_complete, assert_item};
+pub use wire::WireOrder;

@@ -65,19 +65,16 @@ impl Card {
         if let Some(route) = qp.route {
             more = self.serve_packets(number, route, now);
         }
+        // The request that failed completes before what is flushed because of it: programs take the first bad completion for the cause.
+        self.serve_completions(number);
         self.serve_events(number);
+        self.serve_completions(number);
         // Before the answers leave.
         self.publish(number);
         self.tell_handles(number);
-        let Self { qps, counters, events, timers, ready, .. } = self;
+        let Self { qps, timers, ready, .. } = self;
         let Some(qp) = qps.get_mut(&number) else { return };
         if let Some(requester) = &mut qp.requester {
-            let mut completer = Completer { events, counters };
-            while let Some(completion) = requester.poll_completion() {
-                if let Some(cq) = &qp.send_cq {
-                    completer.complete(cq, completion, false);
-                }
-            }
             timers.schedule(number, &mut qp.scheduled, requester.next_timeout());
         }
         if let Some(home) = &qp.home {
@@ -124,6 +121,18 @@ impl Card {
             }
         }
         sent == PACKETS_IN_TURN
+    }
+
+    fn serve_completions(&mut self, number: u32) {
+        let Self { qps, counters, events, .. } = self;
+        let Some(qp) = qps.get_mut(&number) else { return };
+        let Some(requester) = &mut qp.requester else { return };
+        let mut completer = Completer { events, counters };
+        while let Some(completion) = requester.poll_completion() {
+            if let Some(cq) = &qp.send_cq {
+                completer.complete(cq, completion, false);
+            }
+        }
     }
 
     fn serve_events(&mut self, number: u32) {

@@ -1,0 +1,457 @@
+//! One connection's QP, its memory, and what has completed.
+
+use super::pattern::{blank, touched, wrong};
+use super::protocol::{ANSWER_BYTES, Hello, LETTER, Letter, Manner, Purpose, REQUEST_BYTES};
+use super::station::{Patience, Station};
+use crate::check::{Deviation, Verdict, equal};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use trunkline_verbs::{
+    Access, CmId, Completion, CompletionFlags, CompletionOpcode, CompletionQueue, CompletionStatus,
+    ConnectParameters, CqInit, Device, Memory, MemoryRegion, ProtectionDomain, QpInit, QpType,
+    QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, Rkey, SendData, SendFlags, SendOperation,
+    SendRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
+};
+
+/// The largest message.
+pub(super) const LARGEST: usize = 1 << 20;
+/// Blank bytes around everything that is written.
+const GUARD: usize = 64;
+/// Receives of a connection, and of an SRQ.
+pub(super) const SLOTS: usize = 8;
+const SLOT: usize = LARGEST + GUARD;
+const AREA: usize = LARGEST + 2 * GUARD;
+/// Inline bytes that are asked for.
+pub(super) const INLINE: usize = 64;
+/// Letters that may be under way at once.
+const LETTERS: usize = 8;
+const ARENA: usize = 4 * AREA + GUARD + LETTERS * LETTER;
+/// Sends that may be under way at once.
+const DEPTH: u32 = 64;
+
+/// Places in an arena; both ends have the same.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Area {
+    /// Messages and WRITEs come from here.
+    Source,
+    /// The peer writes here.
+    Sink,
+    /// The peer reads this.
+    Offer,
+    /// READs land here.
+    Landing,
+}
+
+impl Area {
+    pub(super) fn offset(self) -> usize {
+        self as usize * AREA + GUARD
+    }
+}
+
+/// The word that the peer changes by atomics; the results of atomics lie behind it.
+pub(super) const WORD: usize = 4 * AREA;
+pub(super) const OLD_VALUE: usize = WORD + 8;
+
+/// Memory for receives, of a QP or of an SRQ.
+#[derive(Debug)]
+pub(super) struct Slots {
+    memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    srq: Option<Arc<dyn SharedReceiveQueue>>,
+}
+
+impl Slots {
+    pub(super) fn of_queue(pd: &Arc<dyn ProtectionDomain>) -> Verdict<Rc<Self>> {
+        let memory = Memory::zeroed(SLOTS * SLOT)?;
+        blank(&memory, 0, memory.len())?;
+        let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        Ok(Rc::new(Self { memory, region, srq: None }))
+    }
+
+    pub(super) fn of_srq(device: &Arc<dyn Device>, pd: &Arc<dyn ProtectionDomain>) -> Verdict<Rc<Self>> {
+        let init = SrqInit { pd: Arc::clone(pd), kind: SrqKind::Basic, max_wr: 16, max_sge: 1, context: 0 };
+        let srq = Some(device.create_srq(init)?);
+        let slots = Rc::into_inner(Self::of_queue(pd)?).expect("nobody else has it yet");
+        let slots = Self { srq, ..slots };
+        (0..SLOTS).try_for_each(|slot| slots.post(slot, None))?;
+        Ok(Rc::new(slots))
+    }
+
+    fn post(&self, slot: usize, qp: Option<&Arc<dyn QueuePair>>) -> Verdict {
+        let length = u32::try_from(LARGEST).expect("below 4 GiB");
+        let scatter = [Sge { address: self.memory.address(slot * SLOT), length, lkey: self.region.lkey() }];
+        let requests = [ReceiveRequest { wr_id: slot as u64, scatter: &scatter }];
+        match (&self.srq, qp) {
+            (Some(srq), _) => srq.post_receive(&requests)?,
+            (None, Some(qp)) => qp.post_receive(&requests)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
+}
+
+/// A message that came.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) slot: usize,
+    pub(super) length: usize,
+    pub(super) opcode: CompletionOpcode,
+    pub(super) immediate: Option<u32>,
+}
+
+/// A work request for the send queue: an operation on `length` bytes of the arena.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) operation: SendOperation,
+    pub(super) offset: usize,
+    pub(super) length: usize,
+    pub(super) is_inline: bool,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: Arc<dyn CmId>,
+    pub(super) qp: Arc<dyn QueuePair>,
+    pub(super) memory: Arc<Memory>,
+    /// The peer's arena, once it is known.
+    pub(super) peer: RemoteAddress,
+    region: Arc<dyn MemoryRegion>,
+    cq: Arc<dyn CompletionQueue>,
+    slots: Rc<Slots>,
+    purpose: Purpose,
+    arrivals: VecDeque<Arrival>,
+    /// The opcode that each send under way completes with, oldest first.
+    under_way: VecDeque<(u64, CompletionOpcode)>,
+    next_wr: u64,
+    /// Receives that came back unused: the connection has ended, and an event says or will say so.
+    flushed: usize,
+}
+
+impl Link {
+    /// Makes QP, queues and memory for an endpoint and posts its receives.
+    pub(super) fn new(station: &Station, id: Arc<dyn CmId>, purpose: Purpose) -> Verdict<Self> {
+        let device = &station.device;
+        let slots = match purpose {
+            Purpose::Srq => station.srq_slots()?,
+            Purpose::Queue | Purpose::Refuse => Slots::of_queue(&station.pd)?,
+        };
+        let cq = device.create_cq(CqInit { capacity_cqe: 2 * DEPTH, ..CqInit::default() })?;
+        let memory = Memory::zeroed(ARENA)?;
+        blank(&memory, 0, memory.len())?;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let region = station.pd.register(Arc::clone(&memory), rights)?;
+        let most_inline = device.attributes().max_inline_data;
+        let qp = device.create_qp(QpInit {
+            pd: Some(Arc::clone(&station.pd)),
+            send_cq: Some(Arc::clone(&cq)),
+            receive_cq: Some(Arc::clone(&cq)),
+            srq: slots.srq.clone(),
+            capacities: QueueCapacities {
+                max_send_wr: DEPTH,
+                max_receive_wr: 16,
+                max_send_sge: 2,
+                max_receive_sge: 1,
+                max_inline_data: most_inline.min(64),
+            },
+            ..QpInit::new(QpType::Rc)
+        })?;
+        id.attach(Arc::clone(&qp))?;
+        if slots.srq.is_none() {
+            (0..SLOTS).try_for_each(|slot| slots.post(slot, Some(&qp)))?;
+        }
+        Ok(Self {
+            id,
+            qp,
+            memory,
+            peer: RemoteAddress::default(),
+            region,
+            cq,
+            slots,
+            purpose,
+            arrivals: VecDeque::new(),
+            under_way: VecDeque::new(),
+            next_wr: 1000,
+            flushed: 0,
+        })
+    }
+
+    fn hello(&self, size: usize) -> Vec<u8> {
+        let arena = RemoteAddress { address: self.memory.address(0), rkey: self.region.rkey() };
+        Hello { purpose: self.purpose, arena }.private_data(size)
+    }
+
+    /// Asks the peer.
+    pub(super) fn connect(&self) -> Verdict {
+        Ok(self.id.connect(&self.parameters(self.hello(REQUEST_BYTES)))?)
+    }
+
+    /// What a connection is asked for with.
+    pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
+        ConnectParameters {
+            private_data,
+            // The kernel's soft RoCE takes 7 as for ever, and takes it from the request when it accepts.
+            retry_count: 6,
+            // 0.13 s: a lost last packet of rxe is noticed by nothing else.
+            ack_timeout: 15,
+            srq: self.slots.srq.is_some(),
+            ..ConnectParameters::default()
+        }
+    }
+
+    /// Accepts what a peer asked for.
+    pub(super) fn accept(&self, asked: &ConnectParameters) -> Verdict {
+        let srq = self.slots.srq.is_some();
+        Ok(self.id.accept(&ConnectParameters {
+            private_data: self.hello(ANSWER_BYTES),
+            srq,
+            ..asked.clone()
+        })?)
+    }
+
+    /// A place in the peer's arena.
+    pub(super) fn remote(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
+    }
+
+    /// The arena's keys, for peers that are told of it in another way.
+    pub(super) fn own(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
+    }
+
+    /// Whether `INLINE` bytes can be sent inline.
+    pub(super) fn has_inline(&self) -> bool {
+        self.qp.capacities().max_inline_data as usize >= INLINE
+    }
+
+    /// Posts work with one doorbell; each piece of more than a byte is gathered from two places.
+    pub(super) fn post(&mut self, work: &[Work]) -> Verdict {
+        let mut pieces = Vec::with_capacity(work.len());
+        let mut inline = Vec::with_capacity(work.len());
+        for item in work {
+            let first = item.length / 2 - usize::from(item.length > 8 && item.length % 2 == 0);
+            let sge = |offset, length: usize| Sge {
+                address: self.memory.address(offset),
+                length: u32::try_from(length).expect("below 4 GiB"),
+                lkey: self.region.lkey(),
+            };
+            let atomic =
+                matches!(item.operation, SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. });
+            let list = if atomic || first == 0 {
+                vec![sge(item.offset, item.length)]
+            } else {
+                vec![sge(item.offset, first), sge(item.offset + first, item.length - first)]
+            };
+            pieces.push(list);
+            let mut copy = Vec::new();
+            if item.is_inline {
+                copy.resize(item.length, 0);
+                self.memory.read(item.offset, &mut copy)?;
+            }
+            inline.push(copy);
+        }
+        let first_wr = self.next_wr;
+        let requests: Vec<SendRequest<'_>> = work
+            .iter()
+            .enumerate()
+            .map(|(index, item)| SendRequest {
+                wr_id: first_wr + index as u64,
+                operation: item.operation,
+                data: if item.is_inline {
+                    SendData::Inline(&inline[index])
+                } else {
+                    SendData::Gather(&pieces[index])
+                },
+                flags: SendFlags::SIGNALED,
+                remote_srq: SrqNumber::new(0),
+            })
+            .collect();
+        self.qp.post_send(&requests)?;
+        for item in work {
+            self.under_way.push_back((self.next_wr, opcode_of(item.operation)));
+            self.next_wr += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts one piece of work from an area.
+    pub(super) fn do_one(&mut self, operation: SendOperation, offset: usize, length: usize) -> Verdict {
+        self.post(&[Work { operation, offset, length, is_inline: false }])
+    }
+
+    /// Sends `length` bytes of the source.
+    pub(super) fn send_source(&mut self, length: usize, seed: u64, manner: Manner) -> Verdict {
+        let operation = match manner {
+            Manner::Immediate => SendOperation::SendWithImmediate(immediate_of(seed)),
+            Manner::Plain | Manner::Inline => SendOperation::Send,
+        };
+        let is_inline = manner == Manner::Inline;
+        self.post(&[Work { operation, offset: Area::Source.offset(), length, is_inline }])
+    }
+
+    /// Sends a letter.
+    pub(super) fn say(&mut self, letter: &Letter) -> Verdict {
+        let place = usize::try_from(self.next_wr).expect("few") % LETTERS;
+        let offset = WORD + GUARD + place * LETTER;
+        self.memory.write(offset, &letter.bytes())?;
+        self.do_one(SendOperation::Send, offset, LETTER)?;
+        self.finish()
+    }
+
+    /// Takes what has completed. The first bad completion is an error.
+    pub(super) fn pump(&mut self) -> Verdict<bool> {
+        let mut batch = [Completion::default(); 16];
+        let count = self.cq.poll(&mut batch);
+        for completion in &batch[..count] {
+            let is_receive = completion.wr_id < SLOTS as u64;
+            if is_receive && completion.status == CompletionStatus::WorkRequestFlushed {
+                self.flushed += 1;
+                continue;
+            }
+            if !completion.status.is_success() {
+                let why = completion.status.explain();
+                return Err(Deviation::Failed(format!("work request {} failed: {why}", completion.wr_id)));
+            }
+            equal("the QP number of a completion", completion.qp_number, self.qp.number())?;
+            if is_receive {
+                let has_immediate = completion.flags.contains(CompletionFlags::WITH_IMMEDIATE);
+                self.arrivals.push_back(Arrival {
+                    slot: usize::try_from(completion.wr_id).expect("below the number of slots"),
+                    length: completion.byte_length as usize,
+                    opcode: completion.opcode,
+                    immediate: has_immediate.then_some(completion.immediate),
+                });
+            } else {
+                let oldest = self.under_way.pop_front();
+                equal("the completed send", Some((completion.wr_id, completion.opcode)), oldest)?;
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// Waits until all sends have completed.
+    pub(super) fn finish(&mut self) -> Verdict {
+        let mut patience = Patience::new();
+        while !self.under_way.is_empty() {
+            if self.pump()? {
+                patience = Patience::new();
+            }
+            patience.wait(|| "no completion of a send came".into())?;
+        }
+        Ok(())
+    }
+
+    /// The next message, if it has come.
+    pub(super) fn arrival_now(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// Waits for the next message.
+    pub(super) fn arrival(&mut self) -> Verdict<Arrival> {
+        let mut patience = Patience::new();
+        loop {
+            if let Some(arrival) = self.arrival_now() {
+                return Ok(arrival);
+            }
+            if self.pump()? {
+                continue;
+            }
+            patience.wait(|| "no message came".into())?;
+        }
+    }
+
+    /// Reads the letter that came.
+    pub(super) fn letter(&mut self, arrival: Arrival) -> Verdict<Letter> {
+        equal("size of a letter", arrival.length, LETTER)?;
+        let mut bytes = [0; LETTER];
+        self.slots.memory.read(arrival.slot * SLOT, &mut bytes)?;
+        self.release(arrival)?;
+        Letter::parse(&bytes)
+    }
+
+    /// The first bytes of a message.
+    pub(super) fn bytes_of<const N: usize>(&self, arrival: Arrival) -> Verdict<[u8; N]> {
+        let mut bytes = [0; N];
+        self.slots.memory.read(arrival.slot * SLOT, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Counts what is wrong with a message that came: its bytes, and those written behind its end.
+    pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
+        equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
+        equal("size of a message", arrival.length, size)?;
+        let immediate = (manner == Manner::Immediate).then(|| immediate_of(seed));
+        equal("immediate of a message", arrival.immediate, immediate)?;
+        let start = arrival.slot * SLOT;
+        Ok(wrong(&self.slots.memory, start, size, seed)? + touched(&self.slots.memory, start + size, GUARD)?)
+    }
+
+    /// Gives the buffer of a message back to the receive queue, blank.
+    pub(super) fn release(&mut self, arrival: Arrival) -> Verdict {
+        // A WRITE with immediate uses up a buffer without writing there.
+        blank(&self.slots.memory, arrival.slot * SLOT, arrival.length)?;
+        self.slots.post(arrival.slot, Some(&self.qp))
+    }
+
+    /// Counts what is wrong in an area: a pattern at its start, and blank bytes around it. Blank again afterwards.
+    pub(super) fn judge_area(&self, area: Area, size: usize, seed: u64) -> Verdict<u64> {
+        let offset = area.offset();
+        let around =
+            touched(&self.memory, offset - GUARD, GUARD)? + touched(&self.memory, offset + size, GUARD)?;
+        let inside = wrong(&self.memory, offset, size, seed)?;
+        blank(&self.memory, offset - GUARD, size + 2 * GUARD)?;
+        Ok(inside + around)
+    }
+
+    /// Ends this end: the QP is in ERR, and every receive of its own comes back flushed.
+    pub(super) fn close(mut self) -> Verdict {
+        // Tells the peer where it was the peer that disconnected; refused where all is said.
+        let _ = self.id.disconnect();
+        let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
+        let mut patience = Patience::new();
+        while self.flushed + self.arrivals.len() < due {
+            self.pump()?;
+            patience.wait(|| format!("{} of {due} receives came back", self.flushed))?;
+        }
+        self.qp.destroy()?;
+        Ok(())
+    }
+
+    /// An rkey that is not the peer's.
+    pub(super) fn wrong_key(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
+    }
+
+    /// Waits for the one send under way to fail. It is told before what is flushed because of it.
+    pub(super) fn failure(&mut self) -> Verdict<CompletionStatus> {
+        let mut patience = Patience::new();
+        let mut one = [Completion::default()];
+        while self.cq.poll(&mut one) == 0 {
+            patience.wait(|| "no completion of a send came".into())?;
+        }
+        equal(
+            "the first bad completion",
+            Some(one[0].wr_id),
+            self.under_way.pop_front().map(|(wr_id, _)| wr_id),
+        )?;
+        Ok(one[0].status)
+    }
+}
+
+/// The immediate that goes with a seed.
+pub(super) fn immediate_of(seed: u64) -> u32 {
+    u32::try_from(seed & u64::from(u32::MAX)).expect("masked") ^ 0x8000_0001
+}
+
+fn opcode_of(operation: SendOperation) -> CompletionOpcode {
+    match operation {
+        SendOperation::Send | SendOperation::SendWithImmediate(_) => CompletionOpcode::Send,
+        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..) => {
+            CompletionOpcode::RdmaWrite
+        }
+        SendOperation::RdmaRead(_) => CompletionOpcode::RdmaRead,
+        SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+        SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+    }
+}

@@ -1,0 +1,124 @@
+//! Transfers, each done from one end of a connection with the other end's help: what client and server share.
+
+use super::link::{Area, Arrival, Link, OLD_VALUE, SLOTS, WORD, Work, immediate_of};
+use super::pattern::fill;
+use super::protocol::{Letter, Manner};
+use crate::check::{Verdict, check, equal};
+use trunkline_verbs::{CompletionOpcode, SendOperation};
+
+/// The value that atomics start from, and what they make of it.
+pub(super) const FIRST_VALUE: u64 = 0xffff_ffff_0000_0007;
+pub(super) const LAST_VALUE: u64 = 0x0123_4567_89ab_cdef;
+
+impl Link {
+    /// Sends messages of one size, each with a pattern of its own.
+    pub(super) fn send_messages(&mut self, letter: &Letter) -> Verdict {
+        for index in 0..u64::from(letter.count) {
+            let seed = letter.seed + index;
+            // What is still under way comes from the same place.
+            if letter.manner != Manner::Inline {
+                self.finish()?;
+            }
+            fill(&self.memory, Area::Source.offset(), letter.size(), seed)?;
+            self.send_source(letter.size(), seed, letter.manner)?;
+        }
+        self.finish()
+    }
+
+    /// The same message many times, with one doorbell.
+    pub(super) fn send_burst(&mut self, letter: &Letter) -> Verdict {
+        fill(&self.memory, Area::Source.offset(), letter.size(), letter.seed)?;
+        let (offset, length) = (Area::Source.offset(), letter.size());
+        let work = Work { operation: SendOperation::Send, offset, length, is_inline: false };
+        self.post(&vec![work; usize::from(letter.count)])?;
+        self.finish()
+    }
+
+    /// Takes messages as `send_messages` sends them (`step` 1) or `send_burst` (0); answers how many bytes were wrong.
+    pub(super) fn take_messages(&mut self, letter: &Letter, step: u64, starve: bool) -> Verdict<u64> {
+        let mut wrong = 0;
+        let mut held: Vec<Arrival> = Vec::new();
+        for index in 0..u64::from(letter.count) {
+            let arrival = self.arrival()?;
+            wrong += self.judge(arrival, letter.size(), letter.seed + index * step, letter.manner)?;
+            held.push(arrival);
+            if !starve || held.len() == SLOTS || index + 1 == u64::from(letter.count) {
+                held.drain(..).try_for_each(|arrival| self.release(arrival))?;
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Writes into the peer's sink.
+    pub(super) fn write(&mut self, size: usize, seed: u64, manner: Manner) -> Verdict {
+        let sink = self.remote(Area::Sink.offset());
+        fill(&self.memory, Area::Source.offset(), size, seed)?;
+        let operation = match manner {
+            Manner::Immediate => SendOperation::RdmaWriteWithImmediate(sink, immediate_of(seed)),
+            Manner::Plain | Manner::Inline => SendOperation::RdmaWrite(sink),
+        };
+        let is_inline = manner == Manner::Inline;
+        self.post(&[Work { operation, offset: Area::Source.offset(), length: size, is_inline }])?;
+        self.finish()
+    }
+
+    /// Waits for a WRITE with immediate; answers how many bytes of the sink are wrong.
+    pub(super) fn take_write(&mut self, size: usize, seed: u64) -> Verdict<u64> {
+        let arrival = self.arrival()?;
+        equal("opcode of a receive", arrival.opcode, CompletionOpcode::ReceiveRdmaWithImmediate)?;
+        equal("size of a WRITE with immediate", arrival.length, size)?;
+        equal("immediate of a WRITE", arrival.immediate, Some(immediate_of(seed)))?;
+        self.release(arrival)?;
+        self.judge_area(Area::Sink, size, seed)
+    }
+
+    /// Reads the peer's offer; answers how many bytes are wrong.
+    pub(super) fn read(&mut self, size: usize, seed: u64) -> Verdict<u64> {
+        let offer = self.remote(Area::Offer.offset());
+        self.do_one(SendOperation::RdmaRead(offer), Area::Landing.offset(), size)?;
+        self.finish()?;
+        self.judge_area(Area::Landing, size, seed)
+    }
+
+    /// Puts bytes where the peer reads.
+    pub(super) fn offer(&self, size: usize, seed: u64) -> Verdict {
+        fill(&self.memory, Area::Offer.offset(), size, seed)
+    }
+
+    /// Changes the peer's word, which holds the first value, step by step to the last; each old value is checked.
+    pub(super) fn change_word(&mut self) -> Verdict {
+        let remote = self.remote(WORD);
+        let added = FIRST_VALUE.wrapping_add(u64::from(u32::MAX));
+        let steps = [
+            ("fetch-add", SendOperation::FetchAdd { remote, add: u64::from(u32::MAX) }, FIRST_VALUE),
+            ("fetch-add of nothing", SendOperation::FetchAdd { remote, add: 0 }, added),
+            (
+                "compare-swap of another value",
+                SendOperation::CompareSwap { remote, compare: FIRST_VALUE, swap: 1 },
+                added,
+            ),
+            ("compare-swap", SendOperation::CompareSwap { remote, compare: added, swap: u64::MAX }, added),
+            ("fetch-add across the wrap", SendOperation::FetchAdd { remote, add: 1 }, u64::MAX),
+            (
+                "compare-swap to the end",
+                SendOperation::CompareSwap { remote, compare: 0, swap: LAST_VALUE },
+                0,
+            ),
+        ];
+        for (what, operation, old) in steps {
+            self.memory.write(OLD_VALUE, &[0x55; 8])?;
+            self.do_one(operation, OLD_VALUE, 8)?;
+            self.finish()?;
+            let found = self.memory.load(OLD_VALUE)?;
+            check(found == old, || format!("{what}: the old value was {found:#x} instead of {old:#x}"))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the own word, which the peer changes; answers what it was.
+    pub(super) fn set_word(&self, value: u64) -> Verdict<u64> {
+        let old = self.memory.load(WORD)?;
+        self.memory.write(WORD, &value.to_ne_bytes())?;
+        Ok(old)
+    }
+}

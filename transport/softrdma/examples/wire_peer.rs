@@ -1,0 +1,30 @@
+//! One end of a wire, on the software device: see `trunkline_conformance::WireOrder` for what it can be told.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use trunkline_conformance::WireOrder;
+use trunkline_softrdma::device::{OpenError, SoftDevice, SoftOptions};
+use trunkline_verbs::Device;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(order) = WireOrder::parse(&arguments) else {
+        eprintln!("wire_peer: {arguments:?} means nothing here");
+        return ExitCode::from(2);
+    };
+    match open(&order) {
+        Ok(device) => match order.run(&device, &mut std::io::stdout()) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+        Err(error) => {
+            eprintln!("wire_peer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(order: &WireOrder) -> Result<Arc<dyn Device>, OpenError> {
+    let options = SoftOptions { addresses: vec![order.own], ..SoftOptions::from_env()? };
+    Ok(SoftDevice::open(options)?)
+}
