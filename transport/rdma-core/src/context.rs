@@ -13,7 +13,8 @@ use rdma_sys::{
     ibv_get_device_name, rdma_free_devices, rdma_get_devices,
 };
 use std::ffi::{CStr, c_int};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use trunkline_verbs::{AsyncSubject, DeviceInfo, VerbsError};
@@ -80,10 +81,52 @@ impl Context {
         &self.events
     }
 
+    /// Whether the kernel has taken the device away: libibverbs lists it no more.
+    fn is_removed(&self) -> bool {
+        // SAFETY: the context is open.
+        let device = unsafe { (*self.raw.as_ptr()).device };
+        let mut count: c_int = 0;
+        // SAFETY: the count is ours to be written.
+        let Some(list) = NonNull::new(unsafe { ibv_get_device_list(&raw mut count) }) else { return false };
+        // A device has one address as long as somebody holds it, as the context does.
+        // SAFETY: libibverbs has written as many devices as it says.
+        let is_listed = (0..usize::try_from(count).unwrap_or(0))
+            .any(|index| std::ptr::eq(unsafe { list.add(index).read() }, device));
+        // SAFETY: the list is used no more.
+        unsafe { ibv_free_device_list(list.as_ptr()) };
+        !is_listed
+    }
+
+    /// Gives the kernel its files back, so that it may finish the removal, for which it waits until
+    /// they are closed. librdmacm closes a context only when it next looks at the list of devices and
+    /// finds another one there, so with the only device it never would. Its numbers stay taken, by a
+    /// file that holds nothing, so that whenever librdmacm does close them nobody else is hit.
+    fn let_kernel_go(&self) {
+        // SAFETY: the context is open.
+        let files = unsafe { [(*self.raw.as_ptr()).async_fd, (*self.raw.as_ptr()).cmd_fd] };
+        let Ok(nothing) = File::open("/dev/null") else { return };
+        for file in files {
+            // SAFETY: the number belongs to the context, which nobody uses any more: this is its last
+            // user here, and the device is gone for any other.
+            if unsafe { libc::dup3(nothing.as_raw_fd(), file, libc::O_CLOEXEC) } < 0 {
+                let error = std::io::Error::last_os_error();
+                tracing::warn!(device = self.name, %error, "the removed device stays open");
+            }
+        }
+    }
+
     /// The descriptor of the asynchronous events.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context, which the list keeps open.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.is_removed() {
+            self.let_kernel_go();
+        }
     }
 }
 

@@ -91,6 +91,15 @@ impl RdmaDevice {
         Ok(granted.unwrap_or(0))
     }
 
+    /// Refuses what takes XRC on a device without it, whatever else is wrong with it (contract A9).
+    fn needs_xrc(&self, what: &'static str) -> Result<(), VerbsError> {
+        if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
+            Ok(())
+        } else {
+            Err(VerbsError::NotSupported(what))
+        }
+    }
+
     /// The parts of a QP, checked to fit its type, and the sizes to ask for.
     fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
         let needs = VerbsError::Invalid;
@@ -265,10 +274,14 @@ impl Device for RdmaDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+        self.needs_xrc("XRC domains: this device has no XRC, use RC connections")?;
         Ok(Arc::new(Xrcd::open(Arc::clone(&self.opened), file, flags)?))
     }
 
     fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        if matches!(init.kind, SrqKind::Xrc { .. }) {
+            self.needs_xrc("XRC SRQs: this device has no XRC")?;
+        }
         let limits = &self.attributes;
         if init.max_wr == 0 || init.max_wr > limits.max_srq_wr || init.max_sge > limits.max_srq_sge {
             return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
@@ -284,12 +297,16 @@ impl Device for RdmaDevice {
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let (qp_type, signal_all) = (init.qp_type, init.signal_all);
+        if qp_type != QpType::Rc {
+            self.needs_xrc("XRC QPs: this device has no XRC")?;
+        }
         let (parts, capacities) = self.qp_parts(init)?;
         let opened = Arc::clone(&self.opened);
         Ok(Arc::new(Qp::create(opened, qp_type, capacities, signal_all, parts)?))
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        self.needs_xrc("further handles on TGTs: this device has no XRC")?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         Ok(Arc::new(Qp::open(xrcd, number)?))
     }
