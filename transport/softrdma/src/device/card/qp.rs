@@ -198,6 +198,7 @@ impl Card {
 
     /// Destroys a QP.
     pub(super) fn remove_qp(&mut self, number: u32) {
+        self.say_farewell(number);
         if let Some(qp) = self.qps.remove(&number) {
             self.qp_numbers.free(number);
             let responder = qp.responder.as_ref().map(ResponderState::counters);
@@ -237,12 +238,15 @@ impl Card {
             Some(_) => Some(self.open_route(&after)?),
             None => None,
         };
+        let entered = before.state != state;
+        if entered && matches!(state, QpState::Error | QpState::Reset) {
+            self.say_farewell(number.get());
+        }
         let Self { qps, srqs, counters, events, .. } = self;
         let Some(qp) = qps.get_mut(&number.get()) else { return Err(VerbsError::Gone) };
         if let Some(route) = route {
             qp.route = Some(route);
         }
-        let entered = before.state != state;
         qp.attributes = after;
         if entered && state == QpState::Reset {
             qp.route = None;

@@ -20,6 +20,10 @@ use trunkline_verbs::{AsyncEventKind, QpState};
 const PACKETS_IN_TURN: usize = 64;
 /// Packets gathered before the link is called.
 const PACKETS_AT_ONCE: usize = 64;
+/// Times that a QP which stops repeats its last acknowledgement.
+const FAREWELLS: usize = 3;
+/// Packets that may wait while QPs stop one after the other; beyond that they go without a word.
+const FAREWELLS_WAIT_AT_MOST: usize = 4 * PACKETS_AT_ONCE;
 
 impl Card {
     /// Puts a QP on the list of those that want service.
@@ -56,6 +60,22 @@ impl Card {
             self.counters.packets_sent += (before - self.outgoing.len()) as u64;
         }
         self.outgoing.is_empty()
+    }
+
+    /// A QP is about to stop receiving, by its owner's will. Its peer may still wait for the last
+    /// acknowledgement, which can have got lost, and would ask a QP that is no more until its retries
+    /// run out. So it is repeated now; each copy takes its chances on the link.
+    pub(super) fn say_farewell(&mut self, number: u32) {
+        let Self { qps, outgoing, .. } = self;
+        let Some(qp) = qps.get_mut(&number) else { return };
+        let (Some(route), Some(responder)) = (qp.route, &mut qp.responder) else { return };
+        for _ in 0..FAREWELLS {
+            if outgoing.len() >= FAREWELLS_WAIT_AT_MOST
+                || !push(outgoing, route, |out| responder.farewell(out))
+            {
+                return;
+            }
+        }
     }
 
     fn serve(&mut self, number: u32, now: Time) {

@@ -99,6 +99,8 @@ pub struct ResponderCounters {
 /// `None` (acknowledgements are coalesced: the fewer polls between packets, the fewer ACKs), and
 /// [`ResponderState::poll_event`] until `None`. One caller at a time.
 ///
+/// Before a change to RESET or ERR, and before the QP goes, [`ResponderState::farewell`] some times.
+///
 /// A READ of many packets comes out one packet per poll; a caller that serves many QPs stops after
 /// some and comes back while [`ResponderState::has_output`] says so.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Answers, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
 
-use super::{MAX_SAVED, ResponderState, count};
+use super::{MAX_SAVED, PHASE_RECEIVING, PHASE_RTR, ResponderState, count};
 use crate::engine::{ReadOutcome, ReadPiece, RemoteRange, Target, Transmit};
 use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, emit_pad, pad_for};
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
@@ -29,6 +29,25 @@ impl ResponderState {
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.active().is_some()
+    }
+
+    /// Appends the acknowledgement of all that was taken so far once more; nothing when nothing was.
+    ///
+    /// For a QP that is about to stop: whoever has its last message may go at once, and nobody is
+    /// left to repeat an acknowledgement that gets lost. To a peer the copies look like ghosts, which
+    /// it ignores (contract rocev2 7.18). A READ or atomic that came last is answered by its
+    /// response alone, so there is nothing to say behind it.
+    pub fn farewell(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        let is_receiving = matches!(self.phase, PHASE_RTR | PHASE_RECEIVING);
+        let expected = Psn::new(self.expected);
+        let answered_last = self.saved_len().checked_sub(1).is_some_and(|newest| {
+            let newest = &self.saved[self.slot(newest)];
+            Psn::new(newest.first_psn).plus(newest.psns) == expected
+        });
+        if !is_receiving || self.msn == 0 || answered_last {
+            return None;
+        }
+        Some(self.acknowledge(expected.minus(1), self.msn, out))
     }
 
     /// The oldest READ or atomic whose answer is being sent.

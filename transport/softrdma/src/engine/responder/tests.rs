@@ -78,6 +78,35 @@ fn nak(psn: u32, code: NakCode, msn: u32) -> Answer {
 }
 
 #[test]
+fn the_farewell_repeats_the_last_acknowledgement_and_nothing_else() {
+    let mut rig = Rig::new();
+    let mut out = Vec::new();
+    assert_eq!(rig.state.farewell(&mut out), None, "nothing was taken yet");
+    rig.send(100);
+    rig.send(101);
+    assert_eq!(rig.answers(), [ack(101, 2)]);
+    for _ in 0..2 {
+        out.clear();
+        rig.state.farewell(&mut out).unwrap();
+        let packet = Packet::parse(&out).unwrap();
+        let aeth = packet.aeth.unwrap();
+        assert_eq!((packet.bth.psn.get(), aeth.meaning(), aeth.msn), (101, Syndrome::ACK, 2));
+    }
+    assert_eq!(rig.answers(), [], "it owes nothing more than before");
+    out.clear();
+    // A READ is answered by its response alone.
+    rig.take(&read_request(102, 0x1000, 10));
+    rig.answers();
+    assert_eq!(rig.state.farewell(&mut out), None);
+    rig.send(103);
+    assert!(rig.state.farewell(&mut out).is_some());
+    out.clear();
+    rig.state.modify(&in_state(QpType::XrcTgt, QpState::Error));
+    assert_eq!(rig.state.farewell(&mut out), None, "it has stopped");
+    assert!(out.is_empty());
+}
+
+#[test]
 fn the_first_message_is_acknowledged_with_msn_one() {
     // contract rocev2 6.7
     let mut rig = Rig::new();
