@@ -12,10 +12,13 @@ runtime=/tmp/trunkline
 next_port=20000
 declare -A holder=() # of each namespace: the process that keeps it
 attempts=1           # of an exchange; more only for a reason that stands where it is set
+again_for=           # pattern: only what fails for such a reason is tried again
+attempt=1            # which one it is
 running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
 drop=()              # command that gives up root
-faults=              # TRUNKLINE_FAULTS of what is started next
+faults=              # TRUNKLINE_FAULTS of what is started next; %a in it is the number of the attempt
+declare -A endings=() # of each run that failed: why, and what its programs said last
 priority=()          # command that gives a higher one, if it may
 wrapper=()           # what stands before a program, for example valgrind
 exec {ticks}<> <(:)
@@ -98,7 +101,7 @@ end_places() {
 start() {
     local place=$1 output=$2
     shift 2
-    (in_place "$place" "${priority[@]}" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="$faults" HOME=/tmp \
+    (in_place "$place" "${priority[@]}" "${drop[@]}" env LD_LIBRARY_PATH="$libraries" TRUNKLINE_RUNTIME_DIR="$runtime" TRUNKLINE_FAULTS="${faults//%a/$attempt}" HOME=/tmp \
         "${wrapper[@]}" "$@") >"$output.out" 2>"$output.err" {ticks}<&- &
     started=$!
     running+=("$started")
@@ -141,7 +144,7 @@ listens() {
 # exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: a server and COUNT clients, all to end with status 0 in that time and
 # with nothing unexpected on stderr. READY is tcp or cm, WHERE one or two. In the commands %p is a port, %s the server's address.
 exchange() {
-    local name=$1 server=$5 client=$6 attempt why="" began=$SECONDS
+    local name=$1 server=$5 client=$6 attempt why="" began=$SECONDS failed=""
     if ! chosen "$name"; then return; fi
     if ((listing)); then
         printf '%-44s %s | %s\n' "$name" "$server" "$client"
@@ -154,10 +157,19 @@ exchange() {
         fi
         try "${@:2}"
         if [[ -z $why ]]; then break; fi
-        if ((attempt < attempts)); then echo "again $name: $why"; fi
+        failed=$(last_words)
+        if ((attempt == attempts)) || [[ ! $why =~ $again_for ]]; then break; fi
+        printf 'again %s: %s\n%s\n' "$name" "$why" "$failed"
     done
-    record "$name" "$why" $((SECONDS - began))
-    if [[ -n $why ]]; then tail -qn 3 "$scratch/run"*.out 2>/dev/null | sed 's/^/    /'; fi
+    record "$name" "$why" $((SECONDS - began)) "$failed"
+}
+
+# last_words: what each program of the last run said last.
+last_words() {
+    local file
+    for file in "$scratch/run"*.out "$scratch/run"*.err; do
+        if [[ -s $file ]]; then tail -n 5 "$file" | tr -d '\r' | sed "s/^/    ${file##*/run.}: /"; fi
+    done
 }
 
 # The same once; why it failed is in $why.
@@ -223,7 +235,7 @@ single() {
     done
     if ((status != 0)); then why+="ended with status $status; "; fi
     look_for_errors "$scratch/run"
-    record "$name" "$why" 0
+    record "$name" "$why" 0 "${why:+$(last_words)}"
 }
 
 # What programs print to stderr when all is well.
@@ -242,13 +254,15 @@ record_status() {
     if (($2 == 0)); then record "$1" "" 0; else record "$1" "$3" 0; fi
 }
 
-# record NAME WHY SECONDS: failed for that reason, or passed when there is none.
+# record NAME WHY SECONDS [LAST WORDS]: failed for that reason, or passed when there is none.
 record() {
     if [[ -z $2 ]]; then
         pass "$1"
         results+=("$1"$'\t'pass$'\t'"$3")
     else
         fail "$1" "$2"
+        endings[$1]="    $2"$'\n'"${4-}"
+        if [[ -n ${4-} ]]; then echo "$4"; fi
         results+=("$1"$'\t'FAIL$'\t'"$3")
     fi
 }
@@ -270,5 +284,11 @@ chosen() { [[ -z $pattern || $1 =~ $pattern ]]; }
 table() {
     if ((${#results[@]} == 0)); then return; fi
     printf '\n%s\n' "== programs: ${#results[@]}"
-    printf '%s\n' "${results[@]}" | awk -F'\t' '{ printf "  %-44s %-5s %4d s\n", $1, $2, $3 }'
+    local result name verdict seconds
+    for result in "${results[@]}"; do
+        IFS=$'\t' read -r name verdict seconds <<<"$result"
+        printf '  %-44s %-5s %4d s\n' "$name" "$verdict" "$seconds"
+        # Once more, for whoever sees the end of a log only.
+        if [[ $verdict == FAIL ]]; then echo "${endings[$name]}"; fi
+    done
 }
