@@ -256,7 +256,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
 
 /// # Safety
 /// `device` is alive.
-unsafe fn name_of(device: *mut ibv_device) -> String {
+pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
     // SAFETY: the caller's promise; libibverbs ends the name by a zero.
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }

@@ -4,6 +4,7 @@
 //! when it is opened: its limits, whether it really has XRC, and how much inline data it takes.
 
 use crate::channel::Channel;
+use crate::cm::Manager;
 use crate::context::{Context, Opened};
 use crate::convert::{self, limit, small_limit, zeroed};
 use crate::counters::Counters;
@@ -19,10 +20,10 @@ use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AsyncEvent, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit,
-    Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, GidEntry, PortAttributes, PortSpace,
-    PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair, SharedReceiveQueue,
-    SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+    AsyncEvent, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit, Device,
+    DeviceAttributes, DeviceCapabilities, GidEntry, PortAttributes, PortState, ProtectionDomain, QpInit,
+    QpNumber, QpType, QueueCapacities, QueuePair, SharedReceiveQueue, SrqInit, SrqKind, VerbsError,
+    XrcDomain, XrcdFlags,
 };
 
 /// Sizes of inline data that are tried, because devices do not say what they take.
@@ -33,6 +34,7 @@ const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
 pub(crate) struct RdmaDevice {
     attributes: DeviceAttributes,
     counters: Counters,
+    connections: Manager,
     opened: Arc<Opened>,
 }
 
@@ -55,7 +57,8 @@ impl RdmaDevice {
     pub(crate) fn open(name: &str) -> Result<Self, VerbsError> {
         let opened = Opened::new(name)?;
         let attributes = attributes(&opened)?;
-        let mut device = Self { attributes, counters: Counters::new(name), opened };
+        let connections = Manager::new(&opened);
+        let mut device = Self { attributes, counters: Counters::new(name), connections, opened };
         device.attributes.max_inline_data = device.probe_inline()?;
         Ok(device)
     }
@@ -312,7 +315,7 @@ impl Device for RdmaDevice {
     }
 
     fn connection_manager(&self) -> &dyn ConnectionManager {
-        self
+        &self.connections
     }
 
     fn next_async_event(&self) -> Option<AsyncEvent> {
@@ -328,29 +331,3 @@ impl Device for RdmaDevice {
         self.counters.read()
     }
 }
-
-/// Connections are another module's.
-impl ConnectionManager for RdmaDevice {
-    fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
-        Err(NO_CONNECTIONS)
-    }
-
-    fn create_id(
-        &self,
-        _: PortSpace,
-        _: QpType,
-        _: &Arc<dyn CmChannel>,
-    ) -> Result<Arc<dyn CmId>, VerbsError> {
-        Err(NO_CONNECTIONS)
-    }
-
-    fn create_endpoint(
-        &self,
-        _: &EndpointRequest,
-        _: &Arc<dyn CmChannel>,
-    ) -> Result<Arc<dyn CmId>, VerbsError> {
-        Err(NO_CONNECTIONS)
-    }
-}
-
-const NO_CONNECTIONS: VerbsError = VerbsError::NotSupported("connections through librdmacm");

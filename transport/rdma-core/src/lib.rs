@@ -12,6 +12,7 @@
 
 mod async_events;
 mod channel;
+mod cm;
 mod context;
 mod convert;
 mod counters;
@@ -28,4 +29,5 @@ mod qp;
 mod srq;
 mod xrcd;
 
+pub use cm::device_for;
 pub use provider::RdmaCore;

@@ -1,8 +1,7 @@
 //! Queue pairs; of a TGT each of these is one handle.
-#![allow(dead_code, reason = "lending a QP is for connection ids")]
 
 use crate::async_events::of_qp;
-use crate::context::{Context, Opened};
+use crate::context::Opened;
 use crate::convert::{self, zeroed};
 use crate::cq::Cq;
 use crate::error::{Doing, check, last};
@@ -16,7 +15,6 @@ use rdma_sys::*;
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_verbs::{
     PostError, QpAttributes, QpModify, QpNumber, QpType, QueueCapacities, QueuePair, ReceiveRequest,
     SendRequest, VerbsError,
@@ -39,8 +37,6 @@ pub(crate) struct Qp {
     number: QpNumber,
     qp_type: QpType,
     capacities: QueueCapacities,
-    /// Connection ids that know the C object, which must not go before them.
-    ids: AtomicUsize,
     opened: Arc<Opened>,
     parts: QpParts,
 }
@@ -160,56 +156,27 @@ impl Qp {
         // SAFETY: libibverbs has just made it.
         let number = QpNumber::new(unsafe { (*raw.as_ptr()).qp_num });
         let handle = Handle::new(raw);
-        Self { handle, number, qp_type, capacities, ids: AtomicUsize::new(0), opened, parts }
+        Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// The context it was made on.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.opened.context
+    /// The opening of the device that it was made through.
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
-    /// Lends the C object to a connection id, until the answer is dropped: meanwhile the QP cannot be
-    /// destroyed.
+    /// Changes it as a connection wants it, by attributes in C's form.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed.
-    pub(crate) fn lend(self: &Arc<Self>) -> Result<LentQp, VerbsError> {
-        self.handle.with(|raw| {
-            // SYNC: lent-qp
-            self.ids.fetch_add(1, Ordering::AcqRel);
-            LentQp { qp: Arc::clone(self), raw }
-        })
-    }
-}
-
-/// A QP that a connection id knows.
-#[derive(Debug)]
-pub(crate) struct LentQp {
-    qp: Arc<Qp>,
-    raw: *mut ibv_qp,
-}
-
-// SAFETY: the pointer is given to libibverbs and librdmacm only, which lock inside.
-unsafe impl Send for LentQp {}
-// SAFETY: as for Send.
-unsafe impl Sync for LentQp {}
-
-impl LentQp {
-    /// The C object, alive as long as this value.
-    pub(crate) fn raw(&self) -> *mut ibv_qp {
-        self.raw
+    /// As [`QueuePair::modify`].
+    pub(crate) fn modify_raw(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), VerbsError> {
+        // SAFETY: the handle lends a live QP, the structure is whole.
+        let answer = self.handle.with(|qp| unsafe { ibv_modify_qp(qp, attributes, mask) })?;
+        check(Doing::ModifyQp, answer)
     }
 
-    /// The QP.
-    pub(crate) fn qp(&self) -> &Arc<Qp> {
-        &self.qp
-    }
-}
-
-impl Drop for LentQp {
-    fn drop(&mut self) {
-        // SYNC: lent-qp
-        self.qp.ids.fetch_sub(1, Ordering::AcqRel);
+    /// Whether it takes receives from an SRQ.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.parts.srq.is_some()
     }
 }
 
@@ -239,9 +206,7 @@ impl QueuePair for Qp {
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError> {
         let (mut attr, mask) =
             convert::modify(change).ok_or(VerbsError::Invalid("the GID index exceeds what C can name"))?;
-        // SAFETY: the handle lends a live QP, the structure is whole.
-        let answer = self.handle.with(|qp| unsafe { ibv_modify_qp(qp, &raw mut attr, mask) })?;
-        check(Doing::ModifyQp, answer)
+        self.modify_raw(&mut attr, mask)
     }
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {
@@ -288,18 +253,10 @@ impl QueuePair for Qp {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        const HELD: &str = "a connection id holds this QP: detach it first";
         self.handle.destroy(
-            |qp| {
-                // Ids take the QP under the lock's other side, so none can come any more.
-                // SYNC: lent-qp
-                if self.ids.load(Ordering::Acquire) > 0 {
-                    return libc::EBUSY;
-                }
-                // SAFETY: the handle lends a live QP, and takes it as gone when this succeeds.
-                self.opened.leave(qp, |qp| unsafe { ibv_destroy_qp(qp) })
-            },
-            |errno| check_destroy(errno, HELD),
+            // SAFETY: the handle lends a live QP, and takes it as gone when this succeeds.
+            |qp| self.opened.leave(qp, |qp| unsafe { ibv_destroy_qp(qp) }),
+            |errno| check_destroy(errno, "the device still uses this QP"),
         )
     }
 }

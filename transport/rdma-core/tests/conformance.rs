@@ -23,8 +23,6 @@ mod tests {
             let outcome = run(&bench, item);
             println!("{}: {outcome:?}", item.id);
             match outcome {
-                // Until this provider has a connection manager.
-                Outcome::Failed(why) if why.contains("connections through librdmacm") => {}
                 Outcome::Failed(_) => failed.push(item.id),
                 Outcome::Held | Outcome::Skipped(_) => {}
             }

@@ -1,0 +1,171 @@
+//! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
+//!
+//! Only it makes endpoints for XRC (contract verbs-abi, "librdmacm and XRC"). It is called by
+//! whoever wants an endpoint and may wait, and by the resolver's threads; never under a lock. What
+//! it made is synchronous and known to nobody until the manager takes it over.
+
+use super::address::CAddress;
+use super::error::{Asked, check, last};
+use crate::context::name_of;
+use rdma_sys::rdma_port_space::RDMA_PS_TCP;
+use rdma_sys::{
+    ibv_qp_type, rdma_addrinfo, rdma_bind_addr, rdma_cm_id, rdma_create_ep, rdma_create_id, rdma_destroy_ep,
+    rdma_freeaddrinfo, rdma_getaddrinfo,
+};
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr::{NonNull, null, null_mut};
+use trunkline_verbs::{EndpointRequest, EndpointSide, PortSpace, QpType, VerbsError};
+
+/// `RAI_PASSIVE`.
+const PASSIVE: c_int = 1;
+
+/// An id of librdmacm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawId(NonNull<rdma_cm_id>);
+
+// SAFETY: librdmacm's ids may be used from any thread, one at a time; the module's rules see to that.
+unsafe impl Send for RawId {}
+// SAFETY: as for Send: the pointer alone gives access to nothing.
+unsafe impl Sync for RawId {}
+
+impl RawId {
+    pub(super) fn new(raw: *mut rdma_cm_id) -> Option<Self> {
+        NonNull::new(raw).map(Self)
+    }
+
+    pub(super) fn pointer(self) -> *mut rdma_cm_id {
+        self.0.as_ptr()
+    }
+
+    /// Ends the id. It has no QP for librdmacm, so none goes with it.
+    ///
+    /// # Safety
+    /// Nobody uses it any more, and no event of it is unacknowledged but one that it keeps itself.
+    pub(super) unsafe fn destroy(self) {
+        // SAFETY: the caller's promise. An id of `rdma_create_id` may be ended so, too.
+        unsafe { rdma_destroy_ep(self.pointer()) };
+    }
+}
+
+/// Makes an endpoint; waits for address and route of an active one, up to 2 s each.
+///
+/// # Errors
+/// As [`trunkline_verbs::ConnectionManager::create_endpoint`].
+pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
+    let info = AddressInfo::find(request)?;
+    let mut raw = null_mut();
+    let asked = match request.side {
+        EndpointSide::Active { .. } => Asked::Resolve,
+        EndpointSide::Passive { .. } => Asked::Bind,
+    };
+    // SAFETY: the place is ours, the information librdmacm's own; neither PD nor attributes: QPs
+    // are made on the program's own domain.
+    check(asked, unsafe { rdma_create_ep(&raw mut raw, info.0.as_ptr(), null_mut(), null_mut()) })?;
+    RawId::new(raw).ok_or(VerbsError::Gone)
+}
+
+/// Whether a request is one that can be served at all.
+pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
+    let fits = matches!(
+        (request.side, request.qp_type),
+        (_, QpType::Rc)
+            | (EndpointSide::Active { .. }, QpType::XrcIni)
+            | (EndpointSide::Passive { .. }, QpType::XrcTgt)
+    );
+    if !fits {
+        return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
+    }
+    if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
+        // librdmacm would silently connect by RC.
+        return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
+    }
+    Ok(())
+}
+
+/// What librdmacm knows of addresses, to be freed.
+struct AddressInfo(NonNull<rdma_addrinfo>);
+
+impl AddressInfo {
+    fn find(request: &EndpointRequest) -> Result<Self, VerbsError> {
+        let (flags, source, destination) = match request.side {
+            EndpointSide::Passive { local } => (PASSIVE, Some(local), None),
+            EndpointSide::Active { remote, source } => {
+                (0, source.map(|ip| SocketAddr::new(ip, 0)), Some(remote))
+            }
+        };
+        let family = match source.or(destination) {
+            Some(SocketAddr::V6(_)) => libc::AF_INET6,
+            _ => libc::AF_INET,
+        };
+        let (source, destination) = (source.map(CAddress::from), destination.map(CAddress::from));
+        let pointer = |address: &Option<CAddress>| {
+            address.as_ref().map_or((0, null_mut()), |address| (address.length(), address.pointer()))
+        };
+        let ((ai_src_len, ai_src_addr), (ai_dst_len, ai_dst_addr)) =
+            (pointer(&source), pointer(&destination));
+        let number = |unsigned: u32| c_int::try_from(unsigned).unwrap_or(0);
+        // SAFETY: numbers and null pointers.
+        let empty: rdma_addrinfo = unsafe { std::mem::zeroed() };
+        let hints = rdma_addrinfo {
+            ai_flags: flags,
+            ai_family: family,
+            ai_qp_type: number(match request.qp_type {
+                QpType::Rc => ibv_qp_type::IBV_QPT_RC,
+                QpType::XrcIni => ibv_qp_type::IBV_QPT_XRC_SEND,
+                QpType::XrcTgt => ibv_qp_type::IBV_QPT_XRC_RECV,
+            }),
+            ai_port_space: number(port_space(request.port_space)),
+            ai_src_len,
+            ai_dst_len,
+            ai_src_addr: ai_src_addr.cast(),
+            ai_dst_addr: ai_dst_addr.cast(),
+            ..empty
+        };
+        let mut found = null_mut();
+        // SAFETY: the hints and the addresses that they point to live here; nothing is looked up by
+        // name.
+        check(Asked::Resolve, unsafe { rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut found) })?;
+        NonNull::new(found).map(Self).ok_or(VerbsError::Gone)
+    }
+}
+
+impl Drop for AddressInfo {
+    fn drop(&mut self) {
+        // SAFETY: librdmacm made it, and it is used no more.
+        unsafe { rdma_freeaddrinfo(self.0.as_ptr()) };
+    }
+}
+
+/// The number of a port space in C.
+pub(super) fn port_space(port_space: PortSpace) -> u32 {
+    match port_space {
+        PortSpace::Tcp => RDMA_PS_TCP,
+        PortSpace::Ib => rdma_sys::rdma_port_space::RDMA_PS_IB,
+    }
+}
+
+/// The name of the device that has an address.
+///
+/// # Errors
+/// [`VerbsError::AddressNotAvailable`] when none has it, [`VerbsError::Invalid`] for an unspecified
+/// address, and what librdmacm answers where there are no devices.
+pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
+    let mut raw = null_mut();
+    // SAFETY: the place is ours; without a channel the id gets its own.
+    check(Asked::Create, unsafe { rdma_create_id(null_mut(), &raw mut raw, null_mut(), RDMA_PS_TCP) })?;
+    let id = RawId::new(raw).ok_or_else(|| last(Asked::Create))?;
+    let local = CAddress::from(SocketAddr::new(address, 0));
+    // SAFETY: the id was made right now, and the address lives here.
+    let bound = check(Asked::Bind, unsafe { rdma_bind_addr(id.pointer(), local.pointer().cast()) });
+    let name = bound.and_then(|()| {
+        // SAFETY: librdmacm keeps the device of a bound id open.
+        let verbs = unsafe { (*id.pointer()).verbs.as_ref() };
+        let verbs = verbs.ok_or(VerbsError::Invalid("an address of no device in particular"))?;
+        // SAFETY: as above.
+        Ok(unsafe { name_of(verbs.device) })
+    });
+    // SAFETY: nobody else knows it, and no event came of it.
+    unsafe { id.destroy() };
+    name
+}

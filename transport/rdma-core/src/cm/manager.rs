@@ -1,0 +1,196 @@
+//! What all endpoints of a device share, and how they are made.
+//!
+//! Owns the table of endpoints and the lock of everything here (the rules are in the module's head).
+
+use super::channel::{Channel, own_channel};
+use super::endpoint::{self, RawId, port_space};
+use super::error::{Asked, check};
+use super::id::Id;
+use super::resolver::Resolver;
+use crate::context::Opened;
+use crate::qp::Qp;
+use rdma_sys::rdma_create_id;
+use std::collections::HashMap;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_verbs::{
+    CmChannel, CmId, ConnectionManager, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpType,
+    VerbsError,
+};
+
+/// The connection manager of a device.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    shared: Arc<Shared>,
+    resolver: Resolver,
+}
+
+/// What endpoints and channels lean on.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) opened: Arc<Opened>,
+    table: Mutex<Table>,
+}
+
+/// The endpoints by number.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) entries: HashMap<u64, Entry>,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) raw: RawId,
+    /// Where it reports. Keeps the channel as long as the endpoint.
+    pub(super) channel: Arc<Channel>,
+    pub(super) qp_type: QpType,
+    pub(super) qp: Option<Arc<Qp>>,
+    /// It has its own descriptor, as a listener of `rdma_create_ep` does.
+    pub(super) is_synchronous: bool,
+    /// Its ACK time-out was set, and is not what `connect` says.
+    pub(super) has_ack_timeout: bool,
+    /// The program was told that it failed here, and is told nothing of the peer's view.
+    pub(super) has_failed: bool,
+}
+
+impl Shared {
+    /// The lock of everything here.
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an id is one of this device, or of no device yet.
+    ///
+    /// # Safety
+    /// The id is alive, and nobody else changes it.
+    pub(super) unsafe fn is_ours(&self, raw: RawId) -> bool {
+        // SAFETY: the caller's promise.
+        let verbs = unsafe { (*raw.pointer()).verbs };
+        verbs.is_null() || verbs == self.opened.context.raw()
+    }
+
+    /// Takes an id that reports to `channel`, or to itself, into the table, and numbers it.
+    ///
+    /// # Safety
+    /// The id is alive and known to nobody else, or the lock was held since it was made.
+    pub(super) unsafe fn enter(
+        &self,
+        table: &mut Table,
+        raw: RawId,
+        channel: Arc<Channel>,
+        qp_type: QpType,
+        is_synchronous: bool,
+    ) -> u64 {
+        let number = next_number();
+        // SAFETY: the caller's promise.
+        unsafe { (*raw.pointer()).context = without_provenance_mut(usize::try_from(number).unwrap_or(0)) };
+        let entry = Entry {
+            raw,
+            channel,
+            qp_type,
+            qp: None,
+            is_synchronous,
+            has_ack_timeout: false,
+            has_failed: false,
+        };
+        table.entries.insert(number, entry);
+        number
+    }
+
+    /// Takes over what [`endpoint::create`] made.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        raw: RawId,
+        request: &EndpointRequest,
+        channel: Arc<Channel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        let mut table = self.table();
+        // SAFETY: nobody else knows the id.
+        if !unsafe { self.is_ours(raw) } {
+            drop(table);
+            // SAFETY: as above.
+            unsafe { raw.destroy() };
+            return Err(VerbsError::AddressNotAvailable("the address, or the way, is another device's"));
+        }
+        let is_listener = matches!(request.side, EndpointSide::Passive { .. });
+        // SAFETY: as above.
+        let number =
+            unsafe { self.enter(&mut table, raw, Arc::clone(&channel), request.qp_type, is_listener) };
+        // A listener reports to itself, and its channel reads it when there is something to read.
+        let placed = if is_listener { channel.listen_at(number, raw) } else { channel.take_in(raw) };
+        drop(table);
+        // When it was not placed, its end is the endpoint's; and that takes the lock.
+        let id = Arc::new(Id::new(number, Arc::clone(self)));
+        placed.map(|()| id as Arc<dyn CmId>)
+    }
+}
+
+/// Numbers of endpoints never come again, whatever manager gives them out.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Manager {
+    /// The connection manager of an opened device.
+    pub(crate) fn new(opened: &Arc<Opened>) -> Self {
+        let shared = Arc::new(Shared { opened: Arc::clone(opened), table: Mutex::default() });
+        Self { resolver: Resolver::new(Arc::clone(&shared)), shared }
+    }
+}
+
+impl ConnectionManager for Manager {
+    fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
+        Ok(Arc::new(Channel::new(&self.shared)?))
+    }
+
+    fn create_id(
+        &self,
+        space: PortSpace,
+        qp_type: QpType,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        if qp_type != QpType::Rc {
+            return Err(if space == PortSpace::Ib {
+                VerbsError::NotSupported("XRC endpoints that are not made whole: use create_endpoint")
+            } else {
+                VerbsError::Invalid("XRC needs the port space IB (contract J1)")
+            });
+        }
+        let channel = own_channel(&self.shared, channel)?;
+        let mut raw = null_mut();
+        let mut table = self.shared.table();
+        // SAFETY: the channel lives as long as its ids; the place is ours. The context is a number.
+        check(Asked::Create, unsafe {
+            rdma_create_id(channel.raw(), &raw mut raw, null_mut(), port_space(space))
+        })?;
+        let raw = RawId::new(raw).ok_or(VerbsError::Gone)?;
+        // SAFETY: it was made right now.
+        let number = unsafe { self.shared.enter(&mut table, raw, channel, qp_type, false) };
+        Ok(Arc::new(Id::new(number, Arc::clone(&self.shared))))
+    }
+
+    fn create_endpoint(
+        &self,
+        request: &EndpointRequest,
+        channel: &Arc<dyn CmChannel>,
+    ) -> Result<Arc<dyn CmId>, VerbsError> {
+        endpoint::validate(request)?;
+        let channel = own_channel(&self.shared, channel)?;
+        self.shared.adopt(endpoint::create(request)?, request, channel)
+    }
+
+    fn begin_endpoint(&self, request: EndpointRequest, channel: &Arc<dyn CmChannel>, done: EndpointDone) {
+        let EndpointSide::Active { remote, source } = request.side else {
+            // Binding waits for nobody.
+            done(self.create_endpoint(&request, channel));
+            return;
+        };
+        match endpoint::validate(&request).and_then(|()| own_channel(&self.shared, channel)) {
+            Ok(channel) => self.resolver.begin(request, (remote, source), channel, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+}
