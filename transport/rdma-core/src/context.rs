@@ -7,6 +7,7 @@
 //! that this process opens of a device share it, and with it the descriptor of its events.
 
 use crate::async_events::{AsyncEvents, EventQueue};
+use crate::diagnosis;
 use crate::error::{Doing, last, last_errno, named};
 use rdma_sys::{
     ibv_context, ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list,
@@ -187,8 +188,10 @@ impl DeviceList {
         let mut count = 0;
         // SAFETY: the count is ours to be written.
         let list = unsafe { rdma_get_devices(&raw mut count) };
-        let list = NonNull::new(list).ok_or_else(|| last(Doing::List))?;
-        Ok(Self(list))
+        match NonNull::new(list) {
+            Some(list) => Ok(Self(list)),
+            None => Err(diagnosis::of(last(Doing::List))),
+        }
     }
 
     fn contexts(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
@@ -236,7 +239,7 @@ impl Drop for DeviceList {
     }
 }
 
-/// The devices that libibverbs knows now; opens none.
+/// The devices that libibverbs knows now; opens none, so it needs no rights.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut count: c_int = 0;
     // SAFETY: the count is ours to be written.

@@ -18,6 +18,7 @@ mod convert;
 mod counters;
 mod cq;
 mod device;
+mod diagnosis;
 mod error;
 mod handle;
 mod inlines;

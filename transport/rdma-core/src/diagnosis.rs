@@ -1,0 +1,76 @@
+//! Why the devices cannot be opened.
+//!
+//! Owns the look at /dev/infiniband: librdmacm answers ENODEV or EPERM for nearly everything, and what
+//! to do is another thing for a module that is not loaded than for a file that may not be opened.
+
+use crate::context;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::Path;
+use trunkline_verbs::VerbsError;
+
+/// Where the kernel's RDMA files are.
+const FOLDER: &str = "/dev/infiniband";
+
+/// The error to tell instead of `answered`, which librdmacm gave when it was asked for all devices.
+pub(crate) fn of(answered: VerbsError) -> VerbsError {
+    // No device at all is explained by that error.
+    match context::devices() {
+        Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(answered),
+        Err(none) => none,
+    }
+}
+
+/// What is wrong with the files in a folder, when libibverbs knows devices.
+fn of_files(folder: &Path) -> Option<VerbsError> {
+    let names = folder.read_dir().into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
+    let mut verbs: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("uverbs")).collect();
+    verbs.sort();
+    if verbs.is_empty() {
+        return Some(VerbsError::Missing(
+            "the kernel has RDMA devices, but /dev/infiniband has no uverbs file for them: load ib_uverbs \
+             (`modprobe ib_uverbs`), and in a container pass /dev/infiniband in",
+        ));
+    }
+    for name in verbs.iter().map(|name| folder.join(name)).chain([folder.join("rdma_cm")]) {
+        let Err(error) = OpenOptions::new().read(true).write(true).open(&name) else { continue };
+        tracing::warn!(file = %name.display(), %error, "cannot open a file of the RDMA devices");
+        match error.kind() {
+            ErrorKind::PermissionDenied => {
+                return Some(VerbsError::Denied(
+                    "/dev/infiniband/uverbs* and /dev/infiniband/rdma_cm must be readable and writable: \
+                     check their mode and owner, in a container also its list of devices",
+                ));
+            }
+            ErrorKind::NotFound => {
+                return Some(VerbsError::Missing(
+                    "/dev/infiniband/rdma_cm is not there: load rdma_ucm (`modprobe rdma_ucm`), and in a \
+                     container pass /dev/infiniband in",
+                ));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let without_verbs = of_files(&folder).unwrap();
+        fs::write(folder.join("uverbs0"), "").unwrap();
+        let without_cm = of_files(&folder).unwrap();
+        fs::write(folder.join("rdma_cm"), "").unwrap();
+        let whole = of_files(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(without_verbs.to_string().contains("modprobe ib_uverbs"), "{without_verbs}");
+        assert!(without_cm.to_string().contains("modprobe rdma_ucm"), "{without_cm}");
+        assert_eq!(whole, None);
+    }
+}

@@ -1,0 +1,236 @@
+//! What the adapter adds to the conformance suite: long lists, whose events are whose, and objects
+//! that are dropped in any order.
+#![cfg(feature = "rdma-core")]
+
+#[cfg(test)]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use super::common::OnHost;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+    use trunkline_verbs::{
+        Access, AddressVector, AsyncEvent, AsyncEventKind, AsyncSubject, Completion, CompletionQueue,
+        CompletionStatus, CqInit, Device, Memory, MemoryRegion, Mtu, Notify, Psn, QpInit, QpModify, QpState,
+        QpType, QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest,
+        Sge, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
+    };
+
+    const WAIT_AT_MOST: Duration = Duration::from_secs(30);
+    /// More than two batches, and no multiple of one.
+    const MANY: usize = 75;
+
+    /// The device of the host, or a word that there is none.
+    fn device() -> Option<OnHost> {
+        OnHost::find().inspect_err(|why| println!("skip: {why}")).ok()
+    }
+
+    /// A QP with what belongs to it.
+    struct Station {
+        device: Arc<dyn Device>,
+        cq: Arc<dyn CompletionQueue>,
+        region: Arc<dyn MemoryRegion>,
+        srq: Option<Arc<dyn SharedReceiveQueue>>,
+        qp: Arc<dyn QueuePair>,
+    }
+
+    impl Station {
+        fn new(host: &OnHost) -> Self {
+            Self::with(host, None)
+        }
+
+        /// With the context of an SRQ, if it is to have one.
+        fn with(host: &OnHost, srq: Option<u64>) -> Self {
+            let device = host.open().unwrap();
+            let pd = device.alloc_pd().unwrap();
+            let channel = Some(device.create_completion_channel().unwrap());
+            let cq = device.create_cq(CqInit { capacity_cqe: 256, channel, context: 77 }).unwrap();
+            let region = pd.register(Memory::zeroed(4096).unwrap(), Access::LOCAL_WRITE).unwrap();
+            let srq = srq.map(|context| {
+                let pd = Arc::clone(&pd);
+                let init = SrqInit { pd, kind: SrqKind::Basic, max_wr: 16, max_sge: 1, context };
+                device.create_srq(init).unwrap()
+            });
+            let capacities = QueueCapacities {
+                max_send_wr: 100,
+                max_receive_wr: 100,
+                max_send_sge: 1,
+                max_receive_sge: 1,
+                max_inline_data: 32,
+            };
+            let qp = device.create_qp(QpInit {
+                pd: Some(pd),
+                send_cq: Some(Arc::clone(&cq)),
+                receive_cq: Some(Arc::clone(&cq)),
+                srq: srq.clone(),
+                capacities,
+                ..QpInit::new(QpType::Rc)
+            });
+            Self { device, cq, region, srq, qp: qp.unwrap() }
+        }
+
+        fn join(&self, host: &OnHost, peer: &Self) {
+            let to = |state| QpModify { state: Some(state), ..QpModify::default() };
+            let steps = [
+                QpModify {
+                    pkey_index: Some(0),
+                    port: Some(1),
+                    access: Some(Access::empty()),
+                    ..to(QpState::Init)
+                },
+                QpModify {
+                    address_vector: Some(AddressVector {
+                        source_gid_index: host.gid.index,
+                        destination: host.gid.gid,
+                        port: 1,
+                        flow_label: 0,
+                        hop_limit: 64,
+                        traffic_class: 0,
+                    }),
+                    path_mtu: Some(Mtu::Mtu1024),
+                    destination_qp: Some(peer.qp.number()),
+                    rq_psn: Some(Psn::new(7)),
+                    max_dest_rd_atomic: Some(1),
+                    min_rnr_timer: Some(12),
+                    ..to(QpState::ReadyToReceive)
+                },
+                QpModify {
+                    timeout: Some(14),
+                    retry_count: Some(6),
+                    rnr_retry: Some(7),
+                    sq_psn: Some(Psn::new(7)),
+                    max_rd_atomic: Some(1),
+                    ..to(QpState::ReadyToSend)
+                },
+            ];
+            for step in steps {
+                self.qp.modify(&step).unwrap();
+            }
+        }
+
+        fn sge(&self) -> Sge {
+            Sge { address: self.region.memory().address(0), length: 64, lkey: self.region.lkey() }
+        }
+
+        fn completions(&self, count: usize) -> Vec<Completion> {
+            let end = Instant::now() + WAIT_AT_MOST;
+            let mut got = Vec::new();
+            while got.len() < count {
+                assert!(Instant::now() < end, "{} of {count} completions came", got.len());
+                let mut some = [Completion::default(); 100];
+                let taken = self.cq.poll(&mut some);
+                got.extend_from_slice(&some[..taken]);
+            }
+            got
+        }
+    }
+
+    fn inline(wr_id: usize, bytes: &[u8]) -> SendRequest<'_> {
+        SendRequest {
+            wr_id: wr_id as u64,
+            operation: SendOperation::SendWithImmediate(0x0102_0304),
+            data: SendData::Inline(bytes),
+            flags: SendFlags::SIGNALED,
+            remote_srq: SrqNumber::new(0),
+        }
+    }
+
+    #[test]
+    fn lists_longer_than_a_batch_arrive_whole_and_in_order() {
+        let Some(host) = device() else { return };
+        let (near, far) = (Station::new(&host), Station::new(&host));
+        near.join(&host, &far);
+        far.join(&host, &near);
+        let scatter = [far.sge()];
+        let receives: Vec<_> =
+            (0..MANY).map(|index| ReceiveRequest { wr_id: index as u64, scatter: &scatter }).collect();
+        far.qp.post_receive(&receives).unwrap();
+        let bytes: Vec<[u8; 4]> = (0..MANY).map(|index| (index as u32).to_be_bytes()).collect();
+        let sends: Vec<_> = bytes.iter().enumerate().map(|(index, bytes)| inline(index, bytes)).collect();
+        near.qp.post_send(&sends).unwrap();
+        for (station, length) in [(&near, None), (&far, Some(4))] {
+            for (index, completion) in station.completions(MANY).iter().enumerate() {
+                assert_eq!((completion.wr_id, completion.status), (index as u64, CompletionStatus::Success));
+                assert_eq!(completion.qp_number, station.qp.number());
+                if let Some(length) = length {
+                    assert_eq!((completion.byte_length, completion.immediate), (length, 0x0102_0304));
+                }
+            }
+        }
+        let mut last = [0; 4];
+        far.region.memory().read(0, &mut last).unwrap();
+        assert_eq!(u32::from_be_bytes(last) as usize, MANY - 1);
+    }
+
+    #[test]
+    fn a_refused_request_is_named_by_its_place_in_the_whole_list() {
+        let Some(host) = device() else { return };
+        let (near, far) = (Station::new(&host), Station::new(&host));
+        near.join(&host, &far);
+        far.join(&host, &near);
+        let two = [far.sge(); 64];
+        let one = [far.sge()];
+        let wrong = 40;
+        let receives: Vec<_> = (0..60)
+            .map(|index| {
+                let scatter: &[Sge] = if index == wrong { &two } else { &one };
+                ReceiveRequest { wr_id: index as u64, scatter }
+            })
+            .collect();
+        let refused = far.qp.post_receive(&receives).unwrap_err();
+        assert_eq!(refused.index, wrong, "{refused}");
+        // What stands before it is posted, and nothing behind it.
+        far.qp.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }).unwrap();
+        let flushed = far.completions(wrong);
+        assert!(flushed.iter().all(|entry| entry.status == CompletionStatus::WorkRequestFlushed));
+        assert_eq!(far.cq.poll(&mut [Completion::default()]), 0);
+    }
+
+    #[test]
+    fn an_event_comes_to_the_opening_whose_object_it_is_about_whoever_reads_it() {
+        let Some(host) = device() else { return };
+        let (other, own) = (Station::new(&host), Station::with(&host, Some(0x5253)));
+        other.join(&host, &own);
+        own.join(&host, &other);
+        let srq = own.srq.clone().unwrap();
+        srq.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &[own.sge()] }]).unwrap();
+        srq.arm_limit(4).unwrap();
+        other.qp.post_send(&[inline(1, b"takes the last")]).unwrap();
+        own.completions(1);
+        let end = Instant::now() + WAIT_AT_MOST;
+        // The other opening reads the one descriptor that both have.
+        while !is_readable(&own.device, PollTimeout::ZERO) {
+            assert!(Instant::now() < end, "no event came");
+            std::thread::yield_now();
+        }
+        assert_eq!(other.device.next_async_event(), None, "it is not its own");
+        assert!(is_readable(&own.device, PollTimeout::ZERO), "what was read for it is lost");
+        let event = own.device.next_async_event();
+        let subject = AsyncSubject::Srq(0x5253);
+        assert_eq!(event, Some(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, subject }));
+        assert_eq!(own.device.next_async_event(), None);
+        assert!(!is_readable(&own.device, PollTimeout::ZERO));
+        // Acknowledged, so this does not wait.
+        own.qp.destroy().unwrap();
+        srq.destroy().unwrap();
+    }
+
+    fn is_readable(device: &Arc<dyn Device>, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(device.async_event_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).unwrap() > 0
+    }
+
+    #[test]
+    fn a_device_may_be_dropped_before_what_was_made_with_it() {
+        let Some(host) = device() else { return };
+        let Station { device, cq, region, qp, .. } = Station::new(&host);
+        cq.request_notify(Notify::Any).unwrap();
+        drop(device);
+        drop(cq);
+        assert_eq!(qp.query().unwrap().state, QpState::Reset);
+        drop(region);
+        drop(qp);
+    }
+}
