@@ -20,7 +20,7 @@ mod tests {
 
     const WAIT_AT_MOST: Duration = Duration::from_secs(30);
     /// More than two batches, and no multiple of one.
-    const MANY: usize = 75;
+    const MANY: u32 = 75;
 
     /// The device of the host, or a word that there is none.
     fn device() -> Option<OnHost> {
@@ -127,9 +127,9 @@ mod tests {
         }
     }
 
-    fn inline(wr_id: usize, bytes: &[u8]) -> SendRequest<'_> {
+    fn inline(wr_id: u32, bytes: &[u8]) -> SendRequest<'_> {
         SendRequest {
-            wr_id: wr_id as u64,
+            wr_id: wr_id.into(),
             operation: SendOperation::SendWithImmediate(0x0102_0304),
             data: SendData::Inline(bytes),
             flags: SendFlags::SIGNALED,
@@ -145,13 +145,13 @@ mod tests {
         far.join(&host, &near);
         let scatter = [far.sge()];
         let receives: Vec<_> =
-            (0..MANY).map(|index| ReceiveRequest { wr_id: index as u64, scatter: &scatter }).collect();
+            (0..MANY).map(|index| ReceiveRequest { wr_id: index.into(), scatter: &scatter }).collect();
         far.qp.post_receive(&receives).unwrap();
-        let bytes: Vec<[u8; 4]> = (0..MANY).map(|index| (index as u32).to_be_bytes()).collect();
-        let sends: Vec<_> = bytes.iter().enumerate().map(|(index, bytes)| inline(index, bytes)).collect();
+        let bytes: Vec<[u8; 4]> = (0..MANY).map(u32::to_be_bytes).collect();
+        let sends: Vec<_> = (0..).zip(&bytes).map(|(index, bytes)| inline(index, bytes)).collect();
         near.qp.post_send(&sends).unwrap();
         for (station, length) in [(&near, None), (&far, Some(4))] {
-            for (index, completion) in station.completions(MANY).iter().enumerate() {
+            for (index, completion) in station.completions(MANY as usize).iter().enumerate() {
                 assert_eq!((completion.wr_id, completion.status), (index as u64, CompletionStatus::Success));
                 assert_eq!(completion.qp_number, station.qp.number());
                 if let Some(length) = length {
@@ -161,7 +161,7 @@ mod tests {
         }
         let mut last = [0; 4];
         far.region.memory().read(0, &mut last).unwrap();
-        assert_eq!(u32::from_be_bytes(last) as usize, MANY - 1);
+        assert_eq!(u32::from_be_bytes(last), MANY - 1);
     }
 
     #[test]
