@@ -57,5 +57,5 @@ pub use node::{Node, NodeBuilder, RunOn, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
-    LaneReport, NicOptions, NoNic, NodeReport, Pinning, PollerIndex, ProviderChoice,
+    Connections, LaneReport, NicOptions, NoNic, NodeReport, Pinning, PollerIndex, ProviderChoice,
 };

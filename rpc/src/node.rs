@@ -14,7 +14,9 @@ use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_softrdma::device::{OpenError, SoftOptions};
 use trunkline_softrdma::link::{FaultPlan, FaultPlanError};
-use trunkline_transport::{NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice};
+use trunkline_transport::{
+    Connections, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice,
+};
 
 /// How long a shutdown waits for calls that run.
 const GRACE: Duration = Duration::from_secs(1);
@@ -94,6 +96,13 @@ impl NodeBuilder {
     /// Which provider; else `TRUNKLINE_PROVIDER`, else `Auto`.
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.options = self.options.provider(provider);
+        self
+    }
+
+    /// XRC or RC connections; else `TRUNKLINE_CONNECTIONS`, else XRC if the device has it. All nodes
+    /// that are to speak with each other need the same.
+    pub fn connections(mut self, connections: Connections) -> Self {
+        self.options = self.options.connections(connections);
         self
     }
 

@@ -43,9 +43,9 @@ pub enum StartError {
     /// The device could not be opened.
     #[error("cannot open the software RDMA device: {0}")]
     Open(#[from] OpenError),
-    /// It lacks something.
-    #[error("the device cannot do {0}; choose the provider soft")]
-    Incapable(&'static str),
+    /// XRC connections were asked for, and the device has none.
+    #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
+    NoXrc(String),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {cause}")]
     Listen {

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  0 kind      1 version    2 source poller (2)
-//!  4 want (2)  6 count (2)  8 grant (4)  12 released (4)  16 length (4)  20 zero (4)
+//!  4 want (2)  6 count (2)  8 grant (4)  12 released (4)  16 length (4)
+//! 20 target poller (2)  22 zero (2)
 //! 24 payload
 //! ```
 #![forbid(unsafe_code)]
@@ -20,7 +21,7 @@ pub(crate) const FIN_ENTRY: usize = 16;
 /// Most entries that one FIN carries.
 pub(crate) const FIN_ENTRIES: usize = 12;
 /// Version of this layout.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub(crate) struct Header {
     pub(crate) released: u32,
     /// Bytes behind the header.
     pub(crate) length: u32,
+    /// Poller that it is for. Over XRC its SRQ says so, too.
+    pub(crate) target: u16,
 }
 
 /// Why a frame was refused; the texts end up in `PeerDown::Misbehaved`.
@@ -103,7 +106,14 @@ impl Header {
         out[8..12].copy_from_slice(&self.grant.to_le_bytes());
         out[12..16].copy_from_slice(&self.released.to_le_bytes());
         out[16..20].copy_from_slice(&self.length.to_le_bytes());
+        out[20..22].copy_from_slice(&self.target.to_le_bytes());
         out
+    }
+
+    /// The poller that a received frame is for, if it is long enough to say so; nothing of it has
+    /// been checked.
+    pub(crate) fn peek_target(received: &[u8]) -> Option<u16> {
+        (received.len() >= HEADER).then(|| u16_at(received, 20))
     }
 
     /// The header of a received frame. `received` is the whole frame as the device delivered it.
@@ -118,7 +128,7 @@ impl Header {
             return Err(FrameError("frame of another version"));
         }
         let kind = Kind::from_code(received[0]).ok_or(FrameError("frame of an unknown kind"))?;
-        if u32_at(received, 20) != 0 {
+        if u16_at(received, 22) != 0 {
             return Err(FrameError("reserved field of a frame is not zero"));
         }
         let header = Self {
@@ -129,6 +139,7 @@ impl Header {
             grant: u32_at(received, 8),
             released: u32_at(received, 12),
             length: u32_at(received, 16),
+            target: u16_at(received, 20),
         };
         let payload = received.len() - HEADER;
         if usize::try_from(header.length) != Ok(payload) {
@@ -232,7 +243,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header(kind: Kind, count: u16, length: u32) -> Header {
-        Header { kind, source: 3, want: 7, count, grant: u32::MAX, released: 9, length }
+        Header { kind, source: 3, want: 7, count, grant: u32::MAX, released: 9, length, target: 2 }
     }
 
     #[test]
@@ -244,6 +255,7 @@ mod tests {
             let mut bytes = header.emit().to_vec();
             bytes.resize(HEADER + usize::try_from(length).unwrap(), 0);
             assert_eq!(Header::parse(&bytes), Ok(header));
+            assert_eq!(Header::peek_target(&bytes), Some(2));
             bytes.push(0);
             assert!(Header::parse(&bytes).is_err(), "a byte too many in {kind:?}");
         }
@@ -251,9 +263,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(Header::parse(&[]).is_err());
+        assert!(Header::parse(&[]).is_err() && Header::peek_target(&[0; 23]).is_none());
         let good = header(Kind::Credit, 0, 0).emit();
-        for (at, value) in [(0, 0), (0, 9), (1, 2), (6, 1), (16, 1), (20, 1)] {
+        for (at, value) in [(0, 0), (0, 9), (1, 1), (6, 1), (16, 1), (22, 1)] {
             let mut bad = good;
             bad[at] = value;
             assert!(Header::parse(&bad).is_err(), "byte {at} = {value}");

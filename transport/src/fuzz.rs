@@ -75,6 +75,7 @@ pub fn credit(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::ConnectionKind;
     use crate::frame::FinStatus;
     use crate::session::private_data::SessionName;
     use std::num::NonZeroU16;
@@ -134,7 +135,7 @@ mod tests {
     fn mutated_frames() {
         let with = |kind, count, payload: &[u8]| {
             let length = u32::try_from(payload.len()).unwrap();
-            let header = Header { kind, source: 1, want: 2, count, grant: 3, released: 4, length };
+            let header = Header { kind, source: 1, want: 2, count, grant: 3, released: 4, length, target: 1 };
             [&header.emit()[..], payload].concat()
         };
         let request = Request { id: 1, body: 2, address: 3, rkey: 4, patience_ms: 5 }.emit();
@@ -153,7 +154,8 @@ mod tests {
     fn mutated_handshakes() {
         let session = SessionName { epoch: 5, number: 6 };
         let listener_port = NonZeroU16::new(7471).unwrap();
-        let mut hello = Hello { listener_port, session, echo: Some(session), poller: 1, pollers: 2 }.emit();
+        let (echo, connections) = (Some(session), ConnectionKind::Xrc);
+        let mut hello = Hello { listener_port, session, echo, poller: 1, pollers: 2, connections }.emit();
         hello.resize(56, 0);
         let srqs = (1..5).map(SrqNumber::new).collect();
         let mut welcome = Welcome { session, max_message: 7, max_frame: 4096, srqs }.emit();

@@ -8,7 +8,9 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
+use crate::connections::{self, ConnectionKind};
 use crate::options::NodeOptions;
+use crate::poller::crossing::{self, Crossings};
 use crate::poller::{BATCH, SLOT_BYTES};
 use crate::provider::{self, Chosen};
 use crate::{PollerIndex, StartError};
@@ -16,8 +18,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
     CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, EndpointRequest, EndpointSide,
-    PortSpace, ProtectionDomain, QpType, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError,
-    XrcDomain, XrcdFlags,
+    PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError, XrcDomain,
+    XrcdFlags,
 };
 
 /// Slots that a poller builds frames in.
@@ -32,15 +34,29 @@ const BACKLOG: u32 = 256;
 pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
-    pub(crate) xrcd: Arc<dyn XrcDomain>,
+    pub(crate) intake: Intake,
+    /// What one poller may promise of the depth of one SRQ.
+    pub(crate) share: u32,
     /// CQs by poller, for the INIs that are made for them.
     pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
-    /// SRQ numbers by poller.
+    /// SRQ numbers by poller; they mean something over XRC only.
     pub(crate) srqs: Vec<SrqNumber>,
     /// Family of the device.
     pub(crate) provider: &'static str,
     /// Why that one.
     pub(crate) why: String,
+    pub(crate) connections: ConnectionKind,
+    /// Why those.
+    pub(crate) connections_why: String,
+}
+
+/// Where the QPs that receive from peers put what comes.
+#[derive(Debug)]
+pub(crate) enum Intake {
+    /// Into any XRC SRQ of the domain.
+    Xrc(Arc<dyn XrcDomain>),
+    /// Into one of these basic SRQs, by poller.
+    Rc(Vec<Arc<dyn SharedReceiveQueue>>),
 }
 
 /// What one poller has of the device.
@@ -51,6 +67,7 @@ pub(crate) struct PollerDevice {
     pub(crate) srq: Arc<dyn SharedReceiveQueue>,
     pub(crate) sends: SendSlots,
     pub(crate) receives: ReceiveSlots,
+    pub(crate) crossings: Crossings,
     pub(crate) depth: u32,
 }
 
@@ -71,19 +88,43 @@ pub(crate) struct Opened {
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opened, StartError> {
     let Chosen { device, provider, why, listen } = provider::open(options, listen)?;
     let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
-    let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?;
-    let pollers = (0..options.pollers)
-        .map(|index| poller_device(options, PollerIndex(index), &device, &pd, &xrcd))
+    let (kind, connections_why) =
+        connections::choose(options.connections.unwrap_or_default(), device.attributes())?;
+    tracing::info!(device = device.attributes().name, connections = %kind, why = connections_why, "device opened");
+    let xrcd = match kind {
+        ConnectionKind::Xrc => {
+            Some(device.open_xrcd(None, XrcdFlags::CREATE).map_err(verb("open an XRC domain"))?)
+        }
+        ConnectionKind::Rc => None,
+    };
+    // Over RC all pollers share out each SRQ; none of them should have next to nothing.
+    let depth = options
+        .srq_depth
+        .max(crossing::least_depth(kind, options.pollers))
+        .min(device.attributes().max_srq_wr);
+    let pollers = (0..)
+        .zip(Crossings::of_node(kind, options.pollers, depth))
+        .map(|(index, crossings)| {
+            poller_device(PollerIndex(index), depth, &device, &pd, xrcd.as_ref(), crossings)
+        })
         .collect::<Result<Vec<_>, _>>()?;
-    let srqs = pollers.iter().map(|poller| poller.srq.number()).collect::<Result<Vec<_>, _>>();
+    let basic = || pollers.iter().map(|poller| Arc::clone(&poller.srq)).collect();
+    let number = |poller: &PollerDevice| match kind {
+        ConnectionKind::Xrc => poller.srq.number(),
+        ConnectionKind::Rc => Ok(SrqNumber::new(0)),
+    };
+    let srqs = pollers.iter().map(number).collect::<Result<Vec<_>, _>>();
     let shared = DeviceShared {
         cqs: pollers.iter().map(|poller| Arc::clone(&poller.cq)).collect(),
         srqs: srqs.map_err(verb("read the number of an SRQ"))?,
         device,
         pd,
-        xrcd,
+        share: crossing::share(kind, options.pollers, depth),
+        intake: xrcd.map_or_else(|| Intake::Rc(basic()), Intake::Xrc),
         provider,
         why,
+        connections: kind,
+        connections_why,
     };
     Ok(Opened { shared, pollers, listen })
 }
@@ -99,14 +140,14 @@ pub(crate) struct Listening {
 ///
 /// # Errors
 /// The address that cannot be listened on, and why.
-pub(crate) fn listen(device: &dyn Device, addresses: &[SocketAddr]) -> Result<Listening, StartError> {
-    let manager = device.connection_manager();
+pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<Listening, StartError> {
+    let manager = shared.device.connection_manager();
     let channel = manager.create_channel().map_err(verb("make an event channel"))?;
     let listen = |&address: &SocketAddr| {
         let request = EndpointRequest {
             side: EndpointSide::Passive { local: address },
             port_space: PortSpace::Ib,
-            qp_type: QpType::XrcTgt,
+            qp_type: shared.connections.receiving(),
         };
         manager
             .create_endpoint(&request, &channel)
@@ -118,13 +159,13 @@ pub(crate) fn listen(device: &dyn Device, addresses: &[SocketAddr]) -> Result<Li
 }
 
 fn poller_device(
-    options: &NodeOptions,
     index: PollerIndex,
+    depth: u32,
     device: &Arc<dyn Device>,
     pd: &Arc<dyn ProtectionDomain>,
-    xrcd: &Arc<dyn XrcDomain>,
+    xrcd: Option<&Arc<dyn XrcDomain>>,
+    crossings: Crossings,
 ) -> Result<PollerDevice, StartError> {
-    let depth = options.srq_depth.min(device.attributes().max_srq_wr);
     let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
     let cq = device
         .create_cq(CqInit {
@@ -136,12 +177,13 @@ fn poller_device(
     let srq = device
         .create_srq(SrqInit {
             pd: Arc::clone(pd),
-            kind: SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) },
+            kind: xrcd
+                .map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) }),
             max_wr: depth,
             max_sge: 1,
             context: u64::from(index.0),
         })
-        .map_err(verb("make an XRC SRQ"))?;
+        .map_err(verb("make an SRQ"))?;
     let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
     let receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES);
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES);
@@ -151,6 +193,7 @@ fn poller_device(
         srq,
         sends: sends.map_err(verb("register send buffers"))?,
         receives: receives.map_err(verb("register receive buffers"))?,
+        crossings,
         depth,
     })
 }

@@ -1,12 +1,13 @@
-//! Pollers, trunks, sessions, credits and registered buffers over XRC.
+//! Pollers, trunks, sessions, credits and registered buffers over XRC, or RC where there is none.
 //!
-//! A [`Node`] has one or more pollers, each a thread with a CQ, an XRC SRQ and its share of the
+//! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the
 //! work, and one trunk per poller and peer node. What travels are messages between pollers; what
 //! they mean is the affair of the [`Upper`] half that the program gives to each poller.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `node`, `options`, `provider`, `affinity`, `error`, `report` | starting, ending, telling |
+//! | `connections` | XRC or RC, and why |
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
 //! | `upper` | the seam to the protocol above |
@@ -20,6 +21,7 @@
 
 mod affinity;
 mod buffer;
+mod connections;
 mod credit;
 mod error;
 mod frame;
@@ -38,6 +40,7 @@ mod trunk;
 mod upper;
 
 pub use buffer::RegisteredBuffer;
+pub use connections::Connections;
 pub use error::StartError;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};

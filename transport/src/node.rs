@@ -67,7 +67,6 @@ impl Node {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
                 ack_timeout: options.ack_timeout,
-                srq_depth: options.srq_depth,
             },
             device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
@@ -84,7 +83,7 @@ impl Node {
         shared.open(&device);
         let mut node = Self { shared, threads: Vec::new(), cpus: cpus.len() };
         node.start_pollers(parts, factory)?;
-        let listening = incarnation::listen(device.device.as_ref(), &listen)?;
+        let listening = incarnation::listen(&device, &listen)?;
         if let Some(first) = listening.listeners.first() {
             let _ = node.shared.local_address.set(first.local_address());
         }
@@ -177,6 +176,8 @@ impl Node {
                 .as_ref()
                 .and_then(|device| provider::gid_index(device.device.as_ref(), self.local_address().ip())),
             why: device.as_ref().map(|device| device.why.clone()).unwrap_or_default(),
+            connections: device.as_ref().map_or("none", |device| device.connections.name()),
+            connections_why: device.as_ref().map(|device| device.connections_why.clone()).unwrap_or_default(),
             pollers,
             cpus: self.cpus,
             oversubscribed: affinity::is_oversubscribed(pollers, self.cpus),

@@ -1,7 +1,7 @@
 //! How a node is started.
 #![forbid(unsafe_code)]
 
-use crate::StartError;
+use crate::{Connections, StartError};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_softrdma::device::SoftOptions;
@@ -61,6 +61,7 @@ pub struct NodeOptions {
     pub(crate) pollers: u16,
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
+    pub(crate) connections: Option<Connections>,
     pub(crate) device: SoftOptions,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
@@ -78,6 +79,7 @@ impl Default for NodeOptions {
             pollers: 1,
             provider: None,
             nic: NicOptions::default(),
+            connections: None,
             device: SoftOptions::default(),
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
@@ -127,8 +129,16 @@ impl NodeOptions {
         self
     }
 
+    /// XRC or RC connections; by default XRC if the device has it. All nodes that are to speak with
+    /// each other need the same.
+    #[must_use]
+    pub fn connections(mut self, connections: Connections) -> Self {
+        self.connections = Some(connections);
+        self
+    }
+
     /// Takes from the environment what was not set: `TRUNKLINE_PROVIDER` (`auto`, `require`,
-    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`.
+    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`, `rc`).
     ///
     /// # Errors
     /// [`StartError::BadEnvironment`] for a variable that cannot be understood.
@@ -151,6 +161,11 @@ impl NodeOptions {
         if let Some(text) = variable("TRUNKLINE_GID_INDEX") {
             let read = text.parse().map_err(|_| bad("TRUNKLINE_GID_INDEX", &text, "give a number from 0"))?;
             self.nic.gid_index = self.nic.gid_index.or(Some(read));
+        }
+        if let Some(text) = variable("TRUNKLINE_CONNECTIONS") {
+            let read =
+                text.parse().map_err(|_| bad("TRUNKLINE_CONNECTIONS", &text, "give auto, xrc or rc"))?;
+            self.connections = self.connections.or(Some(read));
         }
         Ok(self)
     }
@@ -225,22 +240,33 @@ mod tests {
 
     #[test]
     fn the_environment_fills_what_was_not_set() {
-        let all =
-            [("TRUNKLINE_PROVIDER", "require"), ("TRUNKLINE_DEVICE", "rxe0"), ("TRUNKLINE_GID_INDEX", "3")];
+        let all = [
+            ("TRUNKLINE_PROVIDER", "require"),
+            ("TRUNKLINE_DEVICE", "rxe0"),
+            ("TRUNKLINE_GID_INDEX", "3"),
+            ("TRUNKLINE_CONNECTIONS", "rc"),
+        ];
         let options = read(NodeOptions::new(), &all).unwrap();
         assert_eq!(options.provider, Some(ProviderChoice::Require));
         assert_eq!(options.nic, NicOptions { device: Some("rxe0".to_owned()), gid_index: Some(3) });
+        assert_eq!(options.connections, Some(Connections::Rc));
         let set = NodeOptions::new()
+            .connections(Connections::Xrc)
             .provider(ProviderChoice::Soft)
             .nic(NicOptions { device: Some("rxe1".to_owned()), gid_index: None });
         let options = read(set, &all).unwrap();
         assert_eq!(options.provider, Some(ProviderChoice::Soft), "what a program says goes first");
+        assert_eq!(options.connections, Some(Connections::Xrc));
         assert_eq!(options.nic, NicOptions { device: Some("rxe1".to_owned()), gid_index: Some(3) });
     }
 
     #[test]
     fn what_the_environment_says_wrongly_is_refused_with_its_name() {
-        for pair in [("TRUNKLINE_PROVIDER", "hardware"), ("TRUNKLINE_GID_INDEX", "-1")] {
+        for pair in [
+            ("TRUNKLINE_PROVIDER", "hardware"),
+            ("TRUNKLINE_GID_INDEX", "-1"),
+            ("TRUNKLINE_CONNECTIONS", "ud"),
+        ] {
             let error = read(NodeOptions::new(), &[pair]).unwrap_err().to_string();
             assert!(error.contains(pair.0) && error.contains(pair.1), "{error}");
         }

@@ -23,6 +23,10 @@ pub struct NodeReport {
     pub gid_index: Option<u16>,
     /// Why this provider and this device.
     pub why: String,
+    /// What its connections are: `xrc`, or `rc` (then the QPs below are RC QPs).
+    pub connections: &'static str,
+    /// Why those.
+    pub connections_why: String,
     /// Pollers of the node.
     pub pollers: u16,
     /// CPUs that the process may use.

@@ -26,7 +26,6 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
-    pub(crate) srq_depth: u32,
 }
 
 /// The device of the moment, for those who look at it from outside. The CM thread and the pollers

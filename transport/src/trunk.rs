@@ -5,7 +5,7 @@
 //! what that must hear is queued as events.
 #![forbid(unsafe_code)]
 
-use crate::credit::{PairId, Spender};
+use crate::credit::{GrantId, Spender};
 use crate::frame::{Fin, Kind};
 use crate::rendezvous::{Sink, Source};
 use crate::report::LaneCounters;
@@ -81,7 +81,7 @@ pub(crate) struct Lane {
     pub(crate) srq: SrqNumber,
     pub(crate) spender: Spender,
     /// What that poller may send to us.
-    pub(crate) pair: PairId,
+    pub(crate) pair: GrantId,
     pub(crate) queue: VecDeque<Outbound>,
     pub(crate) fins: VecDeque<Fin>,
     /// Credit frames that the device has not seen acknowledged.

@@ -56,12 +56,12 @@ impl Crowd {
                 ..QpInit::new(QpType::XrcIni)
             };
             id.attach(device.create_qp(init).unwrap()).unwrap();
-            let mut hello = b"TRNK\x01\x00".to_vec();
+            let mut hello = b"TRNK\x02\x00".to_vec();
             hello.extend(port.to_be_bytes());
             hello.extend(u64::from(port).to_be_bytes());
             hello.extend(1u32.to_be_bytes());
             hello.extend([0; 12]);
-            hello.extend([0, 0, 0, 1]);
+            hello.extend([0, 0, 0, 1, 1]);
             id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
             ids.extend([listener, id]);
         }
@@ -82,7 +82,7 @@ impl Crowd {
                 CmEventKind::Rejected(reason) => {
                     assert_eq!(reason, RejectReason::CONSUMER);
                     // "Crowded", which a node takes as word to try again.
-                    assert_eq!(event.private_data[..6], *b"TRNK\x01\x08");
+                    assert_eq!(event.private_data[..6], *b"TRNK\x02\x08");
                     refused += 1;
                 }
                 CmEventKind::Disconnected | CmEventKind::TimewaitExit => {}

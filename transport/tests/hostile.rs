@@ -85,12 +85,12 @@ impl RawPeer {
         let ini = device.create_qp(ini).unwrap();
         let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, QpType::XrcIni);
         id.attach(Arc::clone(&ini)).unwrap();
-        let mut hello = b"TRNK\x01\x00".to_vec();
+        let mut hello = b"TRNK\x02\x00".to_vec();
         hello.extend(listener.local_address().port().to_be_bytes());
         hello.extend(EPOCH.to_be_bytes());
         hello.extend(1u32.to_be_bytes());
         hello.extend([0; 12]);
-        hello.extend([0, 0, 0, 1]);
+        hello.extend([0, 0, 0, 1, 1]);
         id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
         let node_srq = SrqNumber::new(0);
         let ids = vec![id];
@@ -134,7 +134,7 @@ impl RawPeer {
                     id.attach(Arc::clone(&tgt)).unwrap();
                     let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
                     tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
-                    let mut welcome = b"TRNK\x01\x00\x00\x01".to_vec();
+                    let mut welcome = b"TRNK\x02\x00\x00\x01".to_vec();
                     welcome.extend(EPOCH.to_be_bytes());
                     welcome.extend(1u32.to_be_bytes());
                     welcome.extend((1u64 << 20).to_be_bytes());
@@ -230,7 +230,7 @@ impl RawPeer {
 
 /// A frame with a right header around `payload`.
 fn frame(kind: u8, count: u16, payload: &[u8]) -> Vec<u8> {
-    let mut out = vec![kind, 1, 0, 0, 0, 0];
+    let mut out = vec![kind, 2, 0, 0, 0, 0];
     out.extend(count.to_le_bytes());
     out.extend(GRANT.to_le_bytes());
     out.extend([0; 4]);
@@ -259,13 +259,14 @@ fn request(body: u64) -> Vec<u8> {
 fn nonsense_ends_the_session_and_nothing_else() {
     let mut node = TestNode::start(over_udp(), 1);
     let honest = frame(1, 0, b"hello");
-    let rows: [(&str, Vec<u8>); 12] = [
+    let rows: [(&str, Vec<u8>); 13] = [
         ("unknown kind", with(honest.clone(), 0, &[9])),
-        ("other version", with(honest.clone(), 1, &[2])),
+        ("other version", with(honest.clone(), 1, &[1])),
         ("other poller", with(honest.clone(), 2, &[1])),
         ("wrong length", with(honest.clone(), 16, &[4])),
-        ("reserved field", with(honest.clone(), 20, &[1])),
-        ("a few bytes", vec![1, 1, 0]),
+        ("poller that there is not", with(honest.clone(), 20, &[1])),
+        ("reserved field", with(honest.clone(), 22, &[1])),
+        ("a few bytes", vec![1, 2, 0]),
         ("nothing", vec![]),
         ("grant of nonsense", with(honest.clone(), 8, &[0, 0, 0, 0x80])),
         ("credit given back that was never there", with(honest.clone(), 12, &[2])),

@@ -213,6 +213,8 @@ fn summary(demo: &Demo, node: &Node, fetched: &Fetched, called: &Called, wire: W
         address: node.address.to_string(),
         gid_index: node.gid_index,
         reason: node.why.clone(),
+        connections: node.connections.to_owned(),
+        connections_reason: node.connections_why.clone(),
         files: fetched.files,
         bytes: fetched.bytes,
         mismatches: fetched.mismatches,

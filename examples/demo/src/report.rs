@@ -18,6 +18,10 @@ pub(crate) struct Report {
     pub(crate) gid_index: Option<u16>,
     /// Why this provider and this device were chosen.
     pub(crate) reason: String,
+    /// What connections were made of: xrc or rc.
+    pub(crate) connections: String,
+    /// Why those.
+    pub(crate) connections_reason: String,
     /// Files fetched.
     pub(crate) files: u64,
     /// Bytes in them.
@@ -40,13 +44,13 @@ pub(crate) struct Report {
     pub(crate) in_flight: u32,
     /// Pollers on each side.
     pub(crate) pollers: u16,
-    /// INI and TGT QPs of the client's node.
+    /// QPs of the client's node: INI and TGT, or RC.
     pub(crate) qps_per_node: u32,
-    /// Of them initiators.
+    /// Of them those that send.
     pub(crate) ini_qps: u32,
-    /// Of them targets.
+    /// Of them those that receive.
     pub(crate) tgt_qps: u32,
-    /// XRC SRQs of the client's node.
+    /// SRQs of the client's node.
     pub(crate) srqs: u32,
     /// RNR NAKs that both sides received.
     pub(crate) rnr: u64,
@@ -78,6 +82,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: u64| ns as f64 / 1e3;
         writeln!(f, "provider   {} over {} ({})", self.provider, self.link, self.reason)?;
+        writeln!(f, "connections {} ({})", self.connections, self.connections_reason)?;
         let gid = self.gid_index.map_or("no GID".to_owned(), |index| format!("GID {index}"));
         writeln!(f, "device     {} at {}, {gid}", self.device, self.address)?;
         writeln!(

@@ -61,7 +61,12 @@ impl ReceiveSlots {
             return None;
         }
         let end = usize::try_from(length).ok()?.min(self.shared.region.slot_bytes());
-        Some(Received { shared: Arc::clone(&self.shared), slot, start: 0, end })
+        Some(Received { content: Content::Lent { shared: Arc::clone(&self.shared), slot }, start: 0, end })
+    }
+
+    /// Whether a frame lies in one of these slots.
+    pub(crate) fn lends(&self, frame: &Received) -> bool {
+        matches!(&frame.content, Content::Lent { shared, .. } if Arc::ptr_eq(shared, &self.shared))
     }
 }
 
@@ -73,10 +78,14 @@ impl Drop for ReceiveSlots {
 
 /// A received frame, or the part of it that is left; its slot goes back when it is dropped.
 pub(crate) struct Received {
-    shared: Arc<Shared>,
-    slot: u32,
+    content: Content,
     start: usize,
     end: usize,
+}
+
+enum Content {
+    Lent { shared: Arc<Shared>, slot: u32 },
+    Copied(Box<[u8]>),
 }
 
 impl Received {
@@ -84,28 +93,40 @@ impl Received {
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = self.start.saturating_add(bytes).min(self.end);
     }
+
+    /// The same in memory of its own; the slot goes back now.
+    pub(crate) fn copied(self) -> Self {
+        let copy = Box::<[u8]>::from(self.as_ref());
+        Self { start: 0, end: copy.len(), content: Content::Copied(copy) }
+    }
 }
 
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
-        let offset = self.shared.region.offset(self.slot) + self.start;
+        let (shared, slot) = match &self.content {
+            Content::Lent { shared, slot } => (shared, *slot),
+            Content::Copied(bytes) => return bytes.get(self.start..self.end).unwrap_or_default(),
+        };
+        let offset = shared.region.offset(slot) + self.start;
         // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
         // makes one per posting) and is posted again only after its drop, so the device does not
         // write to it; nobody else ever writes to receive slots.
-        let slice = unsafe { self.shared.region.memory.slice(offset, self.end - self.start) };
+        let slice = unsafe { shared.region.memory.slice(offset, self.end - self.start) };
         slice.unwrap_or_default()
     }
 }
 
 impl Drop for Received {
     fn drop(&mut self) {
-        let returned = self.shared.returned.push(self.slot);
-        debug_assert!(returned.is_ok());
+        if let Content::Lent { shared, slot } = &self.content {
+            let returned = shared.returned.push(*slot);
+            debug_assert!(returned.is_ok());
+        }
     }
 }
 
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("slot", &self.slot).field("bytes", &(self.end - self.start)).finish()
+        f.debug_struct("Received").field("bytes", &(self.end - self.start)).finish_non_exhaustive()
     }
 }

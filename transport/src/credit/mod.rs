@@ -18,9 +18,11 @@
 #![forbid(unsafe_code)]
 
 mod grantor;
+mod grants;
 mod spender;
 
 pub(crate) use grantor::{Grantor, PairId};
+pub(crate) use grants::{GrantId, Grants};
 pub(crate) use spender::Spender;
 
 /// Credits that a pair has from its beginning and keeps when idle.

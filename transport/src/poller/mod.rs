@@ -1,4 +1,4 @@
-//! A poller: one thread that owns a CQ, an XRC SRQ, the INIs of its trunks, their buffers and
+//! A poller: one thread that owns a CQ, an SRQ, the INIs of its trunks, their buffers and
 //! timers, and an upper half. It runs everything to completion and never blocks but to sleep.
 //!
 //! | file | role |
@@ -7,19 +7,21 @@
 //! | `idle.rs` | when to yield, when to sleep |
 //! | `sends.rs` | from queues to posted work, and its completions |
 //! | `receives.rs` | from completions to messages, and reposting |
+//! | `crossing.rs` | what came to one poller and is for another, over RC |
 //! | `large.rs` | rendezvous, both sides |
 //! | `peers.rs` | sessions coming up and going down |
 //! | `timers.rs` | deadlines, keepalive, credit that decays |
 //! | `carrier.rs` | what the upper half can ask for |
 //! | `command.rs`, `handle.rs` | how other threads reach a poller |
 //!
-//! Nothing here is shared but what [`crate::shared::NodeShared`] holds; the hot path takes no
+//! Nothing here is shared but what [`crate::shared::NodeShared`] holds and the rings of `crossing.rs`; the hot path takes no
 //! lock.
 
 pub(crate) mod command;
 pub(crate) mod handle;
 
 mod carrier;
+pub(crate) mod crossing;
 mod idle;
 mod large;
 mod peers;
@@ -31,10 +33,11 @@ mod timers;
 pub(crate) use run::{Guard, Parts, Poller, WAKER};
 
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
-use crate::credit::{Grantor, PairId};
+use crate::credit::{GrantId, Grants};
 use crate::frame::HEADER;
 use crate::log_limit::LogLimit;
 use crate::poller::command::SessionUp;
+use crate::poller::crossing::Crossings;
 use crate::poller::handle::PollerHandle;
 use crate::shared::NodeShared;
 use crate::trunk::{Outbound, Trunk};
@@ -75,7 +78,9 @@ pub(crate) struct Resources {
     receives: ReceiveSlots,
     /// Below this many free receive slots messages are copied instead of lent.
     low_water: usize,
-    grantor: Grantor,
+    grants: Grants,
+    /// To and from the other pollers.
+    crossings: Crossings,
     events: VecDeque<Event>,
     started: Instant,
     now: Instant,
@@ -110,14 +115,14 @@ impl Resources {
     }
 }
 
-/// A TGT that delivers into our SRQ.
+/// A TGT whose messages may be for us.
 #[derive(Debug)]
 struct Target {
     peer: PeerKey,
     number: u32,
     /// The peer's poller behind it.
     poller: u16,
-    pair: PairId,
+    pair: GrantId,
     /// Frames that came before we heard that the session is up.
     held: Vec<Received>,
     /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.

@@ -68,7 +68,8 @@ impl Core {
         target: QpNumber,
     ) {
         self.peers.entry(peer).or_insert_with(|| Peer::new(address));
-        let Some(pair) = self.res.grantor.open(self.res.now_ms, target) else {
+        let home = self.res.crossings.home_of(poller);
+        let Some(pair) = self.res.grants.open(self.res.now_ms, target, home) else {
             let cause = PeerDown::Refused("too many peers for the depth of the SRQ; raise srq_depth");
             self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
             return;
@@ -227,7 +228,7 @@ impl Core {
     fn session_closed(&mut self, key: PeerKey, number: u32) {
         let gone = |target: &Target| target.peer == key && target.number == number;
         for target in self.targets.values().filter(|target| gone(target)) {
-            self.res.grantor.close(target.pair);
+            self.res.grants.close(target.pair);
         }
         self.targets.retain(|_, target| !gone(target));
         if let Some(peer) = self.peers.get_mut(&key)

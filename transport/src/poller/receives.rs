@@ -59,13 +59,17 @@ impl Core {
             if completion.wr_id & RECEIVE_BIT == 0 {
                 self.send_completed(completion);
             } else if let Some(Some((target, frame))) = frames.next() {
-                self.frame_received(target, frame);
+                match self.res.crossings.other(&frame) {
+                    Some(poller) => self.cross(poller, target, frame),
+                    None => self.frame_received(target, frame),
+                }
             }
         }
-        self.res.grantor.grant(self.res.now_ms);
+        self.wake_crossed();
+        self.res.grants.grant(self.res.now_ms);
     }
 
-    fn frame_received(&mut self, qp: QpNumber, frame: Received) {
+    pub(super) fn frame_received(&mut self, qp: QpNumber, frame: Received) {
         if !self.targets.contains_key(&qp) {
             // The CM thread tells of a TGT before the peer can use it, but perhaps we have not
             // listened yet.
@@ -142,7 +146,8 @@ impl Resources {
 
     /// The message in a frame: lent while receive slots are plentiful, else copied.
     pub(super) fn message(&mut self, frame: Received) -> Message {
-        if self.receives.free() < self.low_water {
+        // One that came from another poller was copied there if need be.
+        if self.receives.lends(&frame) && self.receives.free() < self.low_water {
             Message::from(Bytes::copy_from_slice(frame.as_ref()))
         } else {
             Message::lent(frame)
@@ -157,8 +162,11 @@ impl Target {
         if header.source != self.poller {
             return Err(FrameError("frame names another poller than its trunk belongs to"));
         }
+        if header.target != res.index.0 {
+            return Err(FrameError("frame for another poller than it came to"));
+        }
         let uses_credit = header.kind != Kind::Credit;
-        res.grantor
+        res.grants
             .hear(self.pair, res.now_ms, header.want, header.released, uses_credit)
             .map_err(|violation| FrameError(violation.0))?;
         Ok(header)

@@ -1,7 +1,7 @@
 //! The loop of a poller.
 //!
 //! ```text
-//! poll the CQ -> messages to the upper half -> its own work -> commands -> flush sends
+//! poll the CQ and the rings -> messages to the upper half -> its own work -> commands -> flush sends
 //!   -> timers -> nothing for a while: arm, look once more, sleep
 //! ```
 #![forbid(unsafe_code)]
@@ -10,7 +10,7 @@ use super::command::Command;
 use super::handle::PollerHandle;
 use super::idle::{Idle, Rest};
 use super::{BATCH, Core, Event, Resources};
-use crate::credit::Grantor;
+use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
 use crate::shared::NodeShared;
@@ -61,8 +61,8 @@ impl<U: Upper> Poller<U> {
     /// # Errors
     /// When the completion channel cannot be waited for.
     pub(crate) fn new(parts: Parts, shared: Arc<NodeShared>, upper: U) -> io::Result<Self> {
-        let PollerDevice { channel, cq, srq, sends, receives, depth } = parts.device;
-        let grantor = Grantor::new(depth);
+        let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = parts.device;
+        let grants = Grants::new(depth / u32::from(crossings.homes()), crossings.homes());
         let fd = channel.as_fd().as_raw_fd();
         parts.poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
         let depth = usize::try_from(depth).unwrap_or(usize::MAX);
@@ -78,7 +78,8 @@ impl<U: Upper> Poller<U> {
             sends,
             receives,
             low_water: (depth / 4).max(BATCH),
-            grantor,
+            grants,
+            crossings,
             events: VecDeque::new(),
             started: now,
             now,
@@ -114,6 +115,7 @@ impl<U: Upper> Poller<U> {
         loop {
             self.core.res.tick();
             let mut worked = self.core.poll_completions();
+            worked |= self.core.take_crossed();
             worked |= self.deliver();
             worked |= self.upper.run(&mut self.core);
             worked |= self.core.commands();
@@ -204,7 +206,7 @@ impl Core {
 
     /// Whether something came up that the next round must see to.
     fn has_work(&self) -> bool {
-        !self.res.events.is_empty() || !self.res.marked.is_empty()
+        !self.res.events.is_empty() || !self.res.marked.is_empty() || self.res.crossings.has_any()
     }
 }
 

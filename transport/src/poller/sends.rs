@@ -265,15 +265,17 @@ impl Trunk {
         payload: usize,
         count: u16,
     ) -> [u8; HEADER] {
+        let target = u16::try_from(lane).unwrap_or(u16::MAX);
         let lane = &self.lanes[lane];
         let header = Header {
             kind,
             source: res.index.0,
             want: u16::try_from(lane.queue.len()).unwrap_or(u16::MAX),
             count,
-            grant: res.grantor.tell(lane.pair),
+            grant: res.grants.tell(lane.pair),
             released: lane.spender.released(),
             length: u32::try_from(payload).unwrap_or(u32::MAX),
+            target,
         };
         header.emit()
     }
@@ -392,7 +394,7 @@ impl Core {
     }
 
     fn tell_credit(&mut self) {
-        self.res.grantor.take_granted(&mut self.res.untold);
+        self.res.grants.take_granted(&mut self.res.untold);
         if self.res.untold.is_empty() {
             return;
         }
@@ -400,7 +402,7 @@ impl Core {
         std::mem::swap(&mut self.res.untold, &mut self.res.spare);
         for target in targets.drain(..) {
             let Some(known) = self.targets.get(&target) else { continue };
-            if !self.res.grantor.must_tell(known.pair) {
+            if !self.res.grants.must_tell(known.pair) {
                 continue;
             }
             let slot = self.peers.get(&known.peer).and_then(|peer| peer.trunk);

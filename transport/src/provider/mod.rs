@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use survey::Nics;
 use trunkline_softrdma::device::{LinkChoice, SoftDevice};
-use trunkline_verbs::{Device, DeviceCapabilities, GidKind};
+use trunkline_verbs::{Device, GidKind};
 
 /// An opened device with the reason for it.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Chosen {
 /// Opens the device that the options ask for, to listen on these addresses; without any, as a client.
 ///
 /// # Errors
-/// When there is none, or it cannot do XRC.
+/// When there is none.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
     open_from(options, listen, built::nics().as_deref(), Path::new(survey::DEVICE_FILES))
 }
@@ -74,9 +74,6 @@ fn open_from(
             Chosen { device, provider: nics.map_or("", |nics| nics.name()), why, listen }
         }
     };
-    if !chosen.device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
-        return Err(StartError::Incapable("XRC"));
-    }
     tell(options, &chosen);
     Ok(chosen)
 }

@@ -9,6 +9,7 @@ use super::endpoints::{Endpoints, Role};
 use super::machine::{Action, Machine};
 use super::peers::{PeerSession, Peers};
 use super::private_data::{Hello, Refusal, SessionName, Welcome};
+use crate::connections::ConnectionKind;
 use crate::frame::HEADER;
 use crate::incarnation::{DeviceShared, Listening};
 use crate::log_limit::LogLimit;
@@ -275,6 +276,7 @@ impl CmThread {
             echo,
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
+            connections: self.device.connections,
         };
         // Finding the way may take seconds, above all to a peer that is dead.
         let (hello, handle) = (hello.emit(), self.handle.clone());
@@ -366,7 +368,11 @@ impl CmThread {
                 }
             },
             kind => {
-                let Some((cause, transient)) = failure_of(&kind, &event.private_data) else { return };
+                let Some((cause, transient)) =
+                    failure_of(&kind, &event.private_data, self.device.connections)
+                else {
+                    return;
+                };
                 tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
                 // What a poller waits for, or had, is told where the pollers are told.
                 let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
@@ -401,6 +407,11 @@ impl CmThread {
             return Err(Refusal::ShuttingDown);
         }
         let hello = Hello::parse(private_data)?;
+        match (self.device.connections, hello.connections) {
+            (ours, theirs) if ours == theirs => {}
+            (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),
+            (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
+        }
         let from = id.peer_address().ok_or(Refusal::Nonsense)?;
         // The dial-back goes to where the request came from, never to an address that it names.
         let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
@@ -411,7 +422,7 @@ impl CmThread {
             return Err(Refusal::Resources);
         }
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
-        if is_stranger && self.peers.is_crowded(address.ip(), self.shared.limits.srq_depth) {
+        if is_stranger && self.peers.is_crowded(address.ip(), self.device.share) {
             return Err(Refusal::Crowded);
         }
         let key = self.shared.peer_key(address);
@@ -499,8 +510,26 @@ impl Drop for EndPollers {
     }
 }
 
+/// Why a listener may have refused without a word of ours.
+fn wrong_listener(connections: ConnectionKind) -> &'static str {
+    match connections {
+        ConnectionKind::Xrc => {
+            "what listens there takes no XRC connections: a Trunkline node that uses RC (then start this one with \
+             --connections rc, NodeOptions::connections), or no Trunkline node"
+        }
+        ConnectionKind::Rc => {
+            "what listens there takes no RC connections: a Trunkline node that uses XRC (then start that one with \
+             --connections rc, NodeOptions::connections), or no Trunkline node"
+        }
+    }
+}
+
 /// What an event that ends a connection says, and whether trying again may help.
-fn failure_of(kind: &CmEventKind, private_data: &[u8]) -> Option<(PeerDown, bool)> {
+fn failure_of(
+    kind: &CmEventKind,
+    private_data: &[u8],
+    connections: ConnectionKind,
+) -> Option<(PeerDown, bool)> {
     Some(match kind {
         CmEventKind::Rejected(RejectReason::CONSUMER) => match Refusal::parse(private_data) {
             Some(refusal @ (Refusal::Stale | Refusal::Crowded)) => {
@@ -508,7 +537,8 @@ fn failure_of(kind: &CmEventKind, private_data: &[u8]) -> Option<(PeerDown, bool
             }
             Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
             Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
-            None => (PeerDown::Refused("something that is no Trunkline node listens on that port"), false),
+            // A connection manager answers so itself when the listener is of another type (contract J7).
+            None => (PeerDown::Refused(wrong_listener(connections)), false),
         },
         CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
         CmEventKind::Rejected(RejectReason::STALE_CONNECTION) => {

@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
-use crate::incarnation::DeviceShared;
+use crate::connections::ConnectionKind;
+use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
 use crate::trunk::SEND_QUEUE_DEPTH;
 use std::collections::HashMap;
@@ -16,8 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
     Access, CmChannel, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone, EndpointRequest,
-    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities, QueuePair,
-    VerbsError,
+    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QueueCapacities, QueuePair, VerbsError,
 };
 
 /// An endpoint that was disconnected is dropped after this at the latest.
@@ -83,7 +83,7 @@ impl Endpoints {
         let request = EndpointRequest {
             side: EndpointSide::Active { remote, source },
             port_space: PortSpace::Ib,
-            qp_type: QpType::XrcIni,
+            qp_type: self.device.connections.sending(),
         };
         self.device.device.connection_manager().begin_endpoint(request, &self.channel, done);
     }
@@ -97,33 +97,73 @@ impl Endpoints {
         poller: u16,
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
-        let cq = self.device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
-        let cq = Arc::clone(cq);
-        let device = Arc::clone(&self.device.device);
-        let attributes = device.attributes();
-        let depth = u32::try_from(SEND_QUEUE_DEPTH).unwrap_or(u32::MAX);
-        let qp = self.device.device.create_qp(QpInit {
-            pd: Some(Arc::clone(&self.device.pd)),
-            send_cq: Some(cq),
-            capacities: QueueCapacities {
-                max_send_wr: depth,
-                max_send_sge: 1,
-                max_inline_data: INLINE.min(attributes.max_inline_data),
-                ..QueueCapacities::default()
-            },
-            ..QpInit::new(QpType::XrcIni)
-        })?;
-        self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
+        let attributes = self.device.device.attributes();
         let initiator_depth = READS.min(attributes.max_rd_atomic);
+        // An RC QP could serve the peer's READs, too; nobody has asked ours to.
+        let responder_resources = match self.device.connections {
+            ConnectionKind::Xrc => READS.min(attributes.max_dest_rd_atomic),
+            ConnectionKind::Rc => 0,
+        };
+        let qp = self.make_ini(poller)?;
+        self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
         // From here on the session knows both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
-        id.attach(qp)?;
+        id.attach(Arc::clone(&qp))?;
+        if self.device.connections == ConnectionKind::Rc {
+            qp.modify(&QpModify { access: Some(Access::empty()), ..QpModify::default() })?;
+        }
         id.connect(&ConnectParameters {
             private_data,
-            responder_resources: READS.min(attributes.max_dest_rd_atomic),
+            responder_resources,
             initiator_depth,
             ack_timeout: self.shared.limits.ack_timeout,
             ..ConnectParameters::default()
+        })
+    }
+
+    /// The QP through which a poller sends. Over RC the peer could send through it, too; such
+    /// messages find no receive.
+    fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let cq = self.device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
+        let is_rc = self.device.connections == ConnectionKind::Rc;
+        self.device.device.create_qp(QpInit {
+            pd: Some(Arc::clone(&self.device.pd)),
+            send_cq: Some(Arc::clone(cq)),
+            receive_cq: is_rc.then(|| Arc::clone(cq)),
+            capacities: QueueCapacities {
+                max_send_wr: u32::try_from(SEND_QUEUE_DEPTH).unwrap_or(u32::MAX),
+                max_send_sge: 1,
+                max_receive_wr: u32::from(is_rc),
+                max_receive_sge: u32::from(is_rc),
+                max_inline_data: INLINE.min(self.device.device.attributes().max_inline_data),
+            },
+            ..QpInit::new(self.device.connections.sending())
+        })
+    }
+
+    /// The QP that takes what a poller of a peer sends. Over RC it belongs to one of our pollers.
+    fn make_tgt(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let init = QpInit::new(self.device.connections.receiving());
+        self.device.device.create_qp(match &self.device.intake {
+            Intake::Xrc(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..init },
+            Intake::Rc(srqs) => {
+                let home = usize::from(poller) % srqs.len().max(1);
+                let none = VerbsError::Invalid("no poller");
+                let (srq, cq) = srqs.get(home).zip(self.device.cqs.get(home)).ok_or(none)?;
+                QpInit {
+                    pd: Some(Arc::clone(&self.device.pd)),
+                    send_cq: Some(Arc::clone(cq)),
+                    receive_cq: Some(Arc::clone(cq)),
+                    srq: Some(Arc::clone(srq)),
+                    // It never sends; some devices want a send queue all the same.
+                    capacities: QueueCapacities {
+                        max_send_wr: 1,
+                        max_send_sge: 1,
+                        ..QueueCapacities::default()
+                    },
+                    ..init
+                }
+            }
         })
     }
 
@@ -135,10 +175,7 @@ impl Endpoints {
         number: u32,
         poller: u16,
     ) -> Result<QpNumber, VerbsError> {
-        let qp = self
-            .device
-            .device
-            .create_qp(QpInit { xrcd: Some(Arc::clone(&self.device.xrcd)), ..QpInit::new(QpType::XrcTgt) })?;
+        let qp = self.make_tgt(poller)?;
         self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
         let number24 = qp.number();
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));

@@ -2,6 +2,7 @@
 //! connections and restarts nodes.
 
 use super::*;
+use crate::connections::ConnectionKind;
 use crate::session::private_data::MAX_POLLERS;
 use proptest::prelude::*;
 use std::num::NonZeroU16;
@@ -17,6 +18,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
         echo: echo.map(|number| SessionName { epoch: ME, number }),
         poller,
         pollers,
+        connections: ConnectionKind::Xrc,
     }
 }
 
@@ -208,6 +210,7 @@ impl World {
                         echo,
                         poller,
                         pollers: self.pollers[who],
+                        connections: ConnectionKind::Xrc,
                     };
                     self.wires.push(Packet::Request { from: who, number, hello });
                 }

@@ -150,6 +150,7 @@ impl Peers {
 mod tests {
     use super::super::private_data::{Hello, SessionName};
     use super::*;
+    use crate::connections::ConnectionKind;
     use std::num::NonZeroU16;
 
     fn address(port: u16) -> SocketAddr {
@@ -160,7 +161,8 @@ mod tests {
     fn half_make(peers: &mut Peers, key: PeerKey, now: Instant) {
         let session = SessionName { epoch: key.0 + 1, number: 1 };
         let listener_port = NonZeroU16::new(7).unwrap();
-        let hello = Hello { listener_port, session, echo: None, poller: 0, pollers: 1 };
+        let connections = ConnectionKind::Xrc;
+        let hello = Hello { listener_port, session, echo: None, poller: 0, pollers: 1, connections };
         let port = u16::try_from(key.0).unwrap();
         let peer = peers.add(key, address(port), || Machine::new(9, 1));
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();

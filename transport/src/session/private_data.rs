@@ -7,17 +7,19 @@
 //! all  0 magic "TRNK" (4)  4 version (1)
 //! REQ  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
 //!     20 echo epoch (8)  28 echo number (4)  32 poller (2)  34 pollers (2)
+//!     36 kind of connections (1)
 //! REP  5 auth method (1)  6 pollers (2)  8 epoch (8)  16 number (4)  20 largest message (8)
 //!     28 largest eager frame (4)  32 SRQ numbers (4 each, by poller)
 //! REJ  5 reason (1)
 //! ```
 #![forbid(unsafe_code)]
 
+use crate::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
 /// Version of the session protocol.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// The only authentication method so far: none.
 pub(crate) const AUTH_NONE: u8 = 0;
 /// Most pollers of a node: their SRQ numbers must fit a REP.
@@ -47,6 +49,8 @@ pub(crate) struct Hello {
     pub(crate) poller: u16,
     /// How many pollers the sender has.
     pub(crate) pollers: u16,
+    /// What its QPs are, and those that it expects.
+    pub(crate) connections: ConnectionKind,
 }
 
 /// What the accepting node says.
@@ -81,10 +85,14 @@ pub(crate) enum Refusal {
     Resources,
     /// Too many sessions of the host are half made; it should try again.
     Crowded,
+    /// The node has XRC connections, not RC.
+    UsesXrc,
+    /// The node has RC connections, not XRC.
+    UsesRc,
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::NotTrunkline,
         Self::Version,
         Self::Authentication,
@@ -93,6 +101,8 @@ impl Refusal {
         Self::ShuttingDown,
         Self::Resources,
         Self::Crowded,
+        Self::UsesXrc,
+        Self::UsesRc,
     ];
 
     fn code(self) -> u8 {
@@ -105,6 +115,8 @@ impl Refusal {
             Self::ShuttingDown => 6,
             Self::Resources => 7,
             Self::Crowded => 8,
+            Self::UsesXrc => 9,
+            Self::UsesRc => 10,
         }
     }
 
@@ -135,6 +147,12 @@ impl Refusal {
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => "it is out of resources",
             Self::Crowded => "too many sessions of this host with it are half made",
+            Self::UsesXrc => {
+                "it uses XRC connections, this node RC: start it with --connections rc (NodeOptions::connections)"
+            }
+            Self::UsesRc => {
+                "it uses RC connections, this node XRC: start this one with --connections rc (NodeOptions::connections)"
+            }
         }
     }
 }
@@ -164,7 +182,7 @@ fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
 }
 
 impl Hello {
-    /// As private data: 36 of the 56 bytes of a REQ.
+    /// As private data: 37 of the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
         let mut out = begin([VERSION, AUTH_NONE]);
@@ -175,6 +193,7 @@ impl Hello {
         out.extend(echo.number.to_be_bytes());
         out.extend(self.poller.to_be_bytes());
         out.extend(self.pollers.to_be_bytes());
+        out.push(self.connections.code());
         out
     }
 
@@ -198,6 +217,7 @@ impl Hello {
                 echo: (echo != SessionName::default()).then_some(echo),
                 poller: u16::from_be_bytes(array(bytes, 32)?),
                 pollers: u16::from_be_bytes(array(bytes, 34)?),
+                connections: ConnectionKind::from_code(*bytes.get(36)?)?,
             })
         };
         let hello = read().ok_or(Refusal::Nonsense)?;
@@ -275,6 +295,7 @@ mod tests {
             echo: Some(SessionName { epoch: 7, number: 8 }),
             poller: 1,
             pollers: 2,
+            connections: ConnectionKind::Rc,
         }
     }
 
@@ -320,9 +341,10 @@ mod tests {
         assert_eq!(with(5, 9), Err(Refusal::Authentication));
         assert_eq!(with(33, 2), Err(Refusal::Nonsense));
         assert_eq!(with(34, 1), Err(Refusal::Nonsense));
+        assert_eq!(with(36, 0), Err(Refusal::Nonsense));
         assert_eq!(with(15, 0), Err(Refusal::Nonsense));
         assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Nonsense));
-        assert_eq!(Refusal::parse(b"TRNK\x01\xff"), None);
+        assert_eq!(Refusal::parse(b"TRNK\x02\xff"), None);
         assert_eq!(Refusal::parse(b""), None);
     }
 
@@ -331,7 +353,7 @@ mod tests {
         fn any_bytes_parse_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Refusal::parse(&bytes));
             if bytes.len() > 6 {
-                bytes[..6].copy_from_slice(b"TRNK\x01\x00");
+                bytes[..6].copy_from_slice(b"TRNK\x02\x00");
                 let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
             }
         }

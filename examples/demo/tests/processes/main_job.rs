@@ -34,6 +34,7 @@ mod tests {
         let report = run(&Scene::new(1), &["--calls", "3000"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 2);
+        assert_eq!(report["connections"], "xrc");
         assert_eq!(report["rnr"], 0);
     }
 
@@ -59,6 +60,24 @@ mod tests {
         let report = run(&Scene::new(3), &[&faults[..], &["--calls", "3000", "--seed", "7"]].concat());
         check(&report, 3000);
         assert!(report["retransmits"].as_u64() > Some(0), "{report}");
+    }
+
+    #[test]
+    fn rc_connections_do_the_same_job_whatever_the_number_of_pollers() {
+        for pollers in [1u16, 3] {
+            let more = ["--connections", "rc", "--drop", "0.005", "--seed", "8"];
+            let count = pollers.to_string();
+            let report = run(
+                &Scene::apart(u8::try_from(20 + pollers).expect("small")),
+                &[&more[..], &["--calls", "1500", "--pollers", &count]].concat(),
+            );
+            check(&report, 1500);
+            assert_eq!((report["connections"].as_str(), report["rnr"].as_u64()), (Some("rc"), Some(0)));
+            assert_eq!(report["qps_per_node"], 2 * pollers);
+            let ways = report["messages"].as_array().expect("a table");
+            assert_eq!(ways.len(), usize::from(pollers * pollers));
+            assert!(ways.iter().all(|way| way["sent"].as_u64() > Some(0)), "{ways:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,149 @@
+//! What the connections of a node are made of: XRC, or RC where the device has no XRC.
+//!
+//! Owns the choice and its reason. Over XRC a poller's INI reaches any poller of the peer by SRQ
+//! number. Over RC each poller has a basic SRQ; a poller's connection ends at one poller of the
+//! peer, which hands on what is for others (`poller/crossing.rs`). Callers see no difference.
+#![forbid(unsafe_code)]
+
+use crate::StartError;
+use std::fmt;
+use std::str::FromStr;
+use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, QpType};
+
+/// Which connections a node uses. Two nodes understand each other only if both use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Connections {
+    /// XRC if the device has it, else RC.
+    #[default]
+    Auto,
+    /// XRC, or no node at all.
+    Xrc,
+    /// RC, for instance to speak with nodes whose devices have no XRC.
+    Rc,
+}
+
+impl FromStr for Connections {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "xrc" => Ok(Self::Xrc),
+            "rc" => Ok(Self::Rc),
+            other => Err(format!("{other:?} is none of auto, xrc, rc")),
+        }
+    }
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionKind {
+    Xrc,
+    Rc,
+}
+
+impl ConnectionKind {
+    /// As a byte of the handshake.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Xrc => 1,
+            Self::Rc => 2,
+        }
+    }
+
+    /// Out of the handshake.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::Xrc, Self::Rc].into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// Type of the QP that a poller sends through.
+    pub(crate) fn sending(self) -> QpType {
+        match self {
+            Self::Xrc => QpType::XrcIni,
+            Self::Rc => QpType::Rc,
+        }
+    }
+
+    /// Type of the QP that takes what a peer's poller sends.
+    pub(crate) fn receiving(self) -> QpType {
+        match self {
+            Self::Xrc => QpType::XrcTgt,
+            Self::Rc => QpType::Rc,
+        }
+    }
+
+    /// For reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Xrc => "xrc",
+            Self::Rc => "rc",
+        }
+    }
+}
+
+impl fmt::Display for ConnectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a device's connections are to be, and why.
+///
+/// # Errors
+/// XRC was asked for and the device has none.
+pub(crate) fn choose(
+    asked: Connections,
+    device: &DeviceAttributes,
+) -> Result<(ConnectionKind, String), StartError> {
+    let has_xrc = device.capabilities.contains(DeviceCapabilities::XRC);
+    match asked {
+        Connections::Auto if has_xrc => {
+            Ok((ConnectionKind::Xrc, format!("the device {} has XRC", device.name)))
+        }
+        Connections::Auto => Ok((ConnectionKind::Rc, format!("the device {} has no XRC", device.name))),
+        Connections::Xrc if has_xrc => Ok((ConnectionKind::Xrc, "asked for".to_owned())),
+        Connections::Xrc => Err(StartError::NoXrc(device.name.clone())),
+        Connections::Rc => Ok((ConnectionKind::Rc, "asked for".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_verbs::Device;
+
+    #[test]
+    fn what_was_asked_for_meets_what_the_device_has() {
+        let kind = |asked, without_xrc| {
+            let link = LinkChoice::InProcess(std::sync::Arc::default());
+            let addresses = vec!["127.0.0.1".parse().unwrap()];
+            let options = SoftOptions { link, addresses, without_xrc, ..SoftOptions::default() };
+            let device = SoftDevice::open(options).unwrap();
+            choose(asked, device.attributes())
+        };
+        for (asked, without_xrc, chosen) in [
+            (Connections::Auto, false, ConnectionKind::Xrc),
+            (Connections::Auto, true, ConnectionKind::Rc),
+            (Connections::Xrc, false, ConnectionKind::Xrc),
+            (Connections::Rc, false, ConnectionKind::Rc),
+            (Connections::Rc, true, ConnectionKind::Rc),
+        ] {
+            let (kind, why) = kind(asked, without_xrc).unwrap();
+            assert_eq!(kind, chosen, "{asked:?}: {why}");
+            assert!(!why.is_empty());
+        }
+        let refused = kind(Connections::Xrc, true).unwrap_err();
+        assert!(matches!(&refused, StartError::NoXrc(device) if device == "trunkline0"), "{refused}");
+    }
+
+    #[test]
+    fn names_are_read() {
+        for (text, connections) in
+            [("auto", Connections::Auto), ("xrc", Connections::Xrc), ("rc", Connections::Rc)]
+        {
+            assert_eq!(text.parse(), Ok(connections));
+        }
+        assert!("RC".parse::<Connections>().is_err());
+    }
+}

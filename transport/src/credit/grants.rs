@@ -1,0 +1,123 @@
+//! All that one poller grants, by the SRQ into which the messages for it come.
+//!
+//! Over XRC that is the poller's own SRQ and no other. Over RC a peer's connection ends at one of
+//! our pollers, its *home*, and takes receives of that one's SRQ whomever its messages are for. So
+//! each of P pollers grants a P-th of each SRQ's depth, and the sum never exceeds what is posted.
+#![forbid(unsafe_code)]
+
+use super::{CreditViolation, Grantor, PairId};
+use trunkline_verbs::QpNumber;
+
+/// Names a pair of one poller's [`Grants`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct GrantId {
+    home: usize,
+    pair: PairId,
+}
+
+/// What one poller grants.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    by_home: Vec<Grantor>,
+}
+
+impl Grants {
+    /// For a poller whose messages come through `homes` SRQs, of each of which it has this share.
+    pub(crate) fn new(share: u32, homes: u16) -> Self {
+        Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
+    }
+
+    /// Adds a pair with its base credit; `None` when the SRQ is too shallow for one more.
+    pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, home: u16) -> Option<GrantId> {
+        let home = usize::from(home);
+        let pair = self.by_home.get_mut(home)?.open(now_ms, target)?;
+        Some(GrantId { home, pair })
+    }
+
+    /// Removes a pair whose trunk has ended.
+    pub(crate) fn close(&mut self, id: GrantId) {
+        if let Some(grantor) = self.by_home.get_mut(id.home) {
+            grantor.close(id.pair);
+        }
+    }
+
+    /// Takes note of a frame, as [`Grantor::hear`].
+    pub(crate) fn hear(
+        &mut self,
+        id: GrantId,
+        now_ms: u64,
+        want: u16,
+        released: u32,
+        used_credit: bool,
+    ) -> Result<(), CreditViolation> {
+        let Some(grantor) = self.by_home.get_mut(id.home) else { return Ok(()) };
+        grantor.hear(id.pair, now_ms, want, released, used_credit)
+    }
+
+    /// Hands out what is free.
+    pub(crate) fn grant(&mut self, now_ms: u64) {
+        for grantor in &mut self.by_home {
+            grantor.grant(now_ms);
+        }
+    }
+
+    /// Appends the targets of the pairs that were granted something; a pair may appear twice.
+    pub(crate) fn take_granted(&mut self, into: &mut Vec<QpNumber>) {
+        for grantor in &mut self.by_home {
+            grantor.take_granted(into);
+        }
+    }
+
+    /// The position to put into a frame to the pair's spender; it counts as told.
+    pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
+        self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
+    }
+
+    /// Whether a frame of its own is due for the position.
+    pub(crate) fn must_tell(&self, id: GrantId) -> bool {
+        self.by_home.get(id.home).is_some_and(|grantor| grantor.must_tell(id.pair))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credit::START;
+
+    /// Each of P pollers grants from each of P SRQs; whatever the peers claim to want, the SRQ of
+    /// one home is never promised beyond its depth.
+    #[test]
+    fn pollers_together_never_grant_more_than_an_srq_has() {
+        for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {
+            let mut all =
+                (0..pollers).map(|_| Grants::new(depth / u32::from(pollers), pollers)).collect::<Vec<_>>();
+            let mut open = Vec::new();
+            for (poller, grants) in all.iter_mut().enumerate() {
+                for home in 0..pollers {
+                    for peer in 0..4 {
+                        let id = grants.open(0, QpNumber::new(peer), home);
+                        open.push((poller, home, id.expect("room for four peers")));
+                    }
+                }
+            }
+            for &(poller, _, id) in &open {
+                all[poller].hear(id, 0, u16::MAX, 0, true).unwrap();
+            }
+            let used = u32::try_from(open.len()).unwrap() / u32::from(pollers);
+            for grants in &mut all {
+                grants.grant(1);
+            }
+            let mut outstanding = vec![0; usize::from(pollers)];
+            for &(poller, home, id) in &open {
+                // What each was told before is used up.
+                let told = all[poller].tell(id).wrapping_sub(START);
+                outstanding[usize::from(home)] += told;
+            }
+            for (home, sum) in outstanding.iter().enumerate() {
+                let open = sum - used;
+                assert!(open <= depth, "{open} of {depth} promised at home {home} of {pollers}");
+                assert!(open > depth / 2, "only {open} of {depth} used at home {home} of {pollers}");
+            }
+        }
+    }
+}

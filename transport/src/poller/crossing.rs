@@ -1,0 +1,182 @@
+//! How a frame reaches its poller when it came to another one.
+//!
+//! Over RC a peer's connection ends at one of our pollers, the *home* of all that comes through
+//! it, and each frame names the poller that it is for. The home looks at nothing but that name and
+//! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
+//! receive slot, which goes back there when the message is dropped. Credit bounds what a ring
+//! holds; who overflows one has sent beyond its credit.
+//!
+//! Over XRC, and with one poller, there is nothing to hand on, and no ring.
+#![forbid(unsafe_code)]
+
+use super::handle::PollerHandle;
+use super::{BATCH, Core, Resources};
+use crate::PeerKey;
+use crate::buffer::Received;
+use crate::connections::ConnectionKind;
+use crate::frame::Header;
+use trunkline_rings::spsc::{self, Consumer, Producer};
+use trunkline_verbs::QpNumber;
+
+/// A frame on its way to its poller. QP numbers come again, names of sessions do not.
+#[derive(Debug)]
+struct Crossing {
+    target: QpNumber,
+    peer: PeerKey,
+    number: u32,
+    frame: Received,
+}
+
+/// One poller's ends of the rings.
+#[derive(Debug)]
+pub(crate) struct Crossings {
+    /// Homes that our messages come through: all pollers, or only ourselves.
+    homes: u16,
+    /// By poller; none to ourselves.
+    to: Vec<Option<Producer<Crossing>>>,
+    from: Vec<Consumer<Crossing>>,
+    /// Pollers that were handed something since the last wake.
+    unwoken: Vec<usize>,
+}
+
+impl Crossings {
+    /// The ends of all pollers of a node whose SRQs have this depth.
+    pub(crate) fn of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> Vec<Self> {
+        let homes = homes(kind, pollers);
+        let count = usize::from(pollers);
+        let mut ends = (0..count)
+            .map(|_| Self { homes, to: Vec::new(), from: Vec::new(), unwoken: Vec::new() })
+            .collect::<Vec<_>>();
+        if homes < 2 {
+            return ends;
+        }
+        for home in 0..count {
+            for poller in 0..count {
+                let ring = (home != poller).then(|| spsc::ring(capacity(share(kind, pollers, depth))));
+                let (producer, consumer) = ring.unzip();
+                ends[home].to.push(producer);
+                ends[poller].from.extend(consumer);
+            }
+        }
+        ends
+    }
+
+    /// Through how many SRQs our messages come.
+    pub(crate) fn homes(&self) -> u16 {
+        self.homes
+    }
+
+    /// Which of them that is for what a peer's poller sends.
+    pub(super) fn home_of(&self, poller: u16) -> u16 {
+        poller % self.homes.max(1)
+    }
+
+    /// The other poller that a frame is for, if it is for one.
+    pub(super) fn other(&self, frame: &Received) -> Option<usize> {
+        let poller = usize::from(Header::peek_target(frame.as_ref())?);
+        self.to.get(poller)?.as_ref().map(|_| poller)
+    }
+
+    /// Whether something waits to be taken.
+    pub(super) fn has_any(&self) -> bool {
+        self.from.iter().any(|ring| !ring.is_empty())
+    }
+
+    fn push(&mut self, poller: usize, crossing: Crossing) -> Result<(), Crossing> {
+        let Some(Some(ring)) = self.to.get_mut(poller) else { return Err(crossing) };
+        ring.push(crossing)?;
+        if !self.unwoken.contains(&poller) {
+            self.unwoken.push(poller);
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, pollers: &[PollerHandle]) {
+        for poller in self.unwoken.drain(..) {
+            if let Some(handle) = pollers.get(poller) {
+                handle.wake();
+            }
+        }
+    }
+}
+
+/// Frames that one ring holds. A poller grants at most its share of a home's SRQ; a pair holds one
+/// credit at least, and of frames that use none, a peer sends a few for each pair while nobody
+/// answers it.
+fn capacity(share: u32) -> usize {
+    usize::try_from(share).unwrap_or(0) * 4 + BATCH
+}
+
+/// Through how many SRQs the messages of each poller come.
+fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
+    if kind == ConnectionKind::Rc { pollers } else { 1 }
+}
+
+/// What each poller may promise of the depth of each SRQ that its messages come through.
+pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
+    depth / u32::from(homes(kind, pollers).max(1))
+}
+
+/// The least depth of an SRQ whose receives `homes` pollers share out.
+pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
+    const LEAST_SHARE: u32 = 16;
+    LEAST_SHARE * u32::from(homes(kind, pollers))
+}
+
+impl Core {
+    /// Hands a frame that came through our TGT on to another poller.
+    pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
+        if !self.targets.contains_key(&target) {
+            self.commands();
+        }
+        let Some(known) = self.targets.get_mut(&target).filter(|known| !known.broken) else { return };
+        let (peer, number) = (known.peer, known.number);
+        let frame = self.res.keep(frame);
+        if self.res.crossings.push(poller, Crossing { target, peer, number, frame }).is_err() {
+            known.broken = true;
+            self.misbehaved(peer, number, "more frames at once than its credit allows");
+        }
+    }
+
+    /// Tells the pollers that were handed something.
+    pub(super) fn wake_crossed(&mut self) {
+        self.res.crossings.wake(&self.res.shared.pollers);
+    }
+
+    /// Takes what other pollers handed on; answers whether there was anything.
+    pub(super) fn take_crossed(&mut self) -> bool {
+        let mut worked = false;
+        for ring in 0..self.res.crossings.from.len() {
+            for _ in 0..BATCH {
+                let Some(crossing) = self.res.crossings.from[ring].pop() else { break };
+                worked = true;
+                self.crossed(crossing);
+            }
+        }
+        if worked {
+            self.res.grants.grant(self.res.now_ms);
+        }
+        worked
+    }
+
+    fn crossed(&mut self, Crossing { target, peer, number, frame }: Crossing) {
+        let is_of_session = |core: &Self| {
+            core.targets.get(&target).is_some_and(|known| (known.peer, known.number) == (peer, number))
+        };
+        if !is_of_session(self) {
+            // Its home may have heard of the session before us.
+            self.commands();
+        }
+        if is_of_session(self) {
+            self.frame_received(target, frame);
+        }
+    }
+}
+
+impl Resources {
+    /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,
+    /// so that a poller that is busy for long does not keep us from receiving.
+    fn keep(&mut self, frame: Received) -> Received {
+        if self.receives.free() < self.low_water { frame.copied() } else { frame }
+    }
+}

@@ -1,0 +1,131 @@
+//! Nodes over RC connections: the same behaviour as over XRC, on devices with and without XRC.
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ECHO, TestNode, over_udp, pattern};
+use std::collections::{HashMap, HashSet};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
+
+/// On a device that has no XRC; `auto` sees that.
+fn without_xrc() -> NodeOptions {
+    over_udp().device(SoftOptions { without_xrc: true, ..SoftOptions::default() })
+}
+
+/// On a device that has XRC and is not to use it.
+fn over_rc() -> NodeOptions {
+    over_udp().connections(Connections::Rc)
+}
+
+#[test]
+fn every_size_comes_back() {
+    let server = TestNode::start(without_xrc(), 1);
+    let mut client = TestNode::start(over_rc(), 1);
+    let peer = client.connect(0, server.address);
+    for (token, size) in (0..).zip([0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20]) {
+        let body = pattern(size, 7);
+        client.send(0, peer, &[ECHO], body.clone(), token);
+        let (from, answer) = client.message();
+        assert_eq!(from.peer, peer);
+        assert!(answer.slice(1..) == body, "{size} bytes came back as others");
+        assert_eq!(client.outcome(token), SendOutcome::Delivered);
+    }
+    let (here, there) = (client.report(), server.report());
+    assert_eq!((here.connections, here.ini, here.tgt, here.srqs), ("rc", 1, 1, 1));
+    assert_eq!((there.connections, there.rnr + here.rnr), ("rc", 0));
+    assert!(there.connections_why.contains("no XRC"), "{}", there.connections_why);
+    assert_eq!(here.connections_why, "asked for");
+}
+
+#[test]
+fn a_poller_reaches_every_poller_of_its_peer() {
+    for (here, there) in [(2, 2), (1, 3), (3, 1), (3, 2)] {
+        let server = TestNode::start(over_rc(), there);
+        let mut client = TestNode::start(over_rc(), here);
+        for poller in 0..usize::from(here) {
+            let peer = client.connect(poller, server.address);
+            for token in 0..6 {
+                client.send(poller, peer, &[ECHO], pattern(20_000 * usize::from(token % 2 == 0), 3), token);
+            }
+            let answers = (0..6).map(|_| client.message().0.poller.0).collect::<HashSet<_>>();
+            assert_eq!(answers, (0..there).collect());
+        }
+        let (client, server) = (client.report(), server.report());
+        assert_eq!((client.ini, client.tgt), (u32::from(here), u32::from(there)));
+        assert_eq!((server.ini, server.tgt), (u32::from(there), u32::from(here)));
+        assert!(client.traffic.iter().all(|lane| lane.sent == lane.received), "{:?}", client.traffic);
+        assert_eq!(client.traffic.len(), usize::from(here * there));
+        assert_eq!(client.rnr + server.rnr, 0);
+    }
+}
+
+/// Three pollers share out SRQs that are far too shallow for what comes.
+#[test]
+fn floods_meet_no_rnr_and_keep_their_order() {
+    let mut server = TestNode::start(over_rc().srq_depth(16), 3);
+    let mut clients = [1, 2].map(|pollers| TestNode::start(over_rc(), pollers));
+    let mut sent = 0u64;
+    for client in &mut clients {
+        let peer = client.connect(0, server.address);
+        for token in 0..3000u64 {
+            let to = u16::try_from(token % 3).unwrap();
+            let head = [&b"x"[..], &token.to_le_bytes()].concat();
+            client.send_to(0, peer, Some(to), &head, Bytes::from_static(&[9; 64]), token, None);
+            sent += 1;
+        }
+    }
+    let mut last = HashMap::new();
+    for _ in 0..sent {
+        let (poller, from, token) = server.wait("message", |poller, event| match event {
+            common::Happened::Message(from, bytes) => {
+                Some((poller, *from, u64::from_le_bytes(bytes[1..9].try_into().unwrap())))
+            }
+            _ => None,
+        });
+        assert_eq!(token % 3, u64::from(poller.0), "a message at another poller than it was for");
+        let before = last.insert((poller, from), token);
+        assert!(before.is_none_or(|before| before < token), "{token} after {before:?}");
+    }
+    for client in &mut clients {
+        for token in 0..3000 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+        assert_eq!(client.report().rnr, 0);
+    }
+    assert_eq!(server.report().rnr, 0);
+}
+
+#[test]
+fn nothing_is_lost_on_a_bad_network() {
+    let faults = "drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,seed=7".parse().unwrap();
+    let device = SoftOptions { faults: Some(faults), without_xrc: true, ..SoftOptions::default() };
+    let server = TestNode::start(without_xrc(), 3);
+    let mut client = TestNode::start(over_udp().device(device), 2);
+    for poller in 0..2 {
+        let peer = client.connect(poller, server.address);
+        for token in 0..200u64 {
+            let size = if token % 50 == 0 { 200_000 } else { 300 };
+            client.send(poller, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
+        }
+        for token in 0..200u64 {
+            client.message();
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+    }
+    assert!(client.report().retransmits + server.report().retransmits > 0);
+}
+
+#[test]
+fn nodes_of_different_kinds_say_why_they_cannot_speak() {
+    let xrc = || over_udp().connections(Connections::Xrc);
+    for (here, there, remedy) in [(xrc(), over_rc(), "this one with"), (over_rc(), xrc(), "that one with")] {
+        let server = TestNode::start(there, 1);
+        let mut client = TestNode::start(here, 1);
+        let peer = client.name(0, server.address);
+        let cause = client.down(peer);
+        let PeerDown::Refused(why) = cause else { panic!("{cause}") };
+        assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
+    }
+}
