@@ -8,17 +8,17 @@
 mod common;
 
 use bytes::Bytes;
-use common::{ECHO, LIMIT, TestNode, fresh_address, over_udp};
+use common::{ECHO, Job, LIMIT, TestNode, fresh_address, over_udp};
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_transport::PeerDown;
+use trunkline_transport::{Connections, PeerDown};
 use trunkline_verbs::{
     Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
-    EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, QpInit, QpModify, QpType,
-    QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, ProtectionDomain, QpInit, QpModify,
+    QpType, QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge,
     SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
 };
 
@@ -34,13 +34,15 @@ const FIRST_RECEIVE: u64 = 100;
 /// Sends under way at once.
 const SENDS: u32 = 32;
 
-/// One INI to the node and one TGT from it.
+/// One INI to the node and one TGT from it, or RC QPs in their place.
 struct RawPeer {
     device: Arc<SoftDevice>,
     channel: Arc<dyn CmChannel>,
     listener: Arc<dyn CmId>,
     cq: Arc<dyn CompletionQueue>,
-    xrcd: Arc<dyn XrcDomain>,
+    pd: Arc<dyn ProtectionDomain>,
+    /// None over RC.
+    xrcd: Option<Arc<dyn XrcDomain>>,
     srq: Arc<dyn SharedReceiveQueue>,
     ini: Arc<dyn QueuePair>,
     ids: Vec<Arc<dyn CmId>>,
@@ -56,6 +58,13 @@ struct RawPeer {
 
 impl RawPeer {
     fn connect(node: SocketAddr) -> Self {
+        Self::connect_over(QpType::XrcIni, node)
+    }
+
+    /// `sending` is the type of its INI.
+    fn connect_over(sending: QpType, node: SocketAddr) -> Self {
+        let is_rc = sending == QpType::Rc;
+        let receiving = if is_rc { QpType::Rc } else { QpType::XrcTgt };
         let ip = fresh_address().ip();
         let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
         let manager = device.connection_manager();
@@ -64,12 +73,12 @@ impl RawPeer {
             let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
             manager.create_endpoint(&request, &channel).unwrap()
         };
-        let listener = endpoint(EndpointSide::Passive { local: SocketAddr::new(ip, 0) }, QpType::XrcTgt);
+        let listener = endpoint(EndpointSide::Passive { local: SocketAddr::new(ip, 0) }, receiving);
         listener.listen(8).unwrap();
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(CqInit { capacity_cqe: 256, ..CqInit::default() }).unwrap();
-        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
-        let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+        let xrcd = (!is_rc).then(|| device.open_xrcd(None, XrcdFlags::CREATE).unwrap());
+        let kind = xrcd.clone().map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd, cq: Arc::clone(&cq) });
         let srq = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 16, max_sge: 1, context: 0 };
         let srq = device.create_srq(srq).unwrap();
         let memory = Memory::zeroed(RECEIVES * RECEIVE_BYTES).unwrap();
@@ -77,20 +86,21 @@ impl RawPeer {
         let capacities =
             QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
         let ini = QpInit {
-            pd: Some(pd),
+            pd: Some(Arc::clone(&pd)),
             send_cq: Some(Arc::clone(&cq)),
+            receive_cq: is_rc.then(|| Arc::clone(&cq)),
             capacities,
-            ..QpInit::new(QpType::XrcIni)
+            ..QpInit::new(sending)
         };
         let ini = device.create_qp(ini).unwrap();
-        let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, QpType::XrcIni);
+        let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
         id.attach(Arc::clone(&ini)).unwrap();
         let mut hello = b"TRNK\x02\x00".to_vec();
         hello.extend(listener.local_address().port().to_be_bytes());
         hello.extend(EPOCH.to_be_bytes());
         hello.extend(1u32.to_be_bytes());
         hello.extend([0; 12]);
-        hello.extend([0, 0, 0, 1, 1]);
+        hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }]);
         id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
         let node_srq = SrqNumber::new(0);
         let ids = vec![id];
@@ -101,6 +111,7 @@ impl RawPeer {
             channel,
             listener,
             cq,
+            pd,
             xrcd,
             srq,
             ini,
@@ -129,7 +140,16 @@ impl RawPeer {
             };
             match event.kind {
                 CmEventKind::ConnectRequest { id, parameters } => {
-                    let tgt = QpInit { xrcd: Some(Arc::clone(&self.xrcd)), ..QpInit::new(QpType::XrcTgt) };
+                    let tgt = match &self.xrcd {
+                        Some(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) },
+                        None => QpInit {
+                            pd: Some(Arc::clone(&self.pd)),
+                            send_cq: Some(Arc::clone(&self.cq)),
+                            receive_cq: Some(Arc::clone(&self.cq)),
+                            srq: Some(Arc::clone(&self.srq)),
+                            ..QpInit::new(QpType::Rc)
+                        },
+                    };
                     let tgt = self.device.create_qp(tgt).unwrap();
                     id.attach(Arc::clone(&tgt)).unwrap();
                     let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
@@ -139,7 +159,7 @@ impl RawPeer {
                     welcome.extend(1u32.to_be_bytes());
                     welcome.extend((1u64 << 20).to_be_bytes());
                     welcome.extend(4096u32.to_be_bytes());
-                    welcome.extend(self.srq.number().unwrap().get().to_be_bytes());
+                    welcome.extend(self.srq.number().map_or(0, SrqNumber::get).to_be_bytes());
                     let responder_resources = parameters.responder_resources;
                     let answer = ConnectParameters {
                         private_data: welcome,
@@ -322,4 +342,54 @@ fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
     let sent = (0..500).take_while(|&id| peer.send_politely(&large(id), 1)).count();
     assert!(sent < 500, "all were taken");
     assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+}
+
+/// A poller that is busy does not read what others hand on to it, and the ring to it is bounded.
+#[test]
+fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
+    let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
+    let peer = RawPeer::connect_over(QpType::Rc, node.address);
+    let key = node.up();
+    node.up();
+    let (release, wait) = mpsc::channel();
+    node.job(1, Job::Wait(wait));
+    // Through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
+    let crossing = with(frame(4, 0, &[]), 20, &[1]);
+    let sent = (0..5000).take_while(|_| peer.send_politely(&crossing, 0)).count();
+    assert!(sent < 5000, "all were taken");
+    let PeerDown::Misbehaved(why) = node.down(key) else { panic!("not its fault") };
+    assert!(why.contains("more frames at once"), "{why}");
+    let mut client = TestNode::start(over_udp().connections(Connections::Rc), 1);
+    let other = client.name(0, node.address);
+    client.send_to(0, other, Some(1), &[ECHO], Bytes::from_static(b"are you there"), 1, None);
+    release.send(()).unwrap();
+    assert_eq!(&client.message().1[..], b"!are you there");
+}
+
+/// What comes through one trunk and claims to be for another poller is judged there like any other.
+#[test]
+fn nonsense_for_another_poller_ends_the_session() {
+    let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
+    let crossing = |frame| with(frame, 20, &[1]);
+    let rows = [
+        ("other poller as source", crossing(with(frame(1, 0, b"hello"), 2, &[1]))),
+        ("wrong length", crossing(with(frame(1, 0, b"hello"), 16, &[4]))),
+        ("poller that there is not", with(frame(1, 0, b"hello"), 20, &[2])),
+    ];
+    for (what, nonsense) in rows {
+        let peer = RawPeer::connect_over(QpType::Rc, node.address);
+        let key = node.up();
+        node.up();
+        peer.send(&nonsense);
+        let cause = node.down(key);
+        assert!(matches!(cause, PeerDown::Misbehaved(_)), "{what}: {cause}");
+    }
+    let peer = RawPeer::connect_over(QpType::Rc, node.address);
+    node.up();
+    peer.send(&crossing(frame(1, 0, b"hello")));
+    let (poller, bytes) = node.wait("message", |poller, event| match event {
+        common::Happened::Message(_, bytes) => Some((poller.0, bytes.clone())),
+        _ => None,
+    });
+    assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
 }

@@ -36,6 +36,8 @@ pub enum Job {
     },
     Cancel(u64),
     LetGo,
+    /// Keeps the poller busy until something comes, or the other end is gone.
+    Wait(mpsc::Receiver<()>),
     /// Panics on the poller's thread.
     Panic,
 }
@@ -101,6 +103,7 @@ impl Probe {
             }
             Job::Cancel(token) => carrier.cancel(Token(token)),
             Job::LetGo => self.kept.clear(),
+            Job::Wait(until) => drop(until.recv()),
             Job::Panic => panic!("as the test wants"),
         }
     }
