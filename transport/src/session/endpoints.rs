@@ -24,6 +24,9 @@ use trunkline_verbs::{
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
 /// READs outstanding on an INI, at most.
 const READS: u8 = 16;
+/// Times that a packet is sent again over RC: the kernel's rxe takes 7 for "for ever", and would never
+/// notice that a peer has died.
+const RC_RETRIES: u8 = 6;
 /// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 /// Inline bytes asked for.
@@ -100,9 +103,10 @@ impl Endpoints {
         let attributes = self.device.device.attributes();
         let initiator_depth = READS.min(attributes.max_rd_atomic);
         // An RC QP could serve the peer's READs, too; nobody has asked ours to.
-        let responder_resources = match self.device.connections {
-            ConnectionKind::Xrc => READS.min(attributes.max_dest_rd_atomic),
-            ConnectionKind::Rc => 0,
+        let usual = ConnectParameters::default();
+        let (responder_resources, retry_count) = match self.device.connections {
+            ConnectionKind::Xrc => (READS.min(attributes.max_dest_rd_atomic), usual.retry_count),
+            ConnectionKind::Rc => (0, RC_RETRIES),
         };
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
@@ -116,8 +120,9 @@ impl Endpoints {
             private_data,
             responder_resources,
             initiator_depth,
+            retry_count,
             ack_timeout: self.shared.limits.ack_timeout,
-            ..ConnectParameters::default()
+            ..usual
         })
     }
 
