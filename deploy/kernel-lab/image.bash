@@ -7,7 +7,7 @@
 image=${TRUNKLINE_LAB_CACHE:-$PWD/target/kernel-lab}
 PATH=$PATH:/usr/sbin:/sbin # where an ordinary user has no modprobe
 libraries=/usr/lib/x86_64-linux-gnu
-programs=(bash rdma ip ping ibv_devices ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_xsrq_pingpong
+programs=(bash rdma ip ping setpriv ibv_devices ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_xsrq_pingpong
     rdma_client rdma_server rdma_xclient rdma_xserver rping ucmatose udaddy ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw
     ib_read_lat ib_atomic_lat)
 modules=(virtio_pci virtio_net virtio_rng rdma_rxe rdma_ucm ib_umad ib_uverbs crc32_generic crc32-pclmul veth sch_netem)

@@ -48,7 +48,7 @@ impl Context {
     pub(crate) fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|context| context.strong_count() > 0);
-        let list = DeviceList::new()?.only(name)?;
+        let list = DeviceList::new()?.only(name).map_err(|error| diagnosis::of_device(name, error))?;
         let raw = list.contexts().next().ok_or(VerbsError::NoDevice)?;
         if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|context| context.raw == raw) {
             return Ok(shared);

@@ -1,7 +1,8 @@
-//! Why the devices cannot be opened.
+//! Why devices cannot be opened, or connections not be made.
 //!
-//! Owns the look at /dev/infiniband: librdmacm answers ENODEV or EPERM for nearly everything, and what
-//! to do is another thing for a module that is not loaded than for a file that may not be opened.
+//! Owns the look at /dev/infiniband: librdmacm answers ENODEV or EPERM for nearly everything or leaves
+//! a device out of its list, and what to do is another thing for a module that is not loaded than
+//! for a file that may not be opened.
 
 use crate::context;
 use std::fs::OpenOptions;
@@ -18,6 +19,16 @@ pub(crate) fn of(answered: VerbsError) -> VerbsError {
     match context::devices() {
         Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(answered),
         Err(none) => none,
+    }
+}
+
+/// The same for one device, which librdmacm does not have.
+pub(crate) fn of_device(name: &str, answered: VerbsError) -> VerbsError {
+    match context::devices() {
+        Ok(devices) if devices.iter().any(|info| info.name == name) => {
+            of_files(Path::new(FOLDER)).unwrap_or(answered)
+        }
+        _ => answered,
     }
 }
 

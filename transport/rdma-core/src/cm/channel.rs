@@ -9,6 +9,7 @@ use super::event::{self, Copied};
 use super::manager::{Shared, Table};
 use super::{bring_up, id::Id};
 use crate::context::unblock;
+use crate::diagnosis;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdma_sys::rdma_cm_event_type as code;
 use rdma_sys::{
@@ -74,7 +75,7 @@ impl Channel {
     pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, VerbsError> {
         // SAFETY: nothing is asked of the caller.
         let raw = unsafe { rdma_create_event_channel() };
-        let raw = NonNull::new(raw).ok_or_else(|| last(Asked::Create))?;
+        let raw = NonNull::new(raw).ok_or_else(|| diagnosis::of(last(Asked::Create)))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from);
         let epoll = epoll.inspect_err(|_| {
             // SAFETY: it was made right now, and nobody else has it.
