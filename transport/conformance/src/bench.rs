@@ -16,7 +16,7 @@ pub struct Port {
 }
 
 /// A provider on a link.
-pub trait Bench: Sync {
+pub trait Bench: Send + Sync {
     /// The provider's name.
     fn provider(&self) -> &str;
 
@@ -38,6 +38,11 @@ pub trait Bench: Sync {
     /// Whether completions say that their sender asked for a solicited event; C's do not.
     fn shows_solicited(&self) -> bool {
         true
+    }
+
+    /// Why an item cannot be asked of this device, which is not for want of XRC: it is then skipped.
+    fn excuse(&self, _id: &str) -> Option<&str> {
+        None
     }
 
     /// How a send that names an SRQ which the target's domain does not have may complete. Devices

@@ -233,11 +233,20 @@ impl Lab {
 impl Lab {
     /// Connects two RC QPs.
     pub(crate) fn join_rc(&self, near: &Arc<dyn QueuePair>, far: &Arc<dyn QueuePair>) -> Verdict {
-        let terms = Terms::default();
+        self.join_rc_by(near, far, &Terms::default())
+    }
+
+    /// The same on these terms.
+    pub(crate) fn join_rc_by(
+        &self,
+        near: &Arc<dyn QueuePair>,
+        far: &Arc<dyn QueuePair>,
+        terms: &Terms,
+    ) -> Verdict {
         let end = End { side: &self.far, qp: far, other: self.near.gid(), peer: near.number() };
-        end.bring_to(QpState::ReadyToSend, &terms)?;
+        end.bring_to(QpState::ReadyToSend, terms)?;
         let end = End { side: &self.near, qp: near, other: self.far.gid(), peer: far.number() };
-        end.bring_to(QpState::ReadyToSend, &terms)
+        end.bring_to(QpState::ReadyToSend, terms)
     }
 }
 
@@ -255,13 +264,22 @@ pub(crate) struct CmRoute {
     pub(crate) passive: Arc<dyn CmChannel>,
 }
 
-/// A listening endpoint for XRC and its channel.
+/// A listening endpoint in the port space of XRC, and its channel.
 pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
+    listen_in(side, PortSpace::Ib, qp_type)
+}
+
+/// A listening endpoint and its channel.
+pub(crate) fn listen_in(
+    side: &Side,
+    port_space: PortSpace,
+    qp_type: QpType,
+) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
     let cm = side.device.connection_manager();
     let channel = cm.create_channel()?;
     let request = EndpointRequest {
         side: EndpointSide::Passive { local: SocketAddr::new(side.address, 0) },
-        port_space: PortSpace::Ib,
+        port_space,
         qp_type,
     };
     let listener = cm.create_endpoint(&request, &channel)?;
@@ -269,14 +287,19 @@ pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Ar
     Ok((listener, channel))
 }
 
-/// An active endpoint for XRC towards a listener, and its channel.
-pub(crate) fn dial(side: &Side, remote: SocketAddr) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
+/// An active endpoint towards a listener, and its channel.
+pub(crate) fn dial(
+    side: &Side,
+    remote: SocketAddr,
+    port_space: PortSpace,
+    qp_type: QpType,
+) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
     let cm = side.device.connection_manager();
     let channel = cm.create_channel()?;
     let request = EndpointRequest {
         side: EndpointSide::Active { remote, source: Some(side.address) },
-        port_space: PortSpace::Ib,
-        qp_type: QpType::XrcIni,
+        port_space,
+        qp_type,
     };
     Ok((cm.create_endpoint(&request, &channel)?, channel))
 }
@@ -292,7 +315,7 @@ impl Lab {
         reply: &ConnectParameters,
     ) -> Verdict<CmRoute> {
         let (listener, passive) = listen(to, QpType::XrcTgt)?;
-        let (ini_id, active) = dial(from, listener.local_address())?;
+        let (ini_id, active) = dial(from, listener.local_address(), PortSpace::Ib, QpType::XrcIni)?;
         let ini = from.new_ini()?;
         ini_id.attach(Arc::clone(&ini))?;
         let offer = ConnectParameters {

@@ -1,8 +1,13 @@
 //! One item of the contract, and running it.
 
 use crate::check::Verdict;
+use crate::items::needs_xrc;
 use crate::{Bench, Deviation, Lab};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use trunkline_verbs::{Device, DeviceCapabilities};
 
 /// An item of the XRC verbs contract.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +34,42 @@ pub enum Outcome {
 /// Checks one item on a pair of devices of its own.
 #[must_use]
 pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
-    judged(|| (item.check)(&Lab::new(bench)?))
+    if let Some(why) = bench.excuse(item.id) {
+        return Outcome::Skipped(why.to_owned());
+    }
+    judged(|| {
+        let lab = Lab::new(bench)?;
+        if needs_xrc(item.id) {
+            has_xrc(lab.near.device.as_ref())?;
+            has_xrc(lab.far.device.as_ref())?;
+        }
+        (item.check)(&lab)
+    })
+}
+
+/// Skips what takes a device with XRC where there is none.
+pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
+    if device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
+        return Ok(());
+    }
+    let name = &device.attributes().name;
+    Err(Deviation::Skipped(format!(
+        "{name} has no XRC (IBV_DEVICE_XRC is not set, or no domain can be opened)"
+    )))
+}
+
+/// Runs a check on a thread of its own: what still runs when its time is over has failed, and is
+/// left behind, because nothing can end a call into C that blocks.
+pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
+    let (done, outcome) = mpsc::channel();
+    let thread = thread::Builder::new().name("conformance-item".to_owned());
+    let spawned = thread.spawn(move || drop(done.send(check())));
+    if let Err(error) = spawned {
+        return Outcome::Skipped(format!("no thread for it: {error}"));
+    }
+    outcome
+        .recv_timeout(limit)
+        .unwrap_or_else(|_| Outcome::Failed(format!("it still ran after {limit:?}; a call may block")))
 }
 
 /// The outcome of a check, a panic included.

@@ -2,9 +2,12 @@
 
 use crate::contract::{Clause, clauses};
 use crate::coverage::{Elsewhere, elsewhere};
+use crate::item::within;
 use crate::processes::{PROCESS_ITEMS, ProcessBench, run_process_item};
 use crate::{Bench, ITEMS, Outcome, run};
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Items down, benches across; the last column is that between processes.
 #[derive(Debug, Clone)]
@@ -26,11 +29,15 @@ pub struct Row {
     pub elsewhere: &'static [Elsewhere],
 }
 
-/// Runs every item that is `wanted` on every bench, and tells `progress` which comes.
+/// No item takes so long that does not hang, not even under emulation.
+const ITEM_AT_MOST: Duration = Duration::from_secs(180);
+
+/// Runs every item that is `wanted` on every bench, and tells `progress` which comes. An item that
+/// hangs fails, and keeps what it has of its bench.
 #[must_use]
 pub fn run_all(
-    benches: &[&dyn Bench],
-    processes: &dyn ProcessBench,
+    benches: &[Arc<dyn Bench>],
+    processes: &Arc<dyn ProcessBench>,
     wanted: impl Fn(&str) -> bool,
     mut progress: impl FnMut(&str),
 ) -> Report {
@@ -43,13 +50,15 @@ pub fn run_all(
         for bench in benches {
             outcomes.push(item.map(|item| {
                 progress(&format!("{} {}", clause.id, bench.link()));
-                run(*bench, item)
+                let bench = Arc::clone(bench);
+                within(ITEM_AT_MOST, move || run(bench.as_ref(), item))
             }));
         }
         let item = PROCESS_ITEMS.iter().find(|item| item.id == clause.id);
         outcomes.push(item.map(|item| {
             progress(&format!("{} between processes", clause.id));
-            run_process_item(processes, item)
+            let processes = Arc::clone(processes);
+            within(ITEM_AT_MOST, move || run_process_item(processes.as_ref(), item))
         }));
         rows.push(Row { clause, outcomes, elsewhere: elsewhere(clause.id) });
     }

@@ -16,7 +16,8 @@ use common::processes::{PUPPET, Soft};
 use common::suite;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use trunkline_conformance::{Outcome, Report, clauses, run_all};
+use std::sync::Arc;
+use trunkline_conformance::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
 
 fn main() -> ExitCode {
     if std::env::var_os(PUPPET).is_some() {
@@ -39,8 +40,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let wanted = |id: &str| items.is_empty() || items.iter().any(|item| item.eq_ignore_ascii_case(id));
-    let [in_process, udp] = suite::benches();
-    let report = run_all(&[&in_process, &udp], &Soft::from_program(), wanted, |doing| eprintln!("{doing}"));
+    let benches = suite::benches().map(|bench| Arc::new(bench) as Arc<dyn Bench>);
+    let processes: Arc<dyn ProcessBench> = Arc::new(Soft::from_program());
+    let report = run_all(&benches, &processes, wanted, |doing| eprintln!("{doing}"));
     if options.is_empty() {
         print!("{report}");
     } else {

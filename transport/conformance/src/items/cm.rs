@@ -64,7 +64,7 @@ pub(super) fn j6(lab: &Lab) -> Verdict {
 
 pub(super) fn j7(lab: &Lab) -> Verdict {
     let (listener, _channel) = listen(&lab.far, QpType::Rc)?;
-    let (id, channel) = dial(&lab.near, listener.local_address())?;
+    let (id, channel) = dial(&lab.near, listener.local_address(), PortSpace::Ib, QpType::XrcIni)?;
     id.attach(lab.near.new_ini()?)?;
     id.connect(&ConnectParameters::default())?;
     let event = lab.next_cm("the refused request", &channel)?;
@@ -118,7 +118,7 @@ pub(super) fn j11(lab: &Lab) -> Verdict {
     let xrcd = lab.far.new_xrcd()?;
     let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;
     let (listener, _passive) = listen(&lab.far, QpType::XrcTgt)?;
-    let (second, active) = dial(&lab.near, listener.local_address())?;
+    let (second, active) = dial(&lab.near, listener.local_address(), PortSpace::Ib, QpType::XrcIni)?;
     second.attach(std::sync::Arc::clone(&route.ini))?;
     second.connect(&ConnectParameters::default())?;
     let event = lab.next_cm("the second request of one INI", &active)?;

@@ -8,6 +8,7 @@ mod initiator;
 mod legacy;
 mod modify;
 mod rc;
+mod rc_ends;
 mod srq;
 mod target;
 mod tgt;
@@ -18,6 +19,15 @@ macro_rules! item {
     ($id:literal, $check:path, $title:literal) => {
         Item { id: $id, title: $title, check: $check }
     };
+}
+
+/// The items that a device without XRC can be asked; the others are skipped there.
+const WITHOUT_XRC: &[&str] =
+    &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"];
+
+/// Whether an item takes a device with XRC.
+pub(crate) fn needs_xrc(id: &str) -> bool {
+    !WITHOUT_XRC.contains(&id)
 }
 
 /// Every item there is, in the contract's order.
@@ -115,4 +125,12 @@ pub const ITEMS: &[Item] = &[
     item!("M9", cm::m9, "retries above seven are cut to seven"),
     item!("R1", rc::r1, "RC with receive queues of its own does everything both ways"),
     item!("R2", rc::r2, "RC QPs share a basic SRQ"),
+    item!("R3", rc_ends::r3, "the limit of a basic SRQ fires once"),
+    item!("R4", rc_ends::r4, "an empty SRQ ends a send after its RNR retries"),
+    item!("R5", rc_ends::r5, "a message that is too long for its receive ends both QPs"),
+    item!("R6", rc_ends::r6, "keys and rights are checked before memory is touched"),
+    item!("R7", rc_ends::r7, "a silent peer ends a send after its retries"),
+    item!("R8", rc_ends::r8, "the CM connects RC in both port spaces, and ends it"),
+    item!("R9", rc_ends::r9, "a refusal reaches the asker, with its words"),
+    item!("R10", rc_ends::r10, "objects in use are busy"),
 ];

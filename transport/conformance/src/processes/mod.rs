@@ -14,7 +14,7 @@ pub use puppet::serve_puppet;
 
 use crate::check::{Verdict, equal};
 use crate::connect::{End, Terms};
-use crate::item::{Outcome, judged};
+use crate::item::{Outcome, has_xrc, judged};
 use crate::traffic::request;
 use crate::{Bench, Lab, Port};
 use client::Puppet;
@@ -27,7 +27,7 @@ use trunkline_verbs::{
 };
 
 /// A provider whose devices can be shared by processes.
-pub trait ProcessBench: Sync {
+pub trait ProcessBench: Send + Sync {
     /// The provider's name.
     fn provider(&self) -> &str;
 
@@ -100,7 +100,11 @@ pub const PROCESS_ITEMS: &[ProcessItem] = &[
 /// Checks one item with processes of its own.
 #[must_use]
 pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome {
-    judged(|| (item.check)(&Stage::new(bench)?))
+    judged(|| {
+        let stage = Stage::new(bench)?;
+        has_xrc(stage.lab.near.device.as_ref())?;
+        (item.check)(&stage)
+    })
 }
 
 /// Runs the process item of this number, for a test.
