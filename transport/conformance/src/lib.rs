@@ -20,6 +20,7 @@ mod item;
 mod items;
 mod lab;
 mod processes;
+mod program;
 mod report;
 mod tests_macro;
 mod traffic;
@@ -35,6 +36,7 @@ pub use lab::{Lab, Side};
 #[doc(hidden)]
 pub use processes::assert_process_item;
 pub use processes::{PROCESS_ITEMS, ProcessBench, ProcessItem, run_process_item, serve_puppet};
+pub use program::{Wanted, run_program};
 pub use report::{Report, Row, run_all};
 #[doc(hidden)]
 pub use tests_macro::{assert_complete, assert_item};

@@ -1,4 +1,5 @@
 //! The device that the tests run on: the first one of the host, opened twice.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,17 +18,30 @@ impl OnHost {
     /// The device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that
     /// is no link-local one; says why there is none.
     pub(crate) fn find() -> Result<Self, String> {
+        Ok(Self::all(std::env::var("TRUNKLINE_DEVICE").ok().as_deref())?.remove(0))
+    }
+
+    /// The device of that name, or the first, at each of its RoCE v2 addresses that is no link-local
+    /// one: there is one at least.
+    pub(crate) fn all(name: Option<&str>) -> Result<Vec<Self>, String> {
         let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
-        let wanted = std::env::var("TRUNKLINE_DEVICE").ok();
-        let device = devices.into_iter().map(|info| info.name);
-        let device = device.into_iter().find(|name| wanted.as_ref().is_none_or(|wanted| name == wanted));
-        let device = device
-            .ok_or("libibverbs knows no device; load a driver, or set LD_LIBRARY_PATH=target/dropin")?;
+        let mut names = devices.into_iter().map(|info| info.name);
+        let device = names
+            .find(|device| name.is_none_or(|name| name == device))
+            .ok_or("libibverbs knows no such device; load a driver, or set LD_LIBRARY_PATH=target/dropin")?;
         let opened = RdmaCore.open(&device).map_err(|error| format!("{device}: {error}"))?;
-        let mut gids = opened.gid_table().into_iter();
-        let gid = gids.find(|entry| entry.kind == GidKind::RoceV2 && !is_link_local(entry.gid.ip()));
-        let gid = gid.ok_or(format!("{device} has no RoCE v2 address; give its interface an IP address"))?;
-        Ok(Self { device, gid })
+        let usable = |entry: &GidEntry| entry.kind == GidKind::RoceV2 && !is_link_local(entry.gid.ip());
+        let gids = opened.gid_table().into_iter().filter(usable);
+        let all: Vec<_> = gids.map(|gid| Self { device: device.clone(), gid }).collect();
+        if all.is_empty() {
+            return Err(format!("{device} has no RoCE v2 address; give its interface an IP address"));
+        }
+        Ok(all)
+    }
+
+    /// Opens the device once more, to be used at the address.
+    pub(crate) fn port(&self) -> Result<Port, VerbsError> {
+        Ok(Port { device: self.open()?, address: self.gid.gid.ip(), gid_index: self.gid.index })
     }
 
     /// Opens the device once more.
@@ -53,11 +67,7 @@ impl Bench for OnHost {
     }
 
     fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
-        let open = || {
-            let device = self.open()?;
-            Ok::<_, VerbsError>(Port { device, address: self.gid.gid.ip(), gid_index: self.gid.index })
-        };
-        Ok([open()?, open()?])
+        Ok([self.port()?, self.port()?])
     }
 
     fn is_one_device(&self) -> bool {

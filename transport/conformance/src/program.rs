@@ -1,0 +1,76 @@
+//! The suite as a program: its arguments, its table, its exit status.
+//!
+//! Called by the programs of providers, which bring the benches. Prints to standard output what came
+//! of it, and to standard error what is being done.
+
+use crate::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What a program was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    json: bool,
+    items: Vec<String>,
+}
+
+impl Wanted {
+    /// Reads `[--json] [ITEM...]`.
+    ///
+    /// # Errors
+    /// The argument that means nothing.
+    pub fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut wanted = Self { json: false, items: Vec::new() };
+        for argument in arguments {
+            if argument == "--json" {
+                wanted.json = true;
+            } else if clauses().any(|clause| clause.id.eq_ignore_ascii_case(&argument)) {
+                wanted.items.push(argument);
+            } else {
+                return Err(argument);
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// Runs what is wanted and prints what came of it: status 1 when an item failed.
+#[must_use]
+pub fn run_program(
+    wanted: &Wanted,
+    benches: &[Arc<dyn Bench>],
+    processes: &Arc<dyn ProcessBench>,
+) -> ExitCode {
+    let items = &wanted.items;
+    let is_wanted = |id: &str| items.is_empty() || items.iter().any(|item| item.eq_ignore_ascii_case(id));
+    let report = run_all(benches, processes, is_wanted, |doing| eprintln!("{doing}"));
+    if wanted.json {
+        println!("{:#}", as_json(&report));
+    } else {
+        print!("{report}");
+    }
+    if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn as_json(report: &Report) -> Value {
+    let rows = report.rows.iter().map(|row| {
+        let outcomes: serde_json::Map<String, Value> = report
+            .columns
+            .iter()
+            .zip(&row.outcomes)
+            .filter_map(|(column, outcome)| Some((column.clone(), outcome_as_json(outcome.as_ref()?))))
+            .collect();
+        let elsewhere: Vec<String> = row.elsewhere.iter().map(ToString::to_string).collect();
+        json!({ "item": row.clause.id, "text": row.clause.text, "outcomes": outcomes, "elsewhere": elsewhere })
+    });
+    json!({ "holds": report.holds(), "items": rows.collect::<Vec<_>>() })
+}
+
+fn outcome_as_json(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Held => json!({ "outcome": "held" }),
+        Outcome::Failed(why) => json!({ "outcome": "failed", "why": why }),
+        Outcome::Skipped(why) => json!({ "outcome": "skipped", "why": why }),
+    }
+}
