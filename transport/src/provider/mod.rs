@@ -39,7 +39,7 @@ pub(crate) struct Chosen {
 /// # Errors
 /// When there is none.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
-    open_from(options, listen, built::nics().as_deref(), Path::new(survey::DEVICE_FILES))
+    open_from(options, listen, built::nics(), Path::new(survey::DEVICE_FILES))
 }
 
 fn open_from(

@@ -7,7 +7,7 @@ use super::NoNic;
 use super::choose::{Nic, NicState};
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use trunkline_verbs::{Device, PortState, Provider, VerbsError};
@@ -15,7 +15,7 @@ use trunkline_verbs::{Device, PortState, Provider, VerbsError};
 /// A family of NICs, with what its connection manager knows.
 pub(super) trait Nics: Provider {
     /// The name of the device that connections from this address go through.
-    fn holder(&self, address: SocketAddr) -> Result<String, VerbsError>;
+    fn holder(&self, address: IpAddr) -> Result<String, VerbsError>;
 }
 
 /// Where the kernel has the files of RDMA devices.
@@ -31,7 +31,7 @@ pub(super) fn survey(
     // First, because some devices make an address theirs when it is first asked for.
     let mut held: Vec<(String, IpAddr)> = Vec::new();
     for address in addresses.filter(|address| !address.is_unspecified()) {
-        if let Ok(name) = nics.holder(SocketAddr::new(address, 0)) {
+        if let Ok(name) = nics.holder(address) {
             held.push((name, address));
         }
     }

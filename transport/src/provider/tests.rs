@@ -246,8 +246,8 @@ impl Provider for Pretended {
 }
 
 impl Nics for Pretended {
-    fn holder(&self, address: SocketAddr) -> Result<String, VerbsError> {
-        if self.address == Some(address.ip()) { Ok(self.name.to_owned()) } else { Err(VerbsError::NoDevice) }
+    fn holder(&self, address: IpAddr) -> Result<String, VerbsError> {
+        if self.address == Some(address) { Ok(self.name.to_owned()) } else { Err(VerbsError::NoDevice) }
     }
 }
 
