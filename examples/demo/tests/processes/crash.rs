@@ -50,6 +50,21 @@ mod tests {
     }
 
     #[test]
+    fn deaths_are_reported_without_xrc_too() {
+        let scene = Scene::without_xrc(16);
+        let (server, mut client) = running(&scene);
+        server.signal(Signal::SIGKILL);
+        client.line(TOLD_WITHIN, is_unavailable).expect("told in time");
+        assert_eq!(client.end(PATIENCE), Some(Some(1)));
+        drop((server, client));
+        let (server, client) = running(&scene);
+        client.signal(Signal::SIGKILL);
+        server.line(TOLD_WITHIN, names_the_peer).expect("told in time");
+        drop(client);
+        completes(&scene, &server);
+    }
+
+    #[test]
     fn a_client_restarted_before_its_death_was_noticed_works() {
         let scene = Scene::new(13);
         let (server, client) = running(&scene);

@@ -18,6 +18,8 @@ pub(crate) struct Scene {
     net: String,
     /// The client has an address of its own.
     apart: bool,
+    /// The device has no XRC.
+    without_xrc: bool,
 }
 
 impl Scene {
@@ -34,13 +36,20 @@ impl Scene {
             std::fs::write(root.join("tree").join(name), &bytes[..length]).expect("a file");
         }
         let [_, _, high, low] = id.to_be_bytes();
-        Self { root, net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8), apart: false }
+        Self { root, net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8), apart: false, without_xrc: false }
     }
 
     /// A scene with two addresses.
     pub(crate) fn apart(test: u8) -> Self {
         let mut scene = Self::new(test);
         scene.apart = true;
+        scene
+    }
+
+    /// A scene with two addresses, on a device without XRC.
+    pub(crate) fn without_xrc(test: u8) -> Self {
+        let mut scene = Self::apart(test);
+        scene.without_xrc = true;
         scene
     }
 
@@ -62,6 +71,7 @@ impl Scene {
             .args(["--client-address", &self.address(if self.apart { 2 } else { 1 })])
             .args(more)
             .env("TRUNKLINE_LOG", "info")
+            .env("TRUNKLINE_XRC", if self.without_xrc { "off" } else { "on" })
             .stdin(Stdio::null());
         command
     }
