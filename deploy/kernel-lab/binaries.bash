@@ -1,6 +1,6 @@
 # The project's own programs for the guest, built with the feature rdma-core; sourced by run.sh, after common.bash.
 #
-# A group says in comments which it needs: "# carries: PACKAGE/PROGRAM ..." or "PACKAGE/examples/PROGRAM".
+# A group says in comments which it needs: "# carries: PACKAGE/PROGRAM ...", "PACKAGE/examples/PROGRAM" or "PACKAGE/tests/NAME".
 
 binaries=() # files to carry in
 
@@ -16,13 +16,27 @@ build_possible() {
 
 # build_binaries GROUP...: builds what they carry, and puts the files into $binaries.
 build_binaries() {
-    local item packages=() targets=()
+    local item packages=() targets=() tests=()
     binaries=()
     while IFS= read -r item; do
+        binaries+=("target/release/${item#*/}")
+        if [[ $item == */tests/* ]]; then
+            tests+=("$item")
+            continue
+        fi
         packages+=(--package "${item%%/*}")
         if [[ $item == */examples/* ]]; then targets+=(--example "${item##*/}"); else targets+=(--bin "${item##*/}"); fi
-        binaries+=("target/release/${item#*/}")
     done < <(for item in "$@"; do carried "$item"; done | sort -u)
-    if ((${#binaries[@]} == 0)); then return; fi
-    cargo build --release --locked --quiet --features rdma-core "${packages[@]}" "${targets[@]}"
+    if ((${#packages[@]} > 0)); then
+        cargo build --release --locked --quiet --features rdma-core "${packages[@]}" "${targets[@]}" || return
+    fi
+    for item in "${tests[@]}"; do build_test "$item" || return; done
+}
+
+# build_test PACKAGE/tests/NAME: cargo names the program by a hash, so it gets a name of its own.
+build_test() {
+    local file
+    file=$(cargo test --release --locked --quiet --no-run --message-format=json --features rdma-core \
+        --package "${1%%/*}" --test "${1##*/}" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [[ -n $file ]] && install -D "$file" "target/release/${1#*/}"
 }

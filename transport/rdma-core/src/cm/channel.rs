@@ -13,8 +13,8 @@ use crate::diagnosis;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdma_sys::rdma_cm_event_type as code;
 use rdma_sys::{
-    rdma_create_event_channel, rdma_destroy_event_channel, rdma_establish, rdma_event_channel,
-    rdma_get_cm_event, rdma_get_request, rdma_migrate_id,
+    rdma_create_event_channel, rdma_destroy_event_channel, rdma_disconnect, rdma_establish,
+    rdma_event_channel, rdma_get_cm_event, rdma_get_request, rdma_migrate_id,
 };
 use std::any::Any;
 use std::fmt;
@@ -82,9 +82,7 @@ impl Channel {
             unsafe { rdma_destroy_event_channel(raw.as_ptr()) };
         })?;
         let channel = Self { raw, epoll, turn: AtomicUsize::new(0), shared: Arc::clone(shared) };
-        // SAFETY: librdmacm keeps the descriptor open as long as the channel.
-        let descriptor = unsafe { BorrowedFd::borrow_raw((*raw.as_ptr()).fd) };
-        channel.watch(descriptor, EVENT_CHANNEL)?;
+        channel.watch(channel.event_descriptor(), EVENT_CHANNEL)?;
         Ok(channel)
     }
 
@@ -114,10 +112,18 @@ impl Channel {
         let _ = self.epoll.delete(descriptor);
     }
 
-    /// Lets an id report here. The caller holds the lock.
+    /// Lets an id report here; what waits for it moves along. The caller holds the lock.
     pub(super) fn take_in(&self, raw: RawId) -> Result<(), VerbsError> {
         // SAFETY: the lock keeps the id; the channel lives as long as its ids, by their entries.
-        check(Asked::Create, unsafe { rdma_migrate_id(raw.pointer(), self.raw()) })
+        check(Asked::Create, unsafe { rdma_migrate_id(raw.pointer(), self.raw()) })?;
+        // The kernel wakes nobody for events that moved, so the descriptor is looked at anew.
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN, EVENT_CHANNEL);
+        Ok(self.epoll.modify(self.event_descriptor(), &mut event).map_err(io::Error::from)?)
+    }
+
+    fn event_descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: librdmacm keeps the descriptor open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 
     fn next(&self, table: &mut Table) -> Option<CmEvent> {
@@ -268,6 +274,13 @@ fn told(table: &mut Table, copied: Copied) -> Taken {
         }
         if let (true, Some(qp)) = (is_peers_view, qp) {
             bring_up::to_error(&qp);
+        }
+        if matches!(kind, Some(CmEventKind::Disconnected)) {
+            // The peer waits for an answer, which the kernel leaves to us. Where it was the peer's own
+            // answer, this does nothing.
+            // SAFETY: the caller holds the lock, and so the id; its channel is not its own, so nothing
+            // waits.
+            let _ = unsafe { rdma_disconnect(raw.pointer()) };
         }
         kind
     };

@@ -158,8 +158,12 @@ impl CmId for Id {
 
     fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
-        // SAFETY: the lock keeps the id.
-        self.ask(Asked::Bind, |id| unsafe { rdma_listen(id, backlog) })
+        self.with(|entry| {
+            // SAFETY: the lock keeps the id.
+            check(Asked::Bind, unsafe { rdma_listen(entry.raw.pointer(), backlog) })?;
+            entry.is_listening = true;
+            Ok(())
+        })
     }
 
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
@@ -242,20 +246,21 @@ impl CmId for Id {
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError> {
         let channel = own_channel(&self.shared, channel)?;
         self.with(|entry| {
+            if Arc::ptr_eq(&entry.channel, &channel) {
+                return Ok(());
+            }
             if entry.is_synchronous {
-                // Its own descriptor ends with the move.
+                // Its own descriptor moves, and what waits there with it.
+                channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
+            } else if entry.is_listening {
+                // The kernel (6.1) loses requests that wait while a listener moves.
+                return Err(VerbsError::NotSupported("moving a listener that create_id made"));
+            } else {
+                channel.take_in(entry.raw)?;
             }
-            let moved = channel.take_in(entry.raw);
-            match &moved {
-                Ok(()) => {
-                    entry.is_synchronous = false;
-                    entry.channel = channel;
-                }
-                Err(_) if entry.is_synchronous => entry.channel.listen_at(self.number, entry.raw)?,
-                Err(_) => {}
-            }
-            moved
+            entry.channel = channel;
+            Ok(())
         })
     }
 }

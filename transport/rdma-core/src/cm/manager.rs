@@ -49,6 +49,7 @@ pub(super) struct Entry {
     pub(super) qp: Option<Arc<Qp>>,
     /// It has its own descriptor, as a listener of `rdma_create_ep` does.
     pub(super) is_synchronous: bool,
+    pub(super) is_listening: bool,
     /// Its ACK time-out was set, and is not what `connect` says.
     pub(super) has_ack_timeout: bool,
     /// The program was told that it failed here, and is told nothing of the peer's view.
@@ -92,6 +93,7 @@ impl Shared {
             qp_type,
             qp: None,
             is_synchronous,
+            is_listening: false,
             has_ack_timeout: false,
             has_failed: false,
         };
