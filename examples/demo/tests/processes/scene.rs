@@ -36,7 +36,12 @@ impl Scene {
             std::fs::write(root.join("tree").join(name), &bytes[..length]).expect("a file");
         }
         let [_, _, high, low] = id.to_be_bytes();
-        Self { root, net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8), apart: false, without_xrc: false }
+        Self {
+            root,
+            net: format!("127.{}.{low}.{}", 128 + high % 64, test * 8),
+            apart: false,
+            without_xrc: false,
+        }
     }
 
     /// A scene with two addresses.
