@@ -8,11 +8,11 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
-use crate::connections::{self, ConnectionKind};
-use crate::options::NodeOptions;
+use crate::connections::{self, ConnectionKind, Connections};
+use crate::options::{NodeOptions, ProviderChoice};
 use crate::poller::crossing::{self, Crossings};
-use crate::poller::{BATCH, SLOT_BYTES};
-use crate::provider::{self, Chosen};
+use crate::poller::{BATCH, SLOT_BYTES, post_receives};
+use crate::provider::{self, Chosen, SOFTWARE};
 use crate::{PollerIndex, StartError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -129,6 +129,18 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     Ok(Opened { shared, pollers, listen })
 }
 
+/// The options by which a device is opened again when it is back: whatever others there are then,
+/// the node stays with its family and its kind of connections, because that is what its peers know.
+pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOptions {
+    let soft = device.provider == SOFTWARE;
+    options.provider = Some(if soft { ProviderChoice::Soft } else { ProviderChoice::Require });
+    options.connections = Some(match device.connections {
+        ConnectionKind::Xrc => Connections::Xrc,
+        ConnectionKind::Rc => Connections::Rc,
+    });
+    options
+}
+
 /// What the CM thread has of the device beside that.
 pub(crate) struct Listening {
     /// Where all endpoints report.
@@ -185,17 +197,12 @@ fn poller_device(
         })
         .map_err(verb("make an SRQ"))?;
     let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
-    let receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES);
-    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES);
-    Ok(PollerDevice {
-        channel,
-        cq,
-        srq,
-        sends: sends.map_err(verb("register send buffers"))?,
-        receives: receives.map_err(verb("register receive buffers"))?,
-        crossings,
-        depth,
-    })
+    let mut receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES)
+        .map_err(verb("register receive buffers"))?;
+    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES).map_err(verb("register send buffers"))?;
+    // Before anybody can connect.
+    post_receives(srq.as_ref(), &mut receives, usize::try_from(depth).unwrap_or(usize::MAX));
+    Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth })
 }
 
 fn verb(doing: &'static str) -> impl Fn(VerbsError) -> StartError {

@@ -87,7 +87,7 @@ impl Node {
         if let Some(first) = listening.listeners.first() {
             let _ = node.shared.local_address.set(first.local_address());
         }
-        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), device, listening)
+        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), options, device, listening)
             .map_err(os("wait for connection events"))?;
         node.spawn("trunkline-cm".to_owned(), move || thread.run())?;
         Ok(node)
@@ -151,7 +151,8 @@ impl Node {
     }
 
     /// Registered memory of `bytes` zero or left-over bytes, to fill and send without a copy.
-    /// `None` when the machine has no memory left, or it cannot be registered.
+    /// `None` when the machine has no memory left, or it cannot be registered, as while the device
+    /// is away. When the device is removed, buffers stay as they are; they are then sent by a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         let block = self.shared.buffers.take(bytes, None)?;
@@ -162,22 +163,25 @@ impl Node {
     #[must_use]
     pub fn report(&self) -> NodeReport {
         let device = self.shared.device.get();
-        let counters = device.as_ref().map(|device| device.device.counters()).unwrap_or_default();
+        let facts = self.shared.device.facts();
+        let counters = self.shared.device.counters();
         let sum = |names: &[&str]| {
             counters.iter().filter(|counter| names.contains(&counter.name)).map(|counter| counter.value).sum()
         };
         let pollers = u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX);
         NodeReport {
-            provider: device.as_ref().map_or("none", |device| device.provider),
-            link: device.as_ref().map(|device| device.device.attributes().link.clone()).unwrap_or_default(),
-            device: device.as_ref().map(|device| device.device.attributes().name.clone()).unwrap_or_default(),
+            provider: facts.provider,
+            link: facts.link,
+            device: facts.name,
             address: self.local_address(),
             gid_index: device
                 .as_ref()
                 .and_then(|device| provider::gid_index(device.device.as_ref(), self.local_address().ip())),
-            why: device.as_ref().map(|device| device.why.clone()).unwrap_or_default(),
-            connections: device.as_ref().map_or("none", |device| device.connections.name()),
-            connections_why: device.as_ref().map(|device| device.connections_why.clone()).unwrap_or_default(),
+            why: facts.why,
+            connections: facts.connections,
+            connections_why: facts.connections_why,
+            incarnations: facts.incarnations,
+            removed_since: facts.removed_since,
             pollers,
             cpus: self.cpus,
             oversubscribed: affinity::is_oversubscribed(pollers, self.cpus),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 use trunkline_verbs::Counter;
 
 /// A node at one moment.
@@ -27,6 +28,11 @@ pub struct NodeReport {
     pub connections: &'static str,
     /// Why those.
     pub connections_why: String,
+    /// Devices that the node has had one after the other: more than 1 when its device was removed and
+    /// came back.
+    pub incarnations: u64,
+    /// Since when the device is away; `None` while there is one.
+    pub removed_since: Option<SystemTime>,
     /// Pollers of the node.
     pub pollers: u16,
     /// CPUs that the process may use.
@@ -44,7 +50,7 @@ pub struct NodeReport {
     pub rnr: u64,
     /// Packets sent again since the start.
     pub retransmits: u64,
-    /// All counters of the device.
+    /// All counters of the device, with those of the devices before it.
     pub counters: Vec<Counter>,
     /// Messages by peer, local and remote poller.
     pub traffic: Vec<LaneReport>,

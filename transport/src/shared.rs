@@ -11,7 +11,9 @@ use crate::session::cm_thread::CmHandle;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::SystemTime;
+use trunkline_verbs::Counter;
 
 /// How many objects of a kind exist now.
 #[derive(Debug, Default)]
@@ -31,15 +33,93 @@ pub(crate) struct Limits {
 /// The device of the moment, for those who look at it from outside. The CM thread and the pollers
 /// have their own parts of it.
 #[derive(Debug, Default)]
-pub(crate) struct CurrentDevice(RwLock<Option<Arc<DeviceShared>>>);
+pub(crate) struct CurrentDevice(RwLock<Known>);
+
+/// What is told of the device, also while it is away.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    pub(crate) provider: &'static str,
+    pub(crate) why: String,
+    pub(crate) connections: &'static str,
+    pub(crate) connections_why: String,
+    pub(crate) name: String,
+    pub(crate) link: String,
+    /// Devices that the node has had, this one included.
+    pub(crate) incarnations: u64,
+    /// Since when it is away.
+    pub(crate) removed_since: Option<SystemTime>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    device: Option<Arc<DeviceShared>>,
+    facts: Facts,
+    /// What the devices before this one had counted.
+    earlier: Vec<Counter>,
+}
 
 impl CurrentDevice {
     pub(crate) fn get(&self) -> Option<Arc<DeviceShared>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read().device.clone()
     }
 
-    pub(crate) fn set(&self, device: Arc<DeviceShared>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(device);
+    pub(crate) fn facts(&self) -> Facts {
+        self.read().facts.clone()
+    }
+
+    /// The counters of all devices that the node has had.
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let known = self.read();
+        let mut all = known.device.as_ref().map(|device| device.device.counters()).unwrap_or_default();
+        add(&mut all, &known.earlier);
+        all
+    }
+
+    fn set(&self, device: Arc<DeviceShared>) {
+        let mut known = self.write();
+        let attributes = device.device.attributes();
+        known.facts = Facts {
+            provider: device.provider,
+            why: device.why.clone(),
+            connections: device.connections.name(),
+            connections_why: device.connections_why.clone(),
+            name: attributes.name.clone(),
+            link: attributes.link.clone(),
+            incarnations: known.facts.incarnations + 1,
+            removed_since: None,
+        };
+        known.device = Some(device);
+    }
+
+    /// The device was removed.
+    pub(crate) fn lost(&self) {
+        self.write().facts.removed_since = Some(SystemTime::now());
+    }
+
+    /// Lets go of the device.
+    fn release(&self) {
+        let mut known = self.write();
+        let Some(device) = known.device.take() else { return };
+        add(&mut known.earlier, &device.device.counters());
+        drop(known);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds counters by name.
+fn add(to: &mut Vec<Counter>, more: &[Counter]) {
+    for counter in more {
+        match to.iter_mut().find(|known| known.name == counter.name) {
+            Some(known) => known.value += counter.value,
+            None => to.push(counter.clone()),
+        }
     }
 }
 
@@ -74,6 +154,16 @@ impl NodeShared {
             pool.open(Arc::clone(&device.pd));
         }
         self.device.set(Arc::clone(device));
+    }
+
+    /// The device was removed, and nobody uses it any more: keys become invalid, buffers of the
+    /// application are plain memory.
+    pub(crate) fn release(&self) {
+        for pool in [&self.sources, &self.sinks, &self.buffers] {
+            pool.close();
+        }
+        self.registry.clear();
+        self.device.release();
     }
 
     /// The key of the peer that listens at `address`.

@@ -128,6 +128,9 @@ pub enum PeerDown {
     /// The local device failed.
     #[error("the local device failed")]
     DeviceFailed,
+    /// The local device was taken away; the node looks for it and goes on when it is back.
+    #[error("the local RDMA device was removed")]
+    DeviceRemoved,
 }
 
 /// A change of a peer.

@@ -4,9 +4,9 @@
 //! memory is kept for the next message, up to a limit. Memory that peers may READ is registered
 //! anew for each use: a key that a peer was told works for that message and for no later one.
 //!
-//! A block may outlive its node in the application's hands. It keeps memory alive and nothing
-//! else: registrations belong to the pool, which drops them when the node ends, so that the
-//! device can close.
+//! A block may outlive its device, and its node, in the application's hands. It keeps memory alive
+//! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
+//! of an earlier device are told from those of today's by their generation.
 
 use crate::poller::handle::PollerHandle;
 use bytes::Bytes;
@@ -40,6 +40,8 @@ struct Chunk {
 /// The keys of a region that the pool keeps.
 #[derive(Debug, Clone, Copy)]
 struct Registration {
+    /// Which of the devices that the pool was opened on has it.
+    generation: u64,
     /// Its place in the pool's table.
     at: usize,
     lkey: Lkey,
@@ -57,12 +59,22 @@ struct Spare {
 struct State {
     /// `None` while there is no device.
     pd: Option<Arc<dyn ProtectionDomain>>,
+    /// Devices that have gone.
+    generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
     in_use: usize,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
     /// Pollers that found the pool used up.
     waiting: Vec<PollerHandle>,
+}
+
+impl State {
+    /// Takes out a region, unless it went with its device.
+    fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
+        let known = registration.generation == self.generation;
+        known.then(|| self.regions.try_remove(registration.at)).flatten()
+    }
 }
 
 /// Hands out blocks of at most `limit` bytes together.
@@ -115,10 +127,11 @@ impl BlockPool {
         Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
     }
 
-    /// The node has ended: all keys become invalid, and the device is let go.
+    /// The device goes, or the node ends: all keys become invalid, and the device is let go.
     pub(crate) fn close(&self) {
         let (pd, regions, cached) = {
             let mut state = self.lock();
+            state.generation += 1;
             state.cached_bytes = 0;
             (state.pd.take(), std::mem::take(&mut state.regions), std::mem::take(&mut state.cached))
         };
@@ -145,24 +158,29 @@ impl BlockPool {
     }
 
     fn register(&self, memory: &Arc<Memory>) -> Option<Registration> {
-        let pd = self.lock().pd.clone()?;
+        let (pd, generation) = {
+            let state = self.lock();
+            (state.pd.clone()?, state.generation)
+        };
         let region = pd.register(Arc::clone(memory), self.access).ok()?;
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
-        state.pd.as_ref()?;
-        Some(Registration { at: state.regions.insert(region), lkey, rkey })
+        // Of a device that went meanwhile nothing is kept.
+        let at = (state.generation == generation).then(|| state.regions.insert(region))?;
+        Some(Registration { generation, at, lkey, rkey })
     }
 
     fn give_back(&self, chunk: Chunk, length: usize, reusable: bool) {
         let Chunk { memory, registration, class } = chunk;
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
-        let region = if stays { None } else { self.lock().regions.try_remove(registration.at) };
+        let region = if stays { None } else { self.lock().remove(registration) };
         // Dropping it ends what the device may still do there; only then is the memory used again.
         drop(region);
-        let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
         let (woken, surplus) = {
             let mut state = self.lock();
             state.in_use -= length;
+            let stays = stays && registration.generation == state.generation;
+            let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
             let open = state.pd.is_some();
             let keep = open && reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit / 2);
             let surplus = if keep {
@@ -170,7 +188,7 @@ impl BlockPool {
                 state.cached.entry(class).or_default().push(spare);
                 None
             } else {
-                let region = spare.registration.and_then(|kept| state.regions.try_remove(kept.at));
+                let region = spare.registration.and_then(|kept| state.remove(kept));
                 Some((region, spare))
             };
             (std::mem::take(&mut state.waiting), surplus)
@@ -209,6 +227,12 @@ impl Block {
             address: chunk.memory.address(0),
             rkey: chunk.registration.rkey,
         })
+    }
+
+    /// Whether its keys are those of the device of today.
+    pub(super) fn is_registered(&self) -> bool {
+        let generation = self.pool.lock().generation;
+        self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)
     }
 
     /// Copies bytes in; what does not fit is a bug of the caller and is not written.

@@ -35,6 +35,14 @@ impl ReceiveSlots {
         })
     }
 
+    /// The device is let go. No slot is free or posted any more; those that were lent stay readable.
+    pub(crate) fn close(&mut self) {
+        self.shared.region.close();
+        while self.shared.returned.pop().is_some() {}
+        self.free.clear();
+        self.posted.fill(false);
+    }
+
     /// Slots that can be posted now, counting those that came back.
     pub(crate) fn free(&mut self) -> usize {
         while let Some(slot) = self.shared.returned.pop() {

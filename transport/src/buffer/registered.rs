@@ -1,7 +1,8 @@
 //! The application's registered buffers: filled once, frozen, sent without a copy.
 //!
 //! A frozen buffer is recognised by its address when a `Bytes` that lies in it is sent, so it
-//! can pass through any code that knows only `Bytes`.
+//! can pass through any code that knows only `Bytes`. When the device of the buffer has gone, it is
+//! not recognised any more, and is sent by a copy.
 
 use super::Block;
 use bytes::Bytes;
@@ -18,6 +19,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
+    /// The device has gone, after the pool was closed: from now on buffers are sent as any other
+    /// memory is, by a copy.
+    pub(crate) fn clear(&self) {
+        self.ranges.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The remote address of bytes that lie in a frozen buffer.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<RemoteAddress> {
         let start = bytes.as_ptr().addr() as u64;
@@ -46,7 +53,9 @@ impl RegisteredBuffer {
         let at = self.block.remote_address();
         let length = self.block.len() as u64;
         let mut ranges = self.registry.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.insert(at.address.0, (length, at.rkey));
+        if self.block.is_registered() {
+            ranges.insert(at.address.0, (length, at.rkey));
+        }
         drop(ranges);
         Bytes::from_owner(FrozenBuffer { block: self.block, registry: self.registry })
     }

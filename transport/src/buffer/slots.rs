@@ -8,7 +8,7 @@ use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, ProtectionDomain, Sge,
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    /// Until the poller ends; lent slots may outlive it.
+    /// Until the device goes; lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
     lkey: Lkey,
     slot_bytes: usize,
@@ -71,6 +71,12 @@ impl SendSlots {
         let region = SlotRegion::new(pd, slots, slot_bytes, Access::empty())?;
         let free = (0..region.slots()).rev().collect();
         Ok(Self { region, free })
+    }
+
+    /// The device is let go. No slot is free any more.
+    pub(crate) fn close(&mut self) {
+        self.free.clear();
+        self.region.close();
     }
 
     /// A slot, if one is free.

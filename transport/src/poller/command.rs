@@ -1,6 +1,7 @@
 //! What the CM thread and the node tell a poller.
 #![forbid(unsafe_code)]
 
+use crate::incarnation::PollerDevice;
 use crate::{PeerDown, PeerKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +42,14 @@ pub(crate) enum Command {
     PeerDown { peer: PeerKey, number: u32, cause: PeerDown },
     /// The peer will not come back under this key.
     Forget { peer: PeerKey },
+    /// The device was removed: take what has arrived, and say so.
+    DeviceLost,
+    /// All pollers have. Comes before the sessions are closed: take what others handed on.
+    TakeHandedOn,
+    /// The device was removed, and all sessions are closed: let go of everything on it and say so.
+    ReleaseDevice,
+    /// There is a device again. Comes before anything that concerns it.
+    TakeDevice(Box<PollerDevice>),
     /// The node shuts down: finish what is under way, until then.
     Shutdown { deadline: Instant },
     /// All sessions were closed; end as soon as the device is done.

@@ -127,7 +127,7 @@ impl Core {
     /// Hands a frame that came through our TGT on to another poller.
     pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
         if !self.targets.contains_key(&target) {
-            self.commands();
+            self.commands_within(true);
         }
         let Some(known) = self.targets.get_mut(&target).filter(|known| !known.broken) else { return };
         let (peer, number) = (known.peer, known.number);
@@ -165,10 +165,23 @@ impl Core {
         };
         if !is_of_session(self) {
             // Its home may have heard of the session before us.
-            self.commands();
+            self.commands_within(true);
         }
         if is_of_session(self) {
             self.frame_received(target, frame);
+        }
+    }
+
+    /// Takes all that other pollers have handed on, for sessions that are known, before they end.
+    pub(super) fn take_handed_on(&mut self) {
+        for ring in 0..self.res.crossings.from.len() {
+            while let Some(crossing) = self.res.crossings.from[ring].pop() {
+                let Crossing { target, peer, number, frame } = crossing;
+                let known = self.targets.get(&target);
+                if known.is_some_and(|known| (known.peer, known.number) == (peer, number)) {
+                    self.frame_received(target, frame);
+                }
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | `large.rs` | rendezvous, both sides |
 //! | `peers.rs` | sessions coming up and going down |
 //! | `timers.rs` | deadlines, keepalive, credit that decays |
+//! | `attach.rs` | taking a device, and letting go of one that was removed |
 //! | `carrier.rs` | what the upper half can ask for |
 //! | `command.rs`, `handle.rs` | how other threads reach a poller |
 //!
@@ -20,6 +21,7 @@
 pub(crate) mod command;
 pub(crate) mod handle;
 
+mod attach;
 mod carrier;
 pub(crate) mod crossing;
 mod idle;
@@ -30,6 +32,7 @@ mod run;
 mod sends;
 mod timers;
 
+pub(crate) use receives::post_receives;
 pub(crate) use run::{Guard, Parts, Poller, WAKER};
 
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
@@ -42,12 +45,13 @@ use crate::poller::handle::PollerHandle;
 use crate::shared::NodeShared;
 use crate::trunk::{Outbound, Trunk};
 use crate::{Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token};
+use mio::Poll;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_verbs::{CompletionQueue, QpNumber, SharedReceiveQueue};
+use trunkline_verbs::{CompletionChannel, CompletionQueue, QpNumber, SharedReceiveQueue};
 
 /// Payload of the largest frame: what goes by SEND.
 pub(crate) const EAGER_BYTES: usize = 16 * 1024;
@@ -66,14 +70,24 @@ enum Event {
     Peer(PeerKey, PeerEvent),
 }
 
+/// The poller's own objects on the device.
+#[derive(Debug)]
+struct Attached {
+    channel: Arc<dyn CompletionChannel>,
+    cq: Arc<dyn CompletionQueue>,
+    srq: Arc<dyn SharedReceiveQueue>,
+}
+
 /// What trunks need of their poller.
 #[derive(Debug)]
 pub(crate) struct Resources {
     index: PollerIndex,
     shared: Arc<NodeShared>,
     handle: PollerHandle,
-    cq: Arc<dyn CompletionQueue>,
-    srq: Arc<dyn SharedReceiveQueue>,
+    /// What it sleeps on.
+    poll: Poll,
+    /// `None` while the device is away; then nothing is posted, because there is no trunk.
+    attached: Option<Attached>,
     sends: SendSlots,
     receives: ReceiveSlots,
     /// Below this many free receive slots messages are copied instead of lent.
@@ -154,6 +168,8 @@ pub(crate) struct Core {
     trunks: Slab<Trunk>,
     peers: HashMap<PeerKey, Peer>,
     targets: HashMap<QpNumber, Target>,
+    /// Taken from the queue, but its time has not come.
+    deferred: Option<command::Command>,
     shutdown: Option<Shutdown>,
     scanned_ms: u64,
 }

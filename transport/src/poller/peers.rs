@@ -41,8 +41,20 @@ impl Peer {
 impl Core {
     /// Performs what other threads asked for; answers whether there was anything.
     pub(super) fn commands(&mut self) -> bool {
+        self.commands_within(false)
+    }
+
+    /// The same; `taking` completions, what would take more of them waits for the next time, with all
+    /// that comes behind it.
+    pub(super) fn commands_within(&mut self, taking: bool) -> bool {
         let mut worked = false;
-        while let Some(command) = self.res.handle.next_command() {
+        loop {
+            let next = self.deferred.take().or_else(|| self.res.handle.next_command());
+            let Some(command) = next else { break };
+            if taking && matches!(command, Command::DeviceLost) {
+                self.deferred = Some(command);
+                break;
+            }
             worked = true;
             match command {
                 Command::TargetAdded { peer, address, number, poller, target } => {
@@ -52,6 +64,10 @@ impl Core {
                 Command::SessionClosed { peer, number } => self.session_closed(peer, number),
                 Command::PeerDown { peer, number, cause } => self.peer_down(peer, number, cause),
                 Command::Forget { peer } => self.forget(peer),
+                Command::DeviceLost => self.device_lost(),
+                Command::TakeHandedOn => self.take_handed_on(),
+                Command::ReleaseDevice => self.release_device(),
+                Command::TakeDevice(device) => self.take_device(*device),
                 Command::Shutdown { deadline } => self.begin_shutdown(deadline),
                 Command::End => self.end(),
             }
@@ -206,7 +222,7 @@ impl Core {
     }
 
     /// First phase: nothing new is posted, and what is posted comes back.
-    fn begin_dying(&mut self, slot: usize, cause: PeerDown) {
+    pub(super) fn begin_dying(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get_mut(slot) else { return };
         if !trunk.is_live() {
             return;
@@ -266,7 +282,7 @@ impl Core {
         self.res.events.push_back(Event::Peer(key, PeerEvent::Down { cause: down }));
     }
 
-    fn find_trunk(&self, peer: PeerKey, number: u32) -> Option<usize> {
+    pub(super) fn find_trunk(&self, peer: PeerKey, number: u32) -> Option<usize> {
         self.trunks
             .iter()
             .find(|(_, trunk)| trunk.peer == peer && trunk.number == number)
@@ -294,10 +310,17 @@ impl Core {
         if !(closed && (trunk.in_flight.is_empty() || overdue)) {
             return;
         }
-        let mut trunk = self.trunks.remove(slot);
+        if !trunk.in_flight.is_empty() {
+            tracing::warn!(left = trunk.in_flight.len(), "the device did not flush a QP in time");
+        }
+        self.bury(slot, cause);
+    }
+
+    /// Frees a trunk, whatever the device still has of it.
+    pub(super) fn bury(&mut self, slot: usize, cause: PeerDown) {
+        let Some(mut trunk) = self.trunks.try_remove(slot) else { return };
         destroy_ini(&self.res, trunk.qp.as_ref());
         if let Some(last) = trunk.in_flight.back().map(|posted| posted.sequence) {
-            tracing::warn!(left = trunk.in_flight.len(), "the device did not flush a QP in time");
             while !trunk.in_flight.is_empty() {
                 trunk.complete_as_failed(&mut self.res, last);
             }
@@ -352,7 +375,7 @@ impl Trunk {
 }
 
 /// Destroys an INI that is in ERR or never sent anything.
-fn destroy_ini(res: &Resources, qp: &dyn QueuePair) {
+pub(super) fn destroy_ini(res: &Resources, qp: &dyn QueuePair) {
     if let Err(error) = qp.destroy() {
         tracing::debug!(%error, "destroying an INI");
     }

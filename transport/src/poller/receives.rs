@@ -5,13 +5,13 @@
 #![forbid(unsafe_code)]
 
 use super::{BATCH, Core, RECEIVE_BIT, Resources, Target};
-use crate::buffer::Received;
+use crate::buffer::{ReceiveSlots, Received};
 use crate::frame::{FrameError, HEADER, Header, Kind};
 use crate::session::cm_thread::CmCommand;
 use crate::trunk::Trunk;
-use crate::{Message, PeerDown};
+use crate::{Message, PeerDown, PeerKey};
 use bytes::Bytes;
-use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge};
+use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError};
 
 /// Receives posted by one call.
 const REPOST: usize = 16;
@@ -25,7 +25,8 @@ impl Core {
         let mut worked = false;
         for _ in 0..4 {
             let mut completions = [Completion::default(); BATCH];
-            let count = self.res.cq.poll(&mut completions);
+            let Some(attached) = &self.res.attached else { break };
+            let count = attached.cq.poll(&mut completions);
             if count == 0 {
                 break;
             }
@@ -73,13 +74,14 @@ impl Core {
         if !self.targets.contains_key(&qp) {
             // The CM thread tells of a TGT before the peer can use it, but perhaps we have not
             // listened yet.
-            self.commands();
+            self.commands_within(true);
         }
-        let Some(target) = self.targets.get_mut(&qp).filter(|target| !target.broken) else { return };
+        let Some(target) = self.targets.get(&qp) else { return };
         let (peer, number) = (target.peer, target.number);
+        let slot = self.trunk_of(peer, number);
+        let Some(target) = self.targets.get_mut(&qp).filter(|target| !target.broken) else { return };
         let result = target.hear(&mut self.res, &frame).and_then(|header| {
-            let slot = self.peers.get(&peer).and_then(|peer| peer.trunk);
-            match slot.and_then(|slot| self.trunks.get_mut(slot)).filter(|trunk| trunk.number == number) {
+            match slot.and_then(|slot| self.trunks.get_mut(slot)) {
                 Some(trunk) => trunk.frame(&mut self.res, usize::from(target.poller), &header, frame),
                 None if target.held.len() >= HELD => Err(FrameError("too much before the session is up")),
                 None => {
@@ -100,8 +102,15 @@ impl Core {
         }
     }
 
+    /// The trunk of a session, also one that is being taken down.
+    fn trunk_of(&self, peer: PeerKey, number: u32) -> Option<usize> {
+        let current = self.peers.get(&peer).and_then(|peer| peer.trunk);
+        let is_it = |&slot: &usize| self.trunks.get(slot).is_some_and(|trunk| trunk.number == number);
+        current.filter(is_it).or_else(|| self.find_trunk(peer, number))
+    }
+
     /// A peer broke the protocol: its session ends.
-    pub(super) fn misbehaved(&mut self, peer: crate::PeerKey, number: u32, what: &'static str) {
+    pub(super) fn misbehaved(&mut self, peer: PeerKey, number: u32, what: &'static str) {
         if let Some(left_out) = self.res.log.line(self.res.now) {
             tracing::warn!(peer = peer.0, what, left_out, "peer misbehaved");
         }
@@ -114,33 +123,42 @@ impl Core {
     }
 }
 
+/// Posts `count` fresh receives, or fewer if slots are short.
+pub(crate) fn post_receives(srq: &dyn SharedReceiveQueue, receives: &mut ReceiveSlots, mut count: usize) {
+    while count > 0 {
+        let mut slots = [(0u32, Sge::default()); REPOST];
+        let mut filled = 0;
+        while filled < count.min(REPOST) {
+            let Some(slot) = receives.post() else { break };
+            slots[filled] = slot;
+            filled += 1;
+        }
+        if filled == 0 {
+            tracing::error!("receive slots ran out although a reserve is kept");
+            return;
+        }
+        let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
+            wr_id: RECEIVE_BIT | u64::from(slots[i].0),
+            scatter: std::slice::from_ref(&slots[i].1),
+        });
+        if let Err(error) = srq.post_receive(&requests[..filled]) {
+            if error.cause != VerbsError::Gone {
+                tracing::error!(%error, "the SRQ refused a receive that fits it");
+            }
+            for (slot, _) in &slots[error.index.min(filled)..filled] {
+                drop(receives.complete(*slot, 0));
+            }
+            return;
+        }
+        count -= filled;
+    }
+}
+
 impl Resources {
     /// Posts `count` fresh receives, or fewer if slots are short.
-    pub(super) fn repost(&mut self, mut count: usize) {
-        while count > 0 {
-            let mut slots = [(0u32, Sge::default()); REPOST];
-            let mut filled = 0;
-            while filled < count.min(REPOST) {
-                let Some(slot) = self.receives.post() else { break };
-                slots[filled] = slot;
-                filled += 1;
-            }
-            if filled == 0 {
-                tracing::error!("receive slots ran out although a reserve is kept");
-                return;
-            }
-            let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
-                wr_id: RECEIVE_BIT | u64::from(slots[i].0),
-                scatter: std::slice::from_ref(&slots[i].1),
-            });
-            if let Err(error) = self.srq.post_receive(&requests[..filled]) {
-                tracing::error!(%error, "the SRQ refused a receive that fits it");
-                for (slot, _) in &slots[error.index.min(filled)..filled] {
-                    drop(self.receives.complete(*slot, 0));
-                }
-                return;
-            }
-            count -= filled;
+    pub(super) fn repost(&mut self, count: usize) {
+        if let Some(attached) = &self.attached {
+            post_receives(attached.srq.as_ref(), &mut self.receives, count);
         }
     }
 
@@ -183,6 +201,12 @@ impl Trunk {
         mut frame: Received,
     ) -> Result<(), FrameError> {
         if !self.is_live() {
+            // It came before the end, and its sender may believe that it arrived.
+            if header.kind == Kind::Eager {
+                frame.advance(HEADER);
+                let message = res.message(frame);
+                self.hand_on(res, lane, message);
+            }
             return Ok(());
         }
         self.heard_ms = res.now_ms;

@@ -9,25 +9,21 @@
 use super::command::Command;
 use super::handle::PollerHandle;
 use super::idle::{Idle, Rest};
-use super::{BATCH, Core, Event, Resources};
+use super::{Attached, Core, Event, Resources};
 use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
 use crate::shared::NodeShared;
 use crate::{PollerIndex, Upper};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Poll, Token};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trunkline_verbs::{CompletionChannel, Notify};
+use trunkline_verbs::Notify;
 
-/// Readiness of the completion channel; that of the waker is the other.
-const CHANNEL: Token = Token(0);
-/// The waker's token.
+/// The waker's token; the completion channel has the other.
 pub(crate) const WAKER: Token = Token(1);
 /// Staged work is flushed after so many events, so that a slow handler does not hold back the
 /// answers of those before it.
@@ -49,36 +45,30 @@ pub(crate) struct Parts {
 pub(crate) struct Poller<U> {
     core: Core,
     upper: U,
-    poll: Poll,
     wakeups: Events,
-    channel: Arc<dyn CompletionChannel>,
     idle: Idle,
 }
 
 impl<U: Upper> Poller<U> {
-    /// Posts the receives and gets ready to run.
+    /// Gets ready to run.
     ///
     /// # Errors
     /// When the completion channel cannot be waited for.
     pub(crate) fn new(parts: Parts, shared: Arc<NodeShared>, upper: U) -> io::Result<Self> {
-        let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = parts.device;
-        let grants = Grants::new(depth / u32::from(crossings.homes()), crossings.homes());
-        let fd = channel.as_fd().as_raw_fd();
-        parts.poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
-        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
         let now = Instant::now();
-        let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
-        let res = Resources {
-            index: parts.index,
+        let Parts { index, handle, poll, device, alone } = parts;
+        let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
+        let mut res = Resources {
+            index,
             shared,
-            handle: parts.handle,
-            max_outstanding: capacity.saturating_sub(depth),
-            cq,
-            srq,
+            handle,
+            poll,
+            attached: None,
+            max_outstanding: 0,
             sends,
             receives,
-            low_water: (depth / 4).max(BATCH),
-            grants,
+            low_water: 0,
+            grants: Grants::new(0, 1),
             crossings,
             events: VecDeque::new(),
             started: now,
@@ -91,23 +81,17 @@ impl<U: Upper> Poller<U> {
             outstanding: 0,
             log: LogLimit::default(),
         };
-        let mut core = Core {
+        res.watch(Attached { channel, cq, srq }, depth)?;
+        let core = Core {
             res,
             trunks: Slab::new(),
             peers: HashMap::new(),
             targets: HashMap::new(),
+            deferred: None,
             shutdown: None,
             scanned_ms: 0,
         };
-        core.res.repost(depth);
-        Ok(Self {
-            core,
-            upper,
-            poll: parts.poll,
-            wakeups: Events::with_capacity(8),
-            channel,
-            idle: Idle::new(parts.alone),
-        })
+        Ok(Self { core, upper, wakeups: Events::with_capacity(8), idle: Idle::new(alone) })
     }
 
     /// Runs until the node has shut down.
@@ -171,7 +155,8 @@ impl<U: Upper> Poller<U> {
     /// to sleep is seen, because both are looked for after arming and announcing.
     fn sleep(&mut self) {
         self.idle.reset();
-        if let Err(error) = self.core.res.cq.request_notify(Notify::Any) {
+        let armed = self.core.res.attached.as_ref().map(|attached| attached.cq.request_notify(Notify::Any));
+        if let Some(Err(error)) = armed {
             tracing::error!(%error, "arming the CQ");
             return;
         }
@@ -181,14 +166,16 @@ impl<U: Upper> Poller<U> {
         self.core.res.handle.announce_sleep();
         if !self.upper.is_ready() && !self.core.res.handle.has_commands() && !self.core.has_work() {
             let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut self.wakeups, timeout)
+            if let Err(error) = self.core.res.poll.poll(&mut self.wakeups, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "waiting for events");
             }
         }
         self.core.res.handle.awake();
-        while self.channel.next_event().is_some() {}
+        if let Some(attached) = &self.core.res.attached {
+            while attached.channel.next_event().is_some() {}
+        }
     }
 
     fn timeout(&self) -> Option<Duration> {

@@ -12,7 +12,7 @@ use crate::trunk::{Health, Outbound, Place, Posted, Record, Staged, Trunk};
 use crate::{PeerDown, SendFailure, SendOutcome, Token};
 use trunkline_verbs::{
     Completion, CompletionStatus, IoAddress, PostError, RemoteAddress, Rkey, SendData, SendFlags,
-    SendOperation, SendRequest, Sge, SrqNumber,
+    SendOperation, SendRequest, Sge, SrqNumber, VerbsError,
 };
 
 /// Work requests posted by one call.
@@ -385,8 +385,10 @@ impl Core {
             trunk.pump(&mut self.res);
             // What pumping marked is flushed right here.
             trunk.marked = false;
-            if trunk.flush(&mut self.res).is_err() {
-                self.break_trunk(slot, PeerDown::DeviceFailed);
+            if let Err(error) = trunk.flush(&mut self.res) {
+                let removed = error.cause == VerbsError::Gone;
+                let cause = if removed { PeerDown::DeviceRemoved } else { PeerDown::DeviceFailed };
+                self.break_trunk(slot, cause);
             }
         }
         marked.append(&mut self.res.marked);

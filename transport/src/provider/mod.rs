@@ -24,6 +24,9 @@ use survey::Nics;
 use trunkline_softrdma::device::{LinkChoice, SoftDevice};
 use trunkline_verbs::{Device, GidKind};
 
+/// The family of the software device.
+pub(crate) const SOFTWARE: &str = "softrdma";
+
 /// An opened device with the reason for it.
 #[derive(Debug)]
 pub(crate) struct Chosen {
@@ -98,7 +101,7 @@ fn open_software(
             }
         }
     }
-    Ok(Chosen { device: SoftDevice::open(device)?, provider: "softrdma", why, listen })
+    Ok(Chosen { device: SoftDevice::open(device)?, provider: SOFTWARE, why, listen })
 }
 
 /// What was asked for that no NIC does.
@@ -121,7 +124,7 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
     let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));
     let gid_index = address.and_then(|address| gid_index(device.as_ref(), address));
     let named = options.nic.device.is_some() || options.nic.gid_index.is_some();
-    if named && *provider == "softrdma" && options.provider != Some(ProviderChoice::Soft) {
+    if named && *provider == SOFTWARE && options.provider != Some(ProviderChoice::Soft) {
         tracing::warn!(
             provider,
             device = name,

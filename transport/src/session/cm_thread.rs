@@ -5,6 +5,7 @@
 //! It sleeps in mio whenever there is nothing to do, and nothing that it calls blocks.
 #![forbid(unsafe_code)]
 
+use super::absence::Presence;
 use super::endpoints::{Endpoints, Role};
 use super::machine::{Action, Machine};
 use super::peers::{PeerSession, Peers};
@@ -13,6 +14,7 @@ use crate::connections::ConnectionKind;
 use crate::frame::HEADER;
 use crate::incarnation::{DeviceShared, Listening};
 use crate::log_limit::LogLimit;
+use crate::options::NodeOptions;
 use crate::poller::EAGER_BYTES;
 use crate::poller::command::{Command, SessionUp};
 use crate::shared::{NodeShared, canonical};
@@ -28,7 +30,9 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason, VerbsError};
+use trunkline_verbs::{
+    AsyncEventKind, CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason, VerbsError,
+};
 
 const CHANNEL: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -48,6 +52,10 @@ pub(crate) enum CmCommand {
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
+    /// A poller has taken what the device that was removed had received.
+    Emptied { poller: PollerIndex },
+    /// A poller has let go of the device that was removed.
+    Released { poller: PollerIndex },
     /// A poller has nothing under way any more, after it was told to shut down.
     Drained { poller: PollerIndex },
     /// Close everything now.
@@ -79,20 +87,19 @@ impl fmt::Debug for CmHandle {
 
 /// The thread's state.
 pub(crate) struct CmThread {
-    shared: Arc<NodeShared>,
-    device: Arc<DeviceShared>,
+    pub(super) shared: Arc<NodeShared>,
     poll: Poll,
     handle: CmHandle,
-    channel: Arc<dyn CmChannel>,
-    endpoints: Endpoints,
+    pub(super) endpoints: Endpoints,
     /// Addresses that we listen on.
-    listening: Vec<SocketAddr>,
-    peers: Peers,
+    pub(super) listening: Vec<SocketAddr>,
+    pub(super) presence: Presence,
+    pub(super) peers: Peers,
     drained: HashSet<PollerIndex>,
     /// For lines about strangers.
     log: LogLimit,
     /// All sessions were closed.
-    closed: bool,
+    pub(super) closed: bool,
 }
 
 /// The means to wait, made before anything else so that others can be given the handle.
@@ -108,32 +115,52 @@ impl CmThread {
     pub(crate) fn new(
         shared: Arc<NodeShared>,
         (poll, handle): (Poll, CmHandle),
+        options: NodeOptions,
         device: Arc<DeviceShared>,
-        Listening { channel, listeners }: Listening,
+        listening: Listening,
     ) -> io::Result<Self> {
-        let fd = channel.as_fd().as_raw_fd();
-        poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE)?;
-        let fd = device.device.async_event_fd().as_raw_fd();
-        poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE)?;
-        let listening = listeners.iter().map(|listener| listener.local_address()).collect();
-        Ok(Self {
-            endpoints: Endpoints::new(
-                Arc::clone(&shared),
-                Arc::clone(&device),
-                Arc::clone(&channel),
-                listeners,
-            ),
+        let mut this = Self {
+            endpoints: Endpoints::new(Arc::clone(&shared)),
             shared,
-            device,
             poll,
             handle,
-            channel,
-            listening,
+            listening: Vec::new(),
+            presence: Presence::new(options, &device),
             peers: Peers::default(),
             log: LogLimit::default(),
             drained: HashSet::new(),
             closed: false,
-        })
+        };
+        this.attach(device, listening)?;
+        Ok(this)
+    }
+
+    /// Takes a device, with what listens there.
+    pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
+        let Listening { channel, listeners } = listening;
+        let events = channel.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&events), CHANNEL, Interest::READABLE)?;
+        let fd = device.device.async_event_fd().as_raw_fd();
+        let watched = self.poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE);
+        if let Err(error) = watched {
+            let _unwatched = self.poll.registry().deregister(&mut SourceFd(&events));
+            return Err(error);
+        }
+        // Ports that were chosen at first stay, so that peers find us again.
+        self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
+        self.endpoints.attach(device, channel, listeners);
+        Ok(())
+    }
+
+    /// Lets go of the device. Events that nobody took go with it.
+    pub(super) fn detach(&mut self) {
+        let Some((device, channel)) = self.endpoints.detach() else { return };
+        for fd in [channel.as_fd().as_raw_fd(), device.device.async_event_fd().as_raw_fd()] {
+            if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
+                tracing::debug!(%error, "ceasing to wait for the events of a device");
+            }
+        }
+        while channel.next_event().is_some() {}
     }
 
     /// Runs until all sessions are closed and their endpoints gone.
@@ -148,10 +175,13 @@ impl CmThread {
                 tracing::error!(%error, "waiting for connection events");
                 return;
             }
-            while let Some(event) = self.device.device.next_async_event() {
+            while let Some(event) = self.endpoints.next_async_event() {
                 tracing::debug!(?event, "asynchronous event");
+                if event.kind == AsyncEventKind::DeviceFatal {
+                    self.device_removed();
+                }
             }
-            while let Some(event) = self.channel.next_event() {
+            while let Some(event) = self.endpoints.next_event() {
                 self.event(event);
             }
             while let Some(command) = self.handle.0.commands.pop() {
@@ -170,6 +200,10 @@ impl CmThread {
                 self.shared.restore_key(address, peer);
                 let session = self.peer(peer, address);
                 session.named = true;
+                if !self.closed && !self.presence.is_present() {
+                    self.presence.want(peer);
+                    return;
+                }
                 self.drive(peer, |machine, actions| machine.want(now, actions));
             }
             CmCommand::Resolved { peer, number, poller, hello, outcome } => {
@@ -178,6 +212,8 @@ impl CmThread {
             CmCommand::Broken { peer, number, cause } => {
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
             }
+            CmCommand::Emptied { poller } => self.emptied(poller),
+            CmCommand::Released { poller } => self.released(poller),
             CmCommand::Drained { poller } => {
                 self.drained.insert(poller);
                 if self.drained.len() == self.shared.pollers.len() {
@@ -198,6 +234,9 @@ impl CmThread {
         for peer in self.peers.keys() {
             self.drive(peer, |machine, actions| machine.close(now, actions));
         }
+        for peer in self.presence.take_wanted() {
+            self.drive(peer, |machine, actions| machine.want(now, actions));
+        }
     }
 
     fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
@@ -207,7 +246,7 @@ impl CmThread {
     }
 
     /// Feeds a peer's machine and performs what it asks for.
-    fn drive<R: Default>(
+    pub(super) fn drive<R: Default>(
         &mut self,
         key: PeerKey,
         input: impl FnOnce(&mut Machine, &mut Vec<Action>) -> R,
@@ -252,7 +291,7 @@ impl CmThread {
         }
     }
 
-    fn tell(&self, command: impl Fn() -> Command) {
+    pub(super) fn tell(&self, command: impl Fn() -> Command) {
         for poller in &self.shared.pollers {
             poller.command(command());
         }
@@ -276,7 +315,7 @@ impl CmThread {
             echo,
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
-            connections: self.device.connections,
+            connections: self.endpoints.connections(),
         };
         // Finding the way may take seconds, above all to a peer that is dead.
         let (hello, handle) = (hello.emit(), self.handle.clone());
@@ -340,6 +379,13 @@ impl CmThread {
 
     fn event(&mut self, event: CmEvent) {
         let now = Instant::now();
+        if matches!(event.kind, CmEventKind::DeviceRemoval) {
+            self.device_removed();
+        }
+        if !self.presence.is_present() {
+            // Of endpoints that are gone. A request that comes along is refused by its end.
+            return;
+        }
         if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
             self.request(&id, &parameters, &event.private_data);
             return;
@@ -369,7 +415,7 @@ impl CmThread {
             },
             kind => {
                 let Some((cause, transient)) =
-                    failure_of(&kind, &event.private_data, self.device.connections)
+                    failure_of(&kind, &event.private_data, self.endpoints.connections())
                 else {
                     return;
                 };
@@ -407,7 +453,7 @@ impl CmThread {
             return Err(Refusal::ShuttingDown);
         }
         let hello = Hello::parse(private_data)?;
-        match (self.device.connections, hello.connections) {
+        match (self.endpoints.connections(), hello.connections) {
             (ours, theirs) if ours == theirs => {}
             (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),
             (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
@@ -422,7 +468,7 @@ impl CmThread {
             return Err(Refusal::Resources);
         }
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
-        if is_stranger && self.peers.is_crowded(address.ip(), self.device.share) {
+        if is_stranger && self.peers.is_crowded(address.ip(), self.endpoints.share()) {
             return Err(Refusal::Crowded);
         }
         let key = self.shared.peer_key(address);
@@ -448,7 +494,7 @@ impl CmThread {
             session: SessionName { epoch: self.shared.epoch, number },
             max_message: self.shared.limits.max_message_bytes as u64,
             max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
-            srqs: self.device.srqs.clone(),
+            srqs: self.endpoints.srqs(),
         };
         match self.endpoints.make_target(id, key, number, hello.poller) {
             Ok(target) => {
@@ -483,6 +529,7 @@ impl CmThread {
 
     fn tick(&mut self) {
         let now = Instant::now();
+        self.look(now);
         self.endpoints.tick(now);
         let (due, gone) = self.peers.due(now);
         for key in due {
@@ -495,7 +542,8 @@ impl CmThread {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.peers.next_timer().into_iter().chain(self.endpoints.next_timer()).min()
+        let others = [self.endpoints.next_timer(), self.presence.next_timer()];
+        self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
     }
 }
 

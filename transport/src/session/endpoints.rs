@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
-    Access, CmChannel, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone, EndpointRequest,
-    EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QueueCapacities, QueuePair, VerbsError,
+    Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone,
+    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QueueCapacities,
+    QueuePair, SrqNumber, VerbsError,
 };
 
 /// An endpoint that was disconnected is dropped after this at the latest.
@@ -46,34 +47,89 @@ struct End {
     qp: Option<Arc<dyn QueuePair>>,
 }
 
+/// What endpoints are made on.
+#[derive(Debug)]
+struct Attached {
+    device: Arc<DeviceShared>,
+    channel: Arc<dyn CmChannel>,
+    listeners: Vec<Arc<dyn CmId>>,
+}
+
 /// All endpoints of a node.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     shared: Arc<NodeShared>,
-    device: Arc<DeviceShared>,
-    channel: Arc<dyn CmChannel>,
-    listeners: Vec<Arc<dyn CmId>>,
+    /// `None` while the device is away.
+    attached: Option<Attached>,
     sessions: HashMap<(PeerKey, u32), HashMap<Role, End>>,
     roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
     closing: HashMap<CmIdNumber, (Instant, Arc<dyn CmId>)>,
 }
 
 impl Endpoints {
-    pub(crate) fn new(
-        shared: Arc<NodeShared>,
-        device: Arc<DeviceShared>,
-        channel: Arc<dyn CmChannel>,
-        listeners: Vec<Arc<dyn CmId>>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<NodeShared>) -> Self {
         Self {
             shared,
-            device,
-            channel,
-            listeners,
+            attached: None,
             sessions: HashMap::new(),
             roles: HashMap::new(),
             closing: HashMap::new(),
         }
+    }
+
+    /// Takes a device, with what reports and listens there.
+    pub(crate) fn attach(
+        &mut self,
+        device: Arc<DeviceShared>,
+        channel: Arc<dyn CmChannel>,
+        listeners: Vec<Arc<dyn CmId>>,
+    ) {
+        self.attached = Some(Attached { device, channel, listeners });
+    }
+
+    /// The device was removed, and all sessions are closed: nothing waits for a last word.
+    pub(crate) fn abandon(&mut self) {
+        self.closing.clear();
+        self.stop_listening();
+    }
+
+    /// Lets go of the device; what is left of it is the caller's.
+    pub(crate) fn detach(&mut self) -> Option<(Arc<DeviceShared>, Arc<dyn CmChannel>)> {
+        self.attached.take().map(|attached| (attached.device, attached.channel))
+    }
+
+    /// The name of the device.
+    pub(crate) fn device_name(&self) -> &str {
+        self.attached.as_ref().map_or("", |attached| attached.device.device.attributes().name.as_str())
+    }
+
+    /// Takes an asynchronous event of the device.
+    pub(crate) fn next_async_event(&self) -> Option<AsyncEvent> {
+        self.attached.as_ref()?.device.device.next_async_event()
+    }
+
+    /// Takes an event of an endpoint.
+    pub(crate) fn next_event(&self) -> Option<CmEvent> {
+        self.attached.as_ref()?.channel.next_event()
+    }
+
+    /// The SRQ numbers of our pollers.
+    pub(crate) fn srqs(&self) -> Vec<SrqNumber> {
+        self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
+    }
+
+    /// What connections are made of.
+    pub(crate) fn connections(&self) -> ConnectionKind {
+        self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
+    }
+
+    /// What each poller may promise of the depth of an SRQ.
+    pub(crate) fn share(&self) -> u32 {
+        self.attached.as_ref().map_or(0, |attached| attached.device.share)
+    }
+
+    fn device(&self) -> Result<Arc<DeviceShared>, VerbsError> {
+        self.attached.as_ref().map(|attached| Arc::clone(&attached.device)).ok_or(VerbsError::Gone)
     }
 
     /// Whose endpoint that is.
@@ -86,9 +142,14 @@ impl Endpoints {
         let request = EndpointRequest {
             side: EndpointSide::Active { remote, source },
             port_space: PortSpace::Ib,
-            qp_type: self.device.connections.sending(),
+            qp_type: self.connections().sending(),
         };
-        self.device.device.connection_manager().begin_endpoint(request, &self.channel, done);
+        match &self.attached {
+            Some(Attached { device, channel, .. }) => {
+                device.device.connection_manager().begin_endpoint(request, channel, done);
+            }
+            None => done(Err(VerbsError::Gone)),
+        }
     }
 
     /// Makes an INI for a poller and starts to connect it through an endpoint that knows the way.
@@ -100,11 +161,12 @@ impl Endpoints {
         poller: u16,
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
-        let attributes = self.device.device.attributes();
+        let device = self.device()?;
+        let attributes = device.device.attributes();
         let initiator_depth = READS.min(attributes.max_rd_atomic);
         // An RC QP could serve the peer's READs, too; nobody has asked ours to.
         let usual = ConnectParameters::default();
-        let (responder_resources, retry_count) = match self.device.connections {
+        let (responder_resources, retry_count) = match device.connections {
             ConnectionKind::Xrc => (READS.min(attributes.max_dest_rd_atomic), usual.retry_count),
             ConnectionKind::Rc => (0, RC_RETRIES),
         };
@@ -113,7 +175,7 @@ impl Endpoints {
         // From here on the session knows both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
-        if self.device.connections == ConnectionKind::Rc {
+        if device.connections == ConnectionKind::Rc {
             qp.modify(&QpModify { access: Some(Access::empty()), ..QpModify::default() })?;
         }
         id.connect(&ConnectParameters {
@@ -129,10 +191,11 @@ impl Endpoints {
     /// The QP through which a poller sends. Over RC the peer could send through it, too; such
     /// messages find no receive.
     fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        let cq = self.device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
-        let is_rc = self.device.connections == ConnectionKind::Rc;
-        self.device.device.create_qp(QpInit {
-            pd: Some(Arc::clone(&self.device.pd)),
+        let device = self.device()?;
+        let cq = device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
+        let is_rc = device.connections == ConnectionKind::Rc;
+        device.device.create_qp(QpInit {
+            pd: Some(Arc::clone(&device.pd)),
             send_cq: Some(Arc::clone(cq)),
             receive_cq: is_rc.then(|| Arc::clone(cq)),
             capacities: QueueCapacities {
@@ -140,23 +203,24 @@ impl Endpoints {
                 max_send_sge: 1,
                 max_receive_wr: u32::from(is_rc),
                 max_receive_sge: u32::from(is_rc),
-                max_inline_data: INLINE.min(self.device.device.attributes().max_inline_data),
+                max_inline_data: INLINE.min(device.device.attributes().max_inline_data),
             },
-            ..QpInit::new(self.device.connections.sending())
+            ..QpInit::new(device.connections.sending())
         })
     }
 
     /// The QP that takes what a poller of a peer sends. Over RC it belongs to one of our pollers.
     fn make_tgt(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        let init = QpInit::new(self.device.connections.receiving());
-        self.device.device.create_qp(match &self.device.intake {
+        let device = self.device()?;
+        let init = QpInit::new(device.connections.receiving());
+        device.device.create_qp(match &device.intake {
             Intake::Xrc(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..init },
             Intake::Rc(srqs) => {
                 let home = usize::from(poller) % srqs.len().max(1);
                 let none = VerbsError::Invalid("no poller");
-                let (srq, cq) = srqs.get(home).zip(self.device.cqs.get(home)).ok_or(none)?;
+                let (srq, cq) = srqs.get(home).zip(device.cqs.get(home)).ok_or(none)?;
                 QpInit {
-                    pd: Some(Arc::clone(&self.device.pd)),
+                    pd: Some(Arc::clone(&device.pd)),
                     send_cq: Some(Arc::clone(cq)),
                     receive_cq: Some(Arc::clone(cq)),
                     srq: Some(Arc::clone(srq)),
@@ -198,7 +262,8 @@ impl Endpoints {
         parameters: &ConnectParameters,
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
-        let attributes = self.device.device.attributes();
+        let device = self.device()?;
+        let attributes = device.device.attributes();
         let answer = ConnectParameters {
             private_data,
             responder_resources: parameters.responder_resources.min(READS.min(attributes.max_dest_rd_atomic)),
@@ -229,7 +294,7 @@ impl Endpoints {
     /// The INIs of a session by poller, with their READ depth; they are the pollers' from now on.
     pub(crate) fn take_inis(&mut self, peer: PeerKey, number: u32) -> Option<Vec<(Arc<dyn QueuePair>, u8)>> {
         let ends = self.sessions.get_mut(&(peer, number))?;
-        let pollers = u16::try_from(self.device.cqs.len()).ok()?;
+        let pollers = u16::try_from(self.shared.pollers.len()).ok()?;
         if (0..pollers).any(|poller| ends.get(&Role::Ini(poller)).is_none_or(|end| end.qp.is_none())) {
             return None;
         }
@@ -254,7 +319,10 @@ impl Endpoints {
             }
             let Some(qp) = end.qp else { continue };
             let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
-            if let Err(error) = qp.modify(&error).and_then(|()| qp.destroy()) {
+            if let Err(error) = qp.modify(&error) {
+                tracing::debug!(%error, ?role, "moving a QP to ERR");
+            }
+            if let Err(error) = qp.destroy() {
                 tracing::debug!(%error, ?role, "destroying a QP");
             }
             let gauges = &self.shared.gauges;
@@ -272,7 +340,9 @@ impl Endpoints {
 
     /// No request is taken any more.
     pub(crate) fn stop_listening(&mut self) {
-        self.listeners.clear();
+        if let Some(attached) = &mut self.attached {
+            attached.listeners.clear();
+        }
     }
 
     /// Whether nothing is left but listeners.

@@ -291,6 +291,21 @@ impl Machine {
         }
     }
 
+    /// The local device is gone, and with it whatever there was. Trying again needs another one, so
+    /// who waits is told.
+    pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
+        let (was_up, number) = (self.is_up(), self.current());
+        if let Some(number) = number {
+            actions.push(Action::Close { number });
+        }
+        self.state = State::Idle;
+        self.failures = 0;
+        self.not_before = None;
+        if std::mem::take(&mut self.wanted) || was_up {
+            actions.push(Action::Down { number: number.unwrap_or(0), cause: PeerDown::DeviceRemoved });
+        }
+    }
+
     /// Time passes.
     pub(crate) fn tick(&mut self, now: Instant, actions: &mut Vec<Action>) {
         match &self.state {

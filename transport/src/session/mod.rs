@@ -4,6 +4,7 @@
 //! manager's messages, [`cm_thread`] performs, with the [`endpoints`] and the [`peers`] that it owns.
 //! Pollers are told of sessions by commands and never wait for one.
 
+mod absence;
 pub(crate) mod cm_thread;
 mod endpoints;
 pub(crate) mod machine;

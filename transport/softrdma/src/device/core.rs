@@ -11,10 +11,11 @@ use super::domain_table::DomainTable;
 use super::keys::PdNumber;
 use super::progress::{Background, Progress};
 use super::signal::lock;
+use super::slot::Seat;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Instant;
 use trunkline_verbs::VerbsError;
 
@@ -36,6 +37,8 @@ pub(super) struct Core {
     next_pd: AtomicU32,
     /// Dropped first, see `Drop`.
     background: Mutex<Option<Background>>,
+    /// In its slot, if it has one. The last field, so that it goes last.
+    pub(super) seat: OnceLock<Arc<Seat>>,
 }
 
 impl Core {
@@ -54,6 +57,7 @@ impl Core {
             // 0 is the PD of TGTs, which no region belongs to.
             next_pd: AtomicU32::new(1),
             background: Mutex::new(Some(background)),
+            seat: OnceLock::new(),
         }))
     }
 

@@ -8,6 +8,10 @@ use super::core::Core;
 use super::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
 
+/// What a device holds until all of it is gone, its descriptors and threads too.
+#[derive(Debug)]
+pub(super) struct Seat;
+
 /// Where a device sits. Devices that are opened with clones of it go and come back together.
 #[derive(Debug, Clone, Default)]
 pub struct Slot(Arc<Mutex<State>>);
@@ -15,7 +19,7 @@ pub struct Slot(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     is_empty: bool,
-    opened: Vec<Weak<Core>>,
+    opened: Vec<(Weak<Core>, Weak<Seat>)>,
 }
 
 impl Slot {
@@ -34,7 +38,7 @@ impl Slot {
             state.is_empty = true;
             std::mem::take(&mut state.opened)
         };
-        for core in opened.iter().filter_map(Weak::upgrade) {
+        for core in opened.iter().filter_map(|(core, _)| core.upgrade()) {
             core.remove();
         }
         // Their objects are still there, until the programs let go of them.
@@ -49,7 +53,7 @@ impl Slot {
     /// Opened devices of which any object is left, removed ones among them.
     #[must_use]
     pub fn devices(&self) -> usize {
-        lock(&self.0).opened.iter().filter(|core| core.strong_count() > 0).count()
+        lock(&self.0).opened.iter().filter(|(_, seat)| seat.strong_count() > 0).count()
     }
 
     /// Whether there is nothing to open.
@@ -60,8 +64,9 @@ impl Slot {
     /// A device was opened. Answers `false` when it was taken away meanwhile.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
-        state.opened.retain(|core| core.strong_count() > 0);
-        state.opened.push(Arc::downgrade(core));
+        state.opened.retain(|(_, seat)| seat.strong_count() > 0);
+        let seat = core.seat.get_or_init(|| Arc::new(Seat));
+        state.opened.push((Arc::downgrade(core), Arc::downgrade(seat)));
         !state.is_empty
     }
 }

@@ -1,0 +1,175 @@
+//! A device that was removed: ending what was on it, letting go of all of it, and looking for it
+//! until it is back.
+//!
+//! ```text
+//! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing
+//!    ^                                                                                  |
+//!    `------- opened --- Looking <--- every poller has let go ---------------------------'
+//! ```
+//!
+//! A kernel takes a device away only when every process has let go of every object on it, so
+//! nothing here waits for what the device may still do: work that it has not completed fails, and
+//! may have arrived. Whoever wants to send while the device is away is answered as for a peer
+//! that is down, at the pace at which the device is looked for. The CM thread calls it.
+#![forbid(unsafe_code)]
+
+use super::cm_thread::CmThread;
+use crate::incarnation::{self, DeviceShared, Opened};
+use crate::options::NodeOptions;
+use crate::poller::command::Command;
+use crate::{PeerDown, PeerKey, PollerIndex, StartError};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// First and longest pause between two looks.
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_DOUBLINGS: u32 = 6;
+/// So many looks in vain are a minute or so; they are told of that often.
+const TELL_EVERY: u32 = 64;
+
+/// Whether there is a device.
+#[derive(Debug)]
+enum State {
+    Present,
+    /// Pollers that have not taken yet what had arrived.
+    Emptying(HashSet<PollerIndex>),
+    /// Pollers that have not let go of it yet.
+    Releasing(HashSet<PollerIndex>),
+    Looking {
+        next: Instant,
+        failures: u32,
+    },
+}
+
+/// What the CM thread knows of the device's coming and going.
+#[derive(Debug)]
+pub(super) struct Presence {
+    state: State,
+    /// How the first one was opened, why that one, and why its kind of connections.
+    options: NodeOptions,
+    why: (String, String),
+    /// Peers that somebody wants a session with.
+    wanted: HashSet<PeerKey>,
+}
+
+impl Presence {
+    /// The device is there. Later ones are of its family, whatever else may be found then.
+    pub(super) fn new(options: NodeOptions, device: &DeviceShared) -> Self {
+        Self {
+            state: State::Present,
+            options: incarnation::again(options, device),
+            why: (device.why.clone(), device.connections_why.clone()),
+            wanted: HashSet::new(),
+        }
+    }
+
+    pub(super) fn is_present(&self) -> bool {
+        matches!(self.state, State::Present)
+    }
+
+    /// When [`CmThread::look`] has something to do.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        match self.state {
+            State::Looking { next, .. } => Some(next),
+            _ => None,
+        }
+    }
+
+    /// The peers that were wanted since this was asked last.
+    pub(super) fn take_wanted(&mut self) -> HashSet<PeerKey> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Somebody wants to send to this peer once there is a device.
+    pub(super) fn want(&mut self, peer: PeerKey) {
+        self.wanted.insert(peer);
+    }
+}
+
+impl CmThread {
+    /// The device goes away: every session ends, and the pollers are to let go of it.
+    pub(super) fn device_removed(&mut self) {
+        if self.closed || !self.presence.is_present() {
+            return;
+        }
+        tracing::warn!(device = self.endpoints.device_name(), "the RDMA device was removed; sessions end");
+        self.shared.device.lost();
+        self.presence.state = State::Emptying(self.all_pollers());
+        self.tell(|| Command::DeviceLost);
+    }
+
+    /// A poller has taken what had arrived. After the last one the sessions end.
+    pub(super) fn emptied(&mut self, poller: PollerIndex) {
+        let State::Emptying(left) = &mut self.presence.state else { return };
+        left.remove(&poller);
+        if !left.is_empty() {
+            return;
+        }
+        self.presence.state = State::Releasing(self.all_pollers());
+        self.tell(|| Command::TakeHandedOn);
+        for peer in self.peers.keys() {
+            self.drive(peer, |machine, actions| machine.device_removed(actions));
+        }
+        self.endpoints.abandon();
+        self.tell(|| Command::ReleaseDevice);
+    }
+
+    /// A poller has let go of the device. After the last one so do we.
+    pub(super) fn released(&mut self, poller: PollerIndex) {
+        let State::Releasing(left) = &mut self.presence.state else { return };
+        left.remove(&poller);
+        if !left.is_empty() {
+            return;
+        }
+        self.detach();
+        self.shared.release();
+        self.presence.state = State::Looking { next: Instant::now() + LOOK_FIRST, failures: 0 };
+        tracing::info!("nothing of the RDMA device is held any more; looking for it");
+    }
+
+    /// Looks for the device, if it is time to.
+    pub(super) fn look(&mut self, now: Instant) {
+        let State::Looking { next, failures } = self.presence.state else { return };
+        if next > now || self.closed {
+            return;
+        }
+        if let Err(error) = self.open_again() {
+            if failures % TELL_EVERY == 0 {
+                tracing::info!(%error, "the RDMA device is not back");
+            }
+            let pause = LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
+            let (next, failures) = (Instant::now() + pause, failures.saturating_add(1));
+            self.presence.state = State::Looking { next, failures };
+            for peer in self.presence.take_wanted() {
+                self.tell(|| Command::PeerDown { peer, number: 0, cause: PeerDown::DeviceRemoved });
+            }
+            return;
+        }
+        self.presence.state = State::Present;
+        let now = Instant::now();
+        for peer in self.presence.take_wanted() {
+            self.drive(peer, |machine, actions| machine.want(now, actions));
+        }
+    }
+
+    fn all_pollers(&self) -> HashSet<PollerIndex> {
+        self.shared.pollers.iter().map(|poller| poller.index()).collect()
+    }
+
+    fn open_again(&mut self) -> Result<(), StartError> {
+        let opened = incarnation::open(&self.presence.options, &self.listening)?;
+        let Opened { shared: mut device, pollers, listen } = opened;
+        (device.why, device.connections_why) = self.presence.why.clone();
+        let listening = incarnation::listen(&device, &listen)?;
+        let device = Arc::new(device);
+        self.attach(Arc::clone(&device), listening)
+            .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
+        tracing::info!(device = device.device.attributes().name, "the RDMA device is back");
+        self.shared.open(&device);
+        for (poller, own) in self.shared.pollers.iter().zip(pollers) {
+            poller.command(Command::TakeDevice(Box::new(own)));
+        }
+        Ok(())
+    }
+}
