@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use trunkline_verbs::VerbsError;
 
 /// A C object of libibverbs.
@@ -38,6 +38,16 @@ impl<T> Handle<T> {
         }
     }
 
+    /// Keeps the object alive until the answer is dropped, for a call that takes several objects.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`] when it was destroyed.
+    pub(crate) fn hold(&self) -> Result<Held<'_, T>, VerbsError> {
+        let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let raw = guard.ok_or(VerbsError::Gone)?;
+        Ok(Held { raw, _guard: guard })
+    }
+
     /// Destroys it by `destroy`, which answers as libibverbs does: 0, or an errno, and then the
     /// object lives on.
     ///
@@ -58,6 +68,24 @@ impl<T> Handle<T> {
             errno => Err(named(errno)),
         }
     }
+}
+
+/// A C object that cannot be destroyed now.
+pub(crate) struct Held<'a, T> {
+    raw: NonNull<T>,
+    _guard: RwLockReadGuard<'a, Option<NonNull<T>>>,
+}
+
+impl<T> Held<'_, T> {
+    /// The object.
+    pub(crate) fn raw(&self) -> *mut T {
+        self.raw.as_ptr()
+    }
+}
+
+/// What C takes for a part that may be absent: null then.
+pub(crate) fn raw_or_null<T>(part: Option<&Held<'_, T>>) -> *mut T {
+    part.map_or(std::ptr::null_mut(), Held::raw)
 }
 
 impl<T> fmt::Debug for Handle<T> {
@@ -85,8 +113,10 @@ mod tests {
         let busy = handle.destroy(|_| 16, |_| VerbsError::Busy("in use"));
         assert_eq!(busy, Err(VerbsError::Busy("in use")));
         assert_eq!(handle.with(|raw| raw.is_null()), Ok(false));
+        assert!(!raw_or_null(handle.hold().ok().as_ref()).is_null());
         assert_eq!(handle.destroy(|_| 0, VerbsError::Os), Ok(()));
         assert_eq!(handle.with(|raw| raw.is_null()), Err(VerbsError::Gone));
+        assert!(handle.hold().is_err());
         assert_eq!(handle.destroy(|_| 0, VerbsError::Os), Err(VerbsError::Gone));
     }
 }

@@ -5,7 +5,7 @@ use crate::context::Opened;
 use crate::convert::{self, zeroed};
 use crate::cq::Cq;
 use crate::error::{Doing, check, last};
-use crate::handle::{Handle, dropped};
+use crate::handle::{Handle, dropped, raw_or_null};
 use crate::inlines;
 use crate::pd::{Pd, check_destroy};
 use crate::post::{self, Receiver};
@@ -41,18 +41,6 @@ pub(crate) struct Qp {
     parts: QpParts,
 }
 
-/// Lets `with` use the C object of an optional part, null when there is none.
-fn lend<T, P, R>(
-    part: Option<&Arc<P>>,
-    handle: impl FnOnce(&P) -> &Handle<T>,
-    with: impl FnOnce(*mut T) -> Result<R, VerbsError>,
-) -> Result<R, VerbsError> {
-    match part {
-        Some(part) => handle(part).with(with)?,
-        None => with(null_mut()),
-    }
-}
-
 impl Qp {
     /// Makes one of parts that were checked to fit its type.
     pub(crate) fn create(
@@ -70,52 +58,25 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        let raw = lend(
-            parts.pd.as_ref(),
-            |pd| pd.handle(),
-            |pd| {
-                lend(
-                    parts.xrcd.as_ref(),
-                    |xrcd| xrcd.handle(),
-                    |xrcd| {
-                        lend(
-                            parts.send_cq.as_ref(),
-                            |cq| cq.handle(),
-                            |send_cq| {
-                                // One CQ for both is not to be locked twice.
-                                let receive_cq = parts.receive_cq.as_ref().filter(|cq| {
-                                    parts.send_cq.as_ref().is_none_or(|send_cq| !Arc::ptr_eq(cq, send_cq))
-                                });
-                                lend(
-                                    receive_cq,
-                                    |cq| cq.handle(),
-                                    |receive_cq| {
-                                        lend(
-                                            parts.srq.as_ref(),
-                                            |srq| srq.handle(),
-                                            |srq| {
-                                                let is_one =
-                                                    receive_cq.is_null() && parts.receive_cq.is_some();
-                                                (init.pd, init.xrcd, init.srq) = (pd, xrcd, srq);
-                                                init.send_cq = send_cq;
-                                                init.recv_cq = if is_one { send_cq } else { receive_cq };
-                                                opened.enter(|| {
-                                                    // SAFETY: the context is open, the objects of the structure live.
-                                                    let raw = unsafe {
-                                                        inlines::create_qp_ex(opened.raw(), &raw mut init)
-                                                    };
-                                                    taken(raw, Doing::CreateQp)
-                                                })
-                                            },
-                                        )
-                                    },
-                                )
-                            },
-                        )
-                    },
-                )
-            },
-        )?;
+        // One CQ for both sides is not to be held twice: its lock may have somebody waiting.
+        let is_one_cq =
+            matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
+        let xrcd = parts.xrcd.as_ref().map(|xrcd| xrcd.handle().hold()).transpose()?;
+        let srq = parts.srq.as_ref().map(|srq| srq.handle().hold()).transpose()?;
+        let send_cq = parts.send_cq.as_ref().map(|cq| cq.handle().hold()).transpose()?;
+        let receive_cq = parts.receive_cq.as_ref().filter(|_| !is_one_cq);
+        let receive_cq = receive_cq.map(|cq| cq.handle().hold()).transpose()?;
+        init.pd = raw_or_null(pd.as_ref());
+        init.xrcd = raw_or_null(xrcd.as_ref());
+        init.srq = raw_or_null(srq.as_ref());
+        init.send_cq = raw_or_null(send_cq.as_ref());
+        init.recv_cq = if is_one_cq { init.send_cq } else { raw_or_null(receive_cq.as_ref()) };
+        let raw = opened.enter(|| {
+            // SAFETY: the context is open, the objects of the structure are held.
+            taken(unsafe { inlines::create_qp_ex(opened.raw(), &raw mut init) }, Doing::CreateQp)
+        })?;
+        drop((pd, xrcd, srq, send_cq, receive_cq));
         let capacities = match qp_type {
             QpType::XrcTgt => QueueCapacities::default(),
             _ => convert::from_cap(&init.cap),

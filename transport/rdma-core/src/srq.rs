@@ -11,7 +11,7 @@ use crate::post::{Receiver, receive};
 use crate::xrcd::Xrcd;
 use rdma_sys::*;
 use std::ffi::c_int;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use trunkline_verbs::{
     AsyncSubject, PostError, ReceiveRequest, SharedReceiveQueue, SrqAttributes, SrqNumber, VerbsError,
@@ -39,40 +39,33 @@ impl Srq {
     ) -> Result<Self, VerbsError> {
         let opened = Arc::clone(pd.opened());
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
-        let subject = AsyncSubject::Srq(number);
-        let made = |raw: *mut ibv_srq| {
-            let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateSrq))?;
-            Ok((raw, subject))
-        };
-        let raw = pd.handle().with(|pd| match &xrc {
+        let held = pd.handle().hold()?;
+        let raw = match &xrc {
             None => opened.enter(|| {
-                let mut init = ibv_srq_init_attr { srq_context: std::ptr::null_mut(), attr };
-                // SAFETY: the domain lives, the structure is whole.
-                made(unsafe { ibv_create_srq(pd, &raw mut init) })
-            }),
+                let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+                // SAFETY: the domain is held, the structure is whole.
+                taken(unsafe { ibv_create_srq(held.raw(), &raw mut init) }, number)
+            })?,
             Some((xrcd, cq)) => {
-                let raw = xrcd.handle().with(|xrcd| {
-                    cq.handle().with(|cq| {
-                        use ibv_srq_init_attr_mask as M;
-                        // SAFETY: a structure of plain numbers and pointers.
-                        let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
-                        init.attr = attr;
-                        let mask = M::IBV_SRQ_INIT_ATTR_TYPE
-                            | M::IBV_SRQ_INIT_ATTR_PD
-                            | M::IBV_SRQ_INIT_ATTR_XRCD
-                            | M::IBV_SRQ_INIT_ATTR_CQ;
-                        init.comp_mask = mask.0;
-                        init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
-                        (init.pd, init.xrcd, init.cq) = (pd, xrcd, cq);
-                        opened.enter(|| {
-                            // SAFETY: the context is open, the objects of the structure live.
-                            made(unsafe { inlines::create_srq_ex(opened.raw(), &raw mut init) })
-                        })
-                    })
-                });
-                raw??
+                use ibv_srq_init_attr_mask as M;
+                let (xrcd, cq) = (xrcd.handle().hold()?, cq.handle().hold()?);
+                // SAFETY: a structure of plain numbers and pointers.
+                let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
+                init.attr = attr;
+                init.comp_mask = (M::IBV_SRQ_INIT_ATTR_TYPE
+                    | M::IBV_SRQ_INIT_ATTR_PD
+                    | M::IBV_SRQ_INIT_ATTR_XRCD
+                    | M::IBV_SRQ_INIT_ATTR_CQ)
+                    .0;
+                init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
+                (init.pd, init.xrcd, init.cq) = (held.raw(), xrcd.raw(), cq.raw());
+                opened.enter(|| {
+                    // SAFETY: the context is open, the objects of the structure are held.
+                    taken(unsafe { inlines::create_srq_ex(opened.raw(), &raw mut init) }, number)
+                })?
             }
-        })??;
+        };
+        drop(held);
         let mut srq = Self { handle: Handle::new(raw), number: None, opened, _pd: pd, xrc };
         if srq.xrc.is_some() {
             let mut number = 0;
@@ -104,6 +97,11 @@ impl Srq {
         let answer = self.handle.with(|srq| unsafe { ibv_modify_srq(srq, &raw mut attr, mask) })?;
         check(Doing::ModifySrq, answer)
     }
+}
+
+fn taken(raw: *mut ibv_srq, number: u64) -> Result<(NonNull<ibv_srq>, AsyncSubject), VerbsError> {
+    let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateSrq))?;
+    Ok((raw, AsyncSubject::Srq(number)))
 }
 
 impl SharedReceiveQueue for Srq {
