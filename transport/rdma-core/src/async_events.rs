@@ -239,3 +239,59 @@ fn classify(event_type: c_int) -> Option<(AsyncEventKind, Concerns)> {
 pub(crate) fn of_qp(number: u32) -> AsyncSubject {
     AsyncSubject::Qp(QpNumber::new(number))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scene {
+        table: Table,
+        queues: [Arc<EventQueue>; 2],
+        _context: EventFd,
+    }
+
+    /// Two openings, and an object of the first.
+    fn scene() -> Scene {
+        let context = EventFd::new().unwrap();
+        let queues = [(); 2].map(|()| Arc::new(EventQueue::new(context.as_fd()).unwrap()));
+        let mut table = Table { queues: queues.iter().map(Arc::downgrade).collect(), ..Table::default() };
+        table.live.insert(0x1000, Live { subject: of_qp(17), queue: Arc::downgrade(&queues[0]) });
+        Scene { table, queues, _context: context }
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_neither_followed_nor_acknowledged() {
+        let scene = scene();
+        for event_type in 0..=20 {
+            let is_about_an_object =
+                classify(event_type).is_some_and(|(_, what)| matches!(what, Concerns::Object));
+            let ours = scene.table.deliver(RawEvent { element: 0xdead_beef, event_type });
+            assert_eq!(ours, event_type < 19 && !is_about_an_object, "type {event_type}");
+        }
+        for event_type in [-1, 19, 20, c_int::MAX, c_int::MIN] {
+            assert!(!scene.table.deliver(RawEvent { element: 0x1000, event_type }), "type {event_type}");
+        }
+    }
+
+    #[test]
+    fn an_object_tells_its_opening_and_a_port_tells_all() {
+        let scene = scene();
+        assert!(scene.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
+        // Of the port's number only the union's `int` counts, on this machine its first bytes.
+        assert!(scene.table.deliver(RawEvent { element: 0xffff_ffff_0000_0002, event_type: 10 }));
+        let qp = AsyncEvent { kind: AsyncEventKind::QpFatal, subject: of_qp(17) };
+        let port = AsyncEvent { kind: AsyncEventKind::PortError, subject: AsyncSubject::Port(2) };
+        let [first, second] = &scene.queues;
+        assert_eq!([first.pop(), first.pop(), first.pop()], [Some(qp), Some(port), None]);
+        assert_eq!([second.pop(), second.pop()], [Some(port), None]);
+    }
+
+    #[test]
+    fn a_queue_that_nobody_reads_is_bounded() {
+        let scene = scene();
+        for _ in 0..2 * MAX_WAITING {
+            scene.table.deliver(RawEvent { element: 1, event_type: 9 });
+        }
+        assert_eq!(lock(&scene.queues[0].waiting).len(), MAX_WAITING);
+    }
+}

@@ -274,3 +274,74 @@ pub(crate) fn limit(value: c_int) -> u32 {
 pub(crate) fn small_limit(value: c_int) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::AttributeMask;
+
+    fn entry(status: u32, opcode: u32, flags: u32) -> ibv_wc {
+        // SAFETY: a structure of plain numbers.
+        let mut entry: ibv_wc = unsafe { zeroed() };
+        (entry.wr_id, entry.status, entry.opcode, entry.wc_flags) = (5, status, opcode, flags);
+        (entry.byte_len, entry.qp_num) = (9, 0x11);
+        entry.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
+        entry
+    }
+
+    #[test]
+    fn completions_of_any_number_are_understood() {
+        let received = completion(&entry(0, ibv_wc_opcode::IBV_WC_RECV, WC_WITH_IMM));
+        assert_eq!((received.opcode, received.immediate), (CompletionOpcode::Receive, 0x0102_0304));
+        assert_eq!((received.byte_length, received.flags), (9, CompletionFlags::WITH_IMMEDIATE));
+        let with_immediate = completion(&entry(0, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, 0));
+        assert_eq!(with_immediate.opcode, CompletionOpcode::ReceiveRdmaWithImmediate);
+        assert_eq!(with_immediate.flags, CompletionFlags::empty());
+        assert_eq!(completion(&entry(0, 0x7000, 0)).opcode, CompletionOpcode::Send);
+        assert_eq!(completion(&entry(0, 0x70f0, 0)).opcode, CompletionOpcode::Receive);
+        // Of a failed one the opcode means nothing.
+        let failed = completion(&entry(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR, 0x7777, u32::MAX));
+        assert_eq!((failed.status, failed.wr_id), (CompletionStatus::RnrRetryExceeded, 5));
+        assert_eq!((failed.flags, failed.byte_length), (CompletionFlags::empty(), 0));
+        for unknown in [24, 1000, u32::MAX] {
+            assert_eq!(completion(&entry(unknown, 0, 0)).status, CompletionStatus::GeneralError);
+        }
+        assert_eq!(completion(&entry(23, 0, 0)).status, CompletionStatus::TagMatchingRendezvousIncomplete);
+    }
+
+    #[test]
+    fn a_change_goes_to_c_and_back_whole() {
+        let change = QpModify {
+            state: Some(QpState::ReadyToReceive),
+            current_state: Some(QpState::Init),
+            pkey_index: Some(1),
+            port: Some(2),
+            access: Some(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC),
+            address_vector: Some(AddressVector {
+                source_gid_index: 3,
+                destination: Gid([4; 16]),
+                port: 2,
+                flow_label: 5,
+                hop_limit: 6,
+                traffic_class: 7,
+            }),
+            path_mtu: Some(Mtu::Mtu2048),
+            destination_qp: Some(QpNumber::new(8)),
+            rq_psn: Some(Psn::new(9)),
+            sq_psn: Some(Psn::new(10)),
+            max_dest_rd_atomic: Some(11),
+            max_rd_atomic: Some(12),
+            min_rnr_timer: Some(13),
+            timeout: Some(14),
+            retry_count: Some(5),
+            rnr_retry: Some(6),
+        };
+        let (attr, mask) = modify(&change).unwrap();
+        assert_eq!(to_modify(&attr, mask.cast_unsigned()), change);
+        // One bit for each attribute that there is, and the state.
+        assert_eq!(mask.count_ones(), AttributeMask::all().bits().count_ones() + 1);
+        assert_eq!(modify(&QpModify::default()).unwrap().1, 0);
+        let far = AddressVector { source_gid_index: 256, ..change.address_vector.unwrap() };
+        assert!(modify(&QpModify { address_vector: Some(far), ..change }).is_none(), "C has 8 bits for it");
+    }
+}
