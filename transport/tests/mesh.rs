@@ -1,0 +1,162 @@
+//! Eight nodes that all connect to all at once, while one address is dead and one peer takes
+//! requests and never answers: neither holds up the others.
+//!
+//! On the software device, by itself; on a NIC with the feature `rdma-core` and the address of one
+//! in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an address on its network that nobody has.
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ECHO, Happened, TestNode, fresh_address};
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_transport::{
+    NodeOptions, PeerDown, PeerEvent, PeerKey, PollerIndex, ProviderChoice, SendOutcome,
+};
+use trunkline_verbs::{
+    CmChannel, CmId, Device, DeviceCapabilities, EndpointRequest, EndpointSide, PortSpace, QpType,
+};
+
+const NODES: usize = 8;
+/// Of each node, so that a session is several connections each way.
+const POLLERS: u16 = 2;
+
+/// A peer whose connection manager takes requests, and that never decides about them.
+struct Mute {
+    address: SocketAddr,
+    _listener: Arc<dyn CmId>,
+    /// Nobody reads it.
+    _unread: Arc<dyn CmChannel>,
+    _device: Arc<dyn Device>,
+}
+
+impl Mute {
+    fn at(ip: IpAddr, device: Arc<dyn Device>) -> Self {
+        let has_xrc = device.attributes().capabilities.contains(DeviceCapabilities::XRC);
+        let manager = device.connection_manager();
+        let unread = manager.create_channel().unwrap();
+        let side = EndpointSide::Passive { local: SocketAddr::new(ip, 0) };
+        let qp_type = if has_xrc { QpType::XrcTgt } else { QpType::Rc };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+        let listener = manager.create_endpoint(&request, &unread).unwrap();
+        listener.listen(64).unwrap();
+        Self { address: listener.local_address(), _listener: listener, _unread: unread, _device: device }
+    }
+}
+
+/// Where the nodes and the others are.
+struct Place {
+    /// Of a node.
+    options: fn() -> NodeOptions,
+    mute: Mute,
+    dead: SocketAddr,
+}
+
+fn on_software() -> Place {
+    let ip = fresh_address().ip();
+    let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
+    let options = || NodeOptions::new().provider(ProviderChoice::Soft).listen(fresh_address());
+    Place { options, mute: Mute::at(ip, device), dead: fresh_address() }
+}
+
+#[cfg(feature = "rdma-core")]
+fn on_nic() -> Option<Place> {
+    use trunkline_verbs::Provider;
+    fn address(name: &str) -> Option<IpAddr> {
+        std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: {text}")))
+    }
+    let ip = address("TRUNKLINE_MESH_ADDRESS")?;
+    let name = trunkline_rdma_core::device_for(ip).unwrap();
+    let device = trunkline_rdma_core::RdmaCore.open(&name).unwrap();
+    let dead = address("TRUNKLINE_MESH_DEAD").map_or(fresh_address(), |ip| SocketAddr::new(ip, 7471));
+    let options = || {
+        let ip = address("TRUNKLINE_MESH_ADDRESS").unwrap();
+        let options =
+            NodeOptions::new().provider(ProviderChoice::Require).allow_unauthenticated(true).srq_depth(128);
+        options.listen(SocketAddr::new(ip, 0)).or_from_env().unwrap()
+    };
+    Some(Place { options, mute: Mute::at(ip, device), dead })
+}
+
+/// The next session that is up at a node's first poller, or down.
+fn next(node: &mut TestNode) -> (PeerKey, Result<(), PeerDown>) {
+    node.wait("session up or down", |at, event| match event {
+        Happened::Peer(peer, PeerEvent::Up { .. }) if at == PollerIndex(0) => Some((*peer, Ok(()))),
+        Happened::Peer(peer, PeerEvent::Down { cause }) if at == PollerIndex(0) => Some((*peer, Err(*cause))),
+        _ => None,
+    })
+}
+
+fn mesh(place: &Place) {
+    let mut nodes: Vec<TestNode> = (0..NODES).map(|_| TestNode::start((place.options)(), POLLERS)).collect();
+    let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
+    let began = Instant::now();
+    let mut lost = Vec::new();
+    for node in &mut nodes {
+        // Those that do not answer come first, to be in everybody's way.
+        lost.push([place.dead, place.mute.address].map(|address| node.name(0, address)));
+        for address in &addresses {
+            if *address != node.address {
+                node.name(0, *address);
+            }
+        }
+    }
+    let mut peers = Vec::new();
+    for node in &mut nodes {
+        let mut up = HashSet::new();
+        while up.len() < NODES - 1 {
+            match next(node) {
+                (peer, Ok(())) => assert!(up.insert(peer), "{peer:?} came up twice"),
+                (peer, Err(cause)) => panic!("{peer:?} is down before all others are up: {cause}"),
+            }
+        }
+        peers.push(up);
+    }
+    println!("all up after {:.2?} on {}", began.elapsed(), nodes[0].report().provider);
+    for (node, peers) in nodes.iter_mut().zip(&peers) {
+        for (token, peer) in (0..).zip(peers) {
+            node.send(1, *peer, &[ECHO], Bytes::from_static(b"there?"), token);
+            assert_eq!(node.outcome(token), SendOutcome::Delivered);
+        }
+        for _ in peers {
+            assert_eq!(&node.message().1[..], b"!there?");
+        }
+    }
+    for (node, lost) in nodes.iter_mut().zip(&lost) {
+        let mut down = HashSet::new();
+        while down.len() < lost.len() {
+            let (peer, outcome) = next(node);
+            assert!(lost.contains(&peer), "{peer:?} {outcome:?}");
+            assert_eq!(outcome, Err(PeerDown::Unreachable));
+            down.insert(peer);
+        }
+    }
+    println!("the others were given up after {:.2?}", began.elapsed());
+    // Nothing is left of those that did not answer, nor hangs on them.
+    let sessions = u32::try_from(NODES - 1).unwrap() * u32::from(POLLERS);
+    for node in &nodes {
+        let report = node.report();
+        assert_eq!((report.ini, report.tgt), (sessions, sessions));
+    }
+    let began = Instant::now();
+    nodes.iter_mut().for_each(TestNode::stop);
+    assert!(began.elapsed() < Duration::from_secs(30), "ending took {:?}", began.elapsed());
+}
+
+#[test]
+fn on_the_software_device() {
+    mesh(&on_software());
+}
+
+#[cfg(feature = "rdma-core")]
+#[test]
+fn on_a_nic() {
+    match on_nic() {
+        Some(place) => mesh(&place),
+        None => println!("skip on_a_nic: no address in TRUNKLINE_MESH_ADDRESS"),
+    }
+}
