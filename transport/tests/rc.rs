@@ -4,8 +4,9 @@
 mod common;
 
 use bytes::Bytes;
-use common::{ECHO, TestNode, over_udp, pattern};
+use common::{ECHO, Job, TestNode, over_udp, pattern};
 use std::collections::{HashMap, HashSet};
+use std::sync::mpsc;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
 
@@ -93,6 +94,36 @@ fn floods_meet_no_rnr_and_keep_their_order() {
             assert_eq!(client.outcome(token), SendOutcome::Delivered);
         }
         assert_eq!(client.report().rnr, 0);
+    }
+    assert_eq!(server.report().rnr, 0);
+}
+
+/// A poller that does not look for long holds up nobody but who wants something of it.
+#[test]
+fn a_busy_poller_loses_nothing_and_hinders_no_other() {
+    let mut server = TestNode::start(over_rc().srq_depth(32), 2);
+    let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
+    let peers = clients.each_mut().map(|client| client.connect(0, server.address));
+    let (release, wait) = mpsc::channel();
+    server.job(1, Job::Wait(wait));
+    for (client, peer) in clients.iter_mut().zip(peers) {
+        for token in 0..300 {
+            client.send_to(0, peer, Some(1), b"x", pattern(500, 1), token, None);
+        }
+        for token in 300..310 {
+            client.send_to(0, peer, Some(0), &[ECHO], pattern(500, 2), token, None);
+            assert_eq!(client.message().0.poller.0, 0);
+        }
+    }
+    release.send(()).unwrap();
+    for client in &mut clients {
+        for token in 0..310 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+        assert_eq!(client.report().rnr, 0);
+    }
+    for _ in 0..900 {
+        assert_eq!(server.message().1[1..], pattern(500, 1));
     }
     assert_eq!(server.report().rnr, 0);
 }

@@ -138,3 +138,32 @@ impl fmt::Debug for Received {
         f.debug_struct("Received").field("bytes", &(self.end - self.start)).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_verbs::Device;
+
+    #[test]
+    fn a_copy_says_the_same_and_gives_its_slot_back_at_once() {
+        let link = LinkChoice::InProcess(Arc::default());
+        let addresses = vec!["127.0.0.1".parse().unwrap()];
+        let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let [mut slots, other] = [(); 2].map(|()| ReceiveSlots::new(pd.as_ref(), 1, 64).unwrap());
+        let (slot, _) = slots.post().unwrap();
+        slots.shared.region.memory.write(0, b"a received frame").unwrap();
+        let mut frame = slots.complete(slot, 16).unwrap();
+        assert!(slots.lends(&frame) && !other.lends(&frame) && slots.free() == 0);
+        frame.advance(2);
+        let mut copy = frame.copied();
+        assert!(!slots.lends(&copy) && slots.free() == 1);
+        slots.shared.region.memory.write(0, b"written over now").unwrap();
+        assert_eq!(copy.as_ref(), b"received frame");
+        copy.advance(9);
+        assert_eq!(copy.as_ref(), b"frame");
+        copy.advance(9);
+        assert_eq!((copy.as_ref(), slots.free()), (&b""[..], 1));
+    }
+}
