@@ -28,7 +28,8 @@ pub(crate) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            timeout: 14,
+            // 268 ms, eight times: on a loaded machine a process may wait that long for its turn.
+            timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
             access: remote_rights(),

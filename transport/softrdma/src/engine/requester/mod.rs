@@ -64,6 +64,12 @@ pub struct Tuning {
     pub probe_floor_ns: u64,
     /// Probe after this many smoothed round trips.
     pub probe_round_trips: u32,
+    /// The ACK timeout is no shorter than this, in nanoseconds, within the room that the standard leaves:
+    /// from its nominal value to four times that (contract rocev2 7.22). Probes find what is lost
+    /// long before; the timeout says when a peer counts as dead, and one that waits for a processor is not.
+    pub ack_floor_ns: u64,
+    /// The same until the peer has answered for the first time: it may only be starting.
+    pub first_ack_floor_ns: u64,
 }
 
 impl Default for Tuning {
@@ -79,6 +85,8 @@ impl Default for Tuning {
             max_message: 1 << 30,
             probe_floor_ns: 1_000_000,
             probe_round_trips: 4,
+            ack_floor_ns: 134_000_000,
+            first_ack_floor_ns: 268_000_000,
         }
     }
 }
@@ -266,7 +274,7 @@ impl Requester {
         self.geometry = Geometry::new(attributes);
         self.pace = Pace::new(&self.tuning, self.geometry.mtu);
         self.max_rd_atomic = u32::from(attributes.max_rd_atomic);
-        self.retry.configure(attributes);
+        self.retry.configure(attributes, &self.tuning);
         self.drain_reported = false;
         if attributes.state == QpState::ReadyToSend && from == QpState::ReadyToReceive {
             self.una = attributes.sq_psn;

@@ -1,6 +1,6 @@
 //! Timers, and going back: when packets are sent again, and when a peer counts as dead.
 
-use super::Requester;
+use super::{Requester, Tuning};
 use crate::engine::{Time, rtt::RoundTrip};
 use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
 
@@ -13,13 +13,16 @@ const RNR_FOR_EVER: u8 = 7;
 /// What the requester knows about its own patience.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Retry {
-    /// Nominal local ACK timeout; `None` is never (contract rocev2 7.22).
-    timeout_ns: Option<u64>,
+    /// Local ACK timeout, until the peer has answered and afterwards; `None` is never (contract
+    /// rocev2 7.22).
+    timeouts_ns: Option<[u64; 2]>,
+    /// The peer has answered.
+    heard: bool,
     retry_count: u8,
     rnr_retry: u8,
     left: u8,
     rnr_left: u8,
-    /// When the nominal timeout strikes.
+    /// When the ACK timeout strikes.
     deadline: Option<Time>,
     /// Nothing is sent before this: the peer had no receive.
     rnr_until: Option<Time>,
@@ -36,12 +39,20 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    pub(super) fn configure(&mut self, attributes: &QpAttributes) {
-        self.timeout_ns = (attributes.timeout != 0).then(|| 4096_u64 << (attributes.timeout & 0x1f));
+    pub(super) fn configure(&mut self, attributes: &QpAttributes, tuning: &Tuning) {
+        let nominal = 4096_u64 << (attributes.timeout & 0x1f);
+        let floors = [tuning.first_ack_floor_ns, tuning.ack_floor_ns];
+        self.timeouts_ns =
+            (attributes.timeout != 0).then(|| floors.map(|floor| floor.clamp(nominal, nominal * 4)));
         self.retry_count = attributes.retry_count.min(7);
         self.rnr_retry = attributes.rnr_retry.min(7);
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
+    }
+
+    /// When a packet that leaves now counts as unanswered.
+    fn deadline(&self, now: Time) -> Option<Time> {
+        self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.heard)]))
     }
 
     /// Whether the peer asked for a pause that is not over.
@@ -57,19 +68,20 @@ impl Retry {
             self.activity = now;
         }
         if self.deadline.is_none() {
-            self.deadline = self.timeout_ns.map(|ns| now.plus_ns(ns));
+            self.deadline = self.deadline(now);
         }
     }
 
     /// Something was acknowledged (contract rocev2 7.23).
     pub(super) fn progress(&mut self, now: Time, outstanding: bool) {
+        self.heard = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         self.probe_doublings = 0;
         self.probe_due = false;
         self.went_back = None;
         self.activity = now;
-        self.deadline = if outstanding { self.timeout_ns.map(|ns| now.plus_ns(ns)) } else { None };
+        self.deadline = if outstanding { self.deadline(now) } else { None };
     }
 
     fn probe_wait_ns(&self, floor_ns: u64, round_trips: u32, round_trip: &RoundTrip) -> u64 {
@@ -94,7 +106,7 @@ impl Requester {
             self.retry.deadline = None;
             if self.charge_retry() {
                 self.rewind();
-                self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
+                self.retry.deadline = self.retry.deadline(now);
                 self.retry.activity = now;
             }
         } else if self.probe_deadline().is_some_and(|deadline| deadline <= now) {
@@ -170,7 +182,7 @@ impl Requester {
         if self.charge_retry() {
             self.retry.went_back = Some((self.una, now));
             self.retry.activity = now;
-            self.retry.deadline = self.retry.timeout_ns.map(|ns| now.plus_ns(ns));
+            self.retry.deadline = self.retry.deadline(now);
             self.rewind();
         }
     }
@@ -191,6 +203,7 @@ impl Requester {
         self.retry.rnr_until = Some(now.plus_ns(wait_ns));
         // The peer is alive, so earlier timeouts count no more; the next one starts when the packet is
         // sent again.
+        self.retry.heard = true;
         self.retry.left = self.retry.retry_count;
         self.retry.probe_doublings = 0;
         self.retry.deadline = None;

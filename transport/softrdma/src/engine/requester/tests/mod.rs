@@ -43,7 +43,12 @@ impl Rig {
         Self::with(&attributes(QpType::XrcIni), Tuning { probe_floor_ns: 0, ..Tuning::default() })
     }
 
+    /// The ACK timeout is the nominal one.
     fn with(attributes: &QpAttributes, tuning: Tuning) -> Self {
+        Self::tuned(attributes, Tuning { ack_floor_ns: 0, first_ack_floor_ns: 0, ..tuning })
+    }
+
+    fn tuned(attributes: &QpAttributes, tuning: Tuning) -> Self {
         let capacities = QueueCapacities {
             max_send_wr: 64,
             max_send_sge: 6,

@@ -25,6 +25,34 @@ fn a_dead_peer_costs_retry_count_and_one_timeouts() {
 }
 
 #[test]
+fn a_peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
+    // contract rocev2 7.22
+    let tuning = |first, later| Tuning {
+        probe_floor_ns: 0,
+        first_ack_floor_ns: first,
+        ack_floor_ns: later,
+        ..Tuning::default()
+    };
+    for (floors, first, later) in [
+        ((9 * MS, 6 * MS), 9 * MS, 6 * MS),
+        ((1000 * MS, 1000 * MS), 4 * TIMEOUT, 4 * TIMEOUT),
+        ((MS, MS), TIMEOUT, TIMEOUT),
+    ] {
+        let mut rig = Rig::tuned(&attributes(QpType::XrcIni), tuning(floors.0, floors.1));
+        rig.send(1);
+        assert_eq!(rig.psns(), [100]);
+        assert_eq!(rig.wait(), first);
+        assert_eq!(rig.psns(), [100]);
+        assert_eq!(rig.wait(), first);
+        assert_eq!(rig.psns(), [100]);
+        rig.hear(&ack(100));
+        rig.send(2);
+        assert_eq!(rig.psns(), [101]);
+        assert_eq!(rig.wait(), later);
+    }
+}
+
+#[test]
 fn seven_retries_are_seven() {
     let mut rig = Rig::with(
         &QpAttributes { retry_count: 7, ..attributes(QpType::XrcIni) },
