@@ -66,6 +66,17 @@ mod tests {
     }
 
     #[test]
+    fn load_is_told_of_and_every_answer_is_right() {
+        let server = Server::start(3);
+        let output = server.client(&["load", "--for", "2", "--workers", "3", "--json"], b"");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.contains("\"unavailable\":0,\"late\":0,\"other\":0,\"wrong\":0,"), "{last}");
+        assert!(last.contains("\"device\":\"there\",\"incarnations\":1,"), "{last}");
+    }
+
+    #[test]
     fn a_client_without_a_server_says_so() {
         let mut server = Server::start(2);
         server.child.kill().expect("it runs");

@@ -1,4 +1,6 @@
-//! One request to a key-value server.
+//! One request to a key-value server, or load for a while.
+
+mod load;
 
 use clap::{Parser, Subcommand};
 use std::io::{Read as _, Write as _};
@@ -31,6 +33,24 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Request {
+    #[command(flatten)]
+    Once(Once),
+    /// Put and get for a while and check every answer; exit status 1 when one was wrong.
+    Load {
+        /// For so many seconds.
+        #[arg(long = "for", value_name = "SECONDS", default_value_t = 10)]
+        seconds: u64,
+        /// So many workers, each with keys of its own.
+        #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
+        workers: u64,
+        /// Tell how it goes as JSON, a line each half second.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Once {
     /// Print the value of a key; exit status 1 when there is none.
     Get { key: String },
     /// Set the value of a key, from standard input when no value is given.
@@ -60,21 +80,28 @@ fn run(options: Options) -> Outcome {
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .start()?;
-    let client =
-        KvClient::connect(&node, options.server)?.with_timeout(Duration::from_millis(options.timeout_ms));
-    let found = trunkline::block_on(answer(&client, options.request));
+    let connect = || load::connect(&node, options.server, Duration::from_millis(options.timeout_ms));
+    let found = match options.request {
+        Request::Load { seconds, workers, json } => {
+            let length = Duration::from_secs(seconds);
+            load::run(&node, &connect, workers, length, json)
+                .map(|totals| totals.is_sound())
+                .map_err(Into::into)
+        }
+        Request::Once(request) => trunkline::block_on(answer(&connect()?, request)),
+    };
     node.shutdown();
     found
 }
 
-async fn answer(client: &KvClient, request: Request) -> Outcome {
+async fn answer(client: &KvClient, request: Once) -> Outcome {
     match request {
-        Request::Get { key } => {
+        Once::Get { key } => {
             let Some(value) = client.get(key).await? else { return Ok(false) };
             std::io::stdout().write_all(&value)?;
             Ok(true)
         }
-        Request::Put { key, value } => {
+        Once::Put { key, value } => {
             let value = match value {
                 Some(text) => Bytes::from(text),
                 None => read_input()?,
@@ -82,8 +109,8 @@ async fn answer(client: &KvClient, request: Request) -> Outcome {
             client.put(key, value).await?;
             Ok(true)
         }
-        Request::Delete { key } => Ok(client.delete(key).await?),
-        Request::List { prefix } => {
+        Once::Delete { key } => Ok(client.delete(key).await?),
+        Once::List { prefix } => {
             for key in client.list(prefix.unwrap_or_default(), 1000).await? {
                 println!("{key}");
             }
