@@ -55,7 +55,9 @@ impl Totals {
         self.late += other.late;
         self.other += other.other;
         self.wrong += other.wrong;
-        self.last_error.clone_from(&other.last_error);
+        if !other.last_error.is_empty() {
+            self.last_error.clone_from(&other.last_error);
+        }
     }
 
     fn tell(&self, json: bool, since: Instant, node: &Node) {
