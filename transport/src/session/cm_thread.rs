@@ -419,6 +419,9 @@ impl CmThread {
                 else {
                     return;
                 };
+                // Who dialled us and takes that back, because its session failed, may dial again.
+                let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
+                let transient = transient || is_taken_back;
                 tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
                 // What a poller waits for, or had, is told where the pollers are told.
                 let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
@@ -510,8 +513,10 @@ impl CmThread {
                 if let Some(left_out) = self.log.line(now) {
                     tracing::warn!(%error, left_out, "cannot make a TGT");
                 }
+                // Who dials may have given up meanwhile, and with that the endpoint its connection.
+                let transient = matches!(error, VerbsError::Invalid(_));
                 self.drive(key, |machine, into| {
-                    machine.fail(now, number, PeerDown::DeviceFailed, false, into);
+                    machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
                 });
                 return Err(Refusal::Resources);
             }
@@ -520,7 +525,10 @@ impl CmThread {
             if let Some(left_out) = self.log.line(now) {
                 tracing::warn!(%error, left_out, "cannot accept");
             }
-            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::DeviceFailed, false, into));
+            let transient = matches!(error, VerbsError::Invalid(_));
+            self.drive(key, |machine, into| {
+                machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
+            });
             return Ok(());
         }
         self.drive(key, |_, into| into.extend(after));
@@ -585,8 +593,9 @@ fn failure_of(
             }
             Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
             Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
-            // A connection manager answers so itself when the listener is of another type (contract J7).
-            None => (PeerDown::Refused(wrong_listener(connections)), false),
+            // A connection manager answers so itself when the listener is of another type (contract J7);
+            // the kernel's also when the peer dropped the endpoint, because its session failed.
+            None => (PeerDown::Refused(wrong_listener(connections)), true),
         },
         CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
         CmEventKind::Rejected(RejectReason::STALE_CONNECTION) => {
@@ -600,7 +609,9 @@ fn failure_of(
         }
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
         CmEventKind::Disconnected => (PeerDown::Closed, true),
-        CmEventKind::ConnectError | CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
+        // As a rule the peer took back its answer while the QP was brought up.
+        CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
+        CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
         _ => return None,
     })
 }
