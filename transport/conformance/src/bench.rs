@@ -40,6 +40,16 @@ pub trait Bench: Send + Sync {
         true
     }
 
+    /// Whether a receive that is posted to a QP in ERR is flushed at once.
+    fn flushes_late_receives(&self) -> bool {
+        true
+    }
+
+    /// How a send over RC that is longer than its receive may complete.
+    fn length_violation(&self) -> &[CompletionStatus] {
+        &[CompletionStatus::RemoteInvalidRequest]
+    }
+
     /// Why an item cannot be asked of this device, which is not for want of XRC: it is then skipped.
     fn excuse(&self, _id: &str) -> Option<&str> {
         None

@@ -24,6 +24,10 @@ pub struct Lab {
     pub(crate) is_one_device: bool,
     /// See [`Bench::shows_solicited`].
     pub(crate) shows_solicited: bool,
+    /// See [`Bench::flushes_late_receives`].
+    pub(crate) flushes_late_receives: bool,
+    /// See [`Bench::length_violation`].
+    pub(crate) length_violation: Vec<CompletionStatus>,
     /// See [`Bench::xrc_violation`].
     pub(crate) xrc_violation: Vec<CompletionStatus>,
 }
@@ -58,6 +62,8 @@ impl Lab {
             far: Side::new(far)?,
             is_one_device,
             shows_solicited,
+            flushes_late_receives: bench.flushes_late_receives(),
+            length_violation: bench.length_violation().to_vec(),
             xrc_violation,
         })
     }

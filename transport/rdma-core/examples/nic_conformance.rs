@@ -127,6 +127,18 @@ impl Bench for Sides {
     fn shows_solicited(&self) -> bool {
         self.near.shows_solicited()
     }
+
+    fn flushes_late_receives(&self) -> bool {
+        self.near.flushes_late_receives()
+    }
+
+    fn length_violation(&self) -> &[CompletionStatus] {
+        self.near.length_violation()
+    }
+
+    fn excuse(&self, id: &str) -> Option<&str> {
+        self.near.excuse(id)
+    }
 }
 
 impl ProcessBench for Sides {
