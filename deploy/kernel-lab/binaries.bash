@@ -4,7 +4,7 @@
 
 binaries=() # files to carry in
 
-# carried GROUP: what it needs, one a line.
+# carried FILE: what it needs, one a line.
 carried() { sed -nE 's/^# carries: //p' "$1" | tr -s ' ' '\n'; }
 
 # build_possible NAME: true when the adapter over rdma-core can be compiled; else says the skip of NAME.
@@ -14,29 +14,24 @@ build_possible() {
         provide "$1" libclang-dev bash -c 'ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so*'
 }
 
-# build_binaries GROUP...: builds what they carry, and puts the files into $binaries.
+# build_binaries FILE...: builds what they carry, and puts the files into $binaries. Of the whole workspace and in the profile
+# of tests, as the check 60-rdma-core does, so that nothing is compiled twice.
 build_binaries() {
-    local item packages=() targets=() tests=()
+    local item file place=${CARGO_TARGET_DIR:-target}/debug tests=()
     binaries=()
     while IFS= read -r item; do
-        binaries+=("target/release/${item#*/}")
-        if [[ $item == */tests/* ]]; then
-            tests+=("$item")
-            continue
-        fi
-        packages+=(--package "${item%%/*}")
-        if [[ $item == */examples/* ]]; then targets+=(--example "${item##*/}"); else targets+=(--bin "${item##*/}"); fi
-    done < <(for item in "$@"; do carried "$item"; done | sort -u)
-    if ((${#packages[@]} > 0)); then
-        cargo build --release --locked --quiet --features rdma-core "${packages[@]}" "${targets[@]}" || return
-    fi
-    for item in "${tests[@]}"; do build_test "$item" || return; done
+        binaries+=("$place/${item#*/}")
+        if [[ $item == */tests/* ]]; then tests+=("${item##*/}"); fi
+    done < <(for file in "$@"; do carried "$file"; done | sort -u)
+    if ((${#binaries[@]} == 0)); then return; fi
+    cargo build --workspace --locked --quiet --features rdma-core --bins --examples || return
+    for item in "${tests[@]}"; do build_test "$item" "$place/tests/$item" || return; done
 }
 
-# build_test PACKAGE/tests/NAME: cargo names the program by a hash, so it gets a name of its own.
+# build_test NAME PLACE: cargo names the program by a hash, so it gets a name of its own.
 build_test() {
     local file
-    file=$(cargo test --release --locked --quiet --no-run --message-format=json --features rdma-core \
-        --package "${1%%/*}" --test "${1##*/}" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-    [[ -n $file ]] && install -D "$file" "target/release/${1#*/}"
+    file=$(cargo test --workspace --locked --quiet --no-run --message-format=json --features rdma-core --test "$1" |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [[ -n $file ]] && install -D "$file" "$2"
 }

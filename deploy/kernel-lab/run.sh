@@ -19,8 +19,8 @@ lab=deploy/kernel-lab
 
 listing=0
 pattern=
-boots_left=4 # a guest that dies takes only the group of checks with it that it was at
-attempt_seconds=420
+boots_left=4       # a guest that dies takes only the group of checks with it that it was at
+budget_seconds=600 # of all guests, without compilation
 
 main() {
     local argument
@@ -52,11 +52,12 @@ main() {
     fi
     bring_binaries
     local began=$SECONDS
+    until=$((SECONDS + budget_seconds))
     guest_output=$scratch/output
     : >"$guest_output"
-    while ((${#groups[@]} > 0 && boots_left-- > 0)); do run_groups; done
+    while ((${#groups[@]} > 0 && boots_left-- > 0 && SECONDS < until)); do run_groups; done
     local file
-    for file in "${peers[@]}"; do follow "$attempt_seconds" env LAB_PATTERN="$pattern" bash "$file"; done
+    for file in "${peers[@]}"; do follow $((until - SECONDS)) env LAB_PATTERN="$pattern" bash "$file"; done
     summary
 }
 
@@ -81,27 +82,37 @@ names_of() {
     for group in "$@"; do LAB_PATTERN=$pattern bash "$group" --list; done
 }
 
-# The programs that the chosen groups carry in. Groups whose programs can't be had here are left out.
+# The programs that the chosen files carry in. Those whose programs can't be had here are left out.
 bring_binaries() {
-    local group left=() build=()
-    for group in "${groups[@]}"; do
-        if [[ -n $(carried "$group") ]]; then build+=("$group"); else left+=("$group"); fi
+    local file build=()
+    for file in "${groups[@]}" "${peers[@]}"; do
+        if [[ -n $(carried "$file") ]]; then build+=("$file"); fi
     done
     if ((${#build[@]} == 0)); then return; fi
     if ! build_possible kernel-lab-own; then
-        groups=("${left[@]}")
-        mapfile -t names < <(names_of "${groups[@]}")
+        leave_out "${build[@]}"
     elif ! build_binaries "${build[@]}"; then
         fail kernel-lab-build "the programs could not be built with the feature rdma-core"
         exit 1
     fi
 }
 
+# leave_out FILE...: as if their checks had not been chosen.
+leave_out() {
+    local file left=()
+    for file in "${groups[@]}"; do [[ " $* " == *" $file "* ]] || left+=("$file"); done
+    groups=("${left[@]}")
+    left=()
+    for file in "${peers[@]}"; do [[ " $* " == *" $file "* ]] || left+=("$file"); done
+    peers=("${left[@]}")
+    mapfile -t names < <(names_of "${groups[@]}" "${peers[@]}")
+}
+
 # Boots a guest for the groups that are left. When it dies, those that it had not begun stay for the next.
 run_groups() {
     local group left=() options=(-e "LAB_PATTERN=$pattern") file
     for file in "${binaries[@]}"; do options+=(-c "$file:/lab/bin/$(basename "$file")"); done
-    boot_guest -t "$attempt_seconds" "${options[@]}" "${groups[@]}"
+    boot_guest -t $((until - SECONDS)) "${options[@]}" "${groups[@]}"
     # What ended, and the first that did not, has had its turn.
     local died=0
     for group in "${groups[@]}"; do

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# The main job and the examples on the kernel's soft RoCE: two processes of the project in one guest, each on the device through
+# libibverbs and librdmacm. Times are printed and not judged, under emulation they mean nothing.
+#
+# carries: trunkline-demo/trunkline-demo
+# carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
+# carries: trunkline-example-logs/logs-collect trunkline-example-logs/logs-ship
+# shellcheck source-path=SCRIPTDIR source=common.bash disable=SC2317 # functions are called by check
+. "$(dirname "$0")/common.bash"
+
+# What no software device could stand in for.
+export TRUNKLINE_PROVIDER=require
+
+# Empty, one byte, one packet, many packets, and READs of some pieces.
+tree() {
+    mkdir -p /tmp/tree/folder
+    : >/tmp/tree/empty
+    printf x >/tmp/tree/one-byte
+    head -c 1000 /dev/urandom >/tmp/tree/folder/one-packet
+    head -c 16000 /dev/urandom >/tmp/tree/folder/segments
+    head -c 300000 /dev/urandom >/tmp/tree/one-read
+    head -c 3000000 /dev/urandom >/tmp/tree/reads
+}
+
+# demo ARGUMENTS...: both processes, to the end; then what the report has to say.
+demo() {
+    local report=/tmp/report.json pair
+    rm -rf /tmp/tree "$report"
+    tree
+    trunkline-demo --server-address "$address" --client-address "$address" --allow-unauthenticated --tree /tmp/tree --json "$report" "$@" || return
+    for pair in '"provider": "rdma-core"' '"files": 6' '"bytes": 3317001' '"mismatches": 0'; do
+        grep -q "$pair" "$report" || { echo "the report does not say $pair" && return 1; }
+    done
+}
+
+# with_server PROGRAM ARGUMENTS... -- COMMAND...: the command, while the server listens; it is ended like a service.
+with_server() {
+    local server status command=()
+    while [[ $1 != -- ]]; do
+        command+=("$1")
+        shift
+    done
+    shift
+    "${command[@]}" >/tmp/server.out 2>&1 &
+    server=$!
+    until_true 30 listening_or_gone "$server" && grep -q '^listening ' /tmp/server.out && "$@"
+    status=$?
+    kill -TERM "$server" 2>/dev/null
+    wait "$server" || { echo "the server ended with status $?" && status=1; }
+    prefix 'server: ' </tmp/server.out
+    return "$status"
+}
+
+listening_or_gone() { grep -q '^listening ' /tmp/server.out || ! kill -0 "$1" 2>/dev/null; }
+
+kv() { kv-client --server "$address:7471" --address "$address" --allow-unauthenticated --timeout-ms 20000 "$@"; }
+kv_requests() {
+    head -c 200000 /dev/urandom >/tmp/value
+    kv put greeting hello && [[ $(kv get greeting) == hello ]] || return
+    kv put large </tmp/value && kv get large | cmp - /tmp/value || return
+    [[ $(kv list) == $'greeting\nlarge' ]] && kv delete greeting || return
+    kv get greeting
+    (($? == 1))
+}
+
+ship() { logs-ship --collector "$address:7472" --address "$address" --allow-unauthenticated --timeout-ms 20000 "$@"; }
+logs_requests() {
+    seq 1 1000 | ship send numbers && [[ $(ship totals) == "numbers 1000 0" ]]
+}
+
+PATH=$PATH:/lab/bin
+check demo 120 demo --calls 500
+check demo-pollers 120 demo --calls 500 --pollers 2 --in-flight 4
+check kv 60 with_server kv-server --listen "$address:7471" --allow-unauthenticated -- kv_requests
+check logs 60 with_server logs-collect --listen "$address:7472" --allow-unauthenticated -- logs_requests
+exit "$check_status"
