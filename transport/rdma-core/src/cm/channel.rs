@@ -297,7 +297,8 @@ fn told(table: &mut Table, copied: Copied) -> Taken {
 
 /// The peer has accepted: brings the QP up and tells the peer.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    let states = [QpState::ReadyToReceive, QpState::ReadyToSend];
+    // INIT once more: before it has asked, the kernel's connection manager grants the peer nothing.
+    let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;
     // SAFETY: the caller holds the lock, and so the id.
     check(Asked::Connect, unsafe { rdma_establish(raw.pointer()) })
