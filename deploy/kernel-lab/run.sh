@@ -134,7 +134,10 @@ summary() {
             echo "$verdict"
             check_status=1
             ;;
-        *) fail "$name" "no verdict: the guest died or was stopped before" ;;
+        *)
+            # A file of checks that can't run here says so once, by the first word of their names.
+            if ! grep -q "^skip ${name%%-*}: " "$guest_output"; then fail "$name" "no verdict: the guest died or was stopped before"; fi
+            ;;
         esac
     done
     exit "$check_status"

@@ -13,10 +13,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match open(&order) {
-        Ok(device) => match order.run(&device, &mut std::io::stdout()) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        },
+        Ok(device) if order.run(&device, &mut std::io::stdout()) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("wire_peer: {error}");
             ExitCode::FAILURE

@@ -358,7 +358,7 @@ impl Client<'_, '_> {
 
     fn disconnected(&mut self) -> Verdict {
         let mut link = self.dial()?;
-        link.say(&Letter::new(Verb::Disconnect, 0, 0))?;
+        link.say_last(&Letter::new(Verb::Disconnect, 0, 0))?;
         self.station.disconnected(link.id.number())?;
         link.close()
     }

@@ -127,6 +127,8 @@ pub(super) struct Link {
     next_wr: u64,
     /// Receives that came back unused: the connection has ended, and an event says or will say so.
     flushed: usize,
+    /// The last send may be flushed.
+    is_ending: bool,
 }
 
 impl Link {
@@ -174,6 +176,7 @@ impl Link {
             under_way: VecDeque::new(),
             next_wr: 1000,
             flushed: 0,
+            is_ending: false,
         })
     }
 
@@ -292,11 +295,21 @@ impl Link {
 
     /// Sends a letter.
     pub(super) fn say(&mut self, letter: &Letter) -> Verdict {
+        self.begin_to_say(letter)?;
+        self.finish()
+    }
+
+    /// Sends a letter that makes the server end the connection; that may be seen before its completion.
+    pub(super) fn say_last(&mut self, letter: &Letter) -> Verdict {
+        self.is_ending = true;
+        self.begin_to_say(letter)
+    }
+
+    fn begin_to_say(&mut self, letter: &Letter) -> Verdict {
         let place = usize::try_from(self.next_wr).expect("few") % LETTERS;
         let offset = WORD + GUARD + place * LETTER;
         self.memory.write(offset, &letter.bytes())?;
-        self.do_one(SendOperation::Send, offset, LETTER)?;
-        self.finish()
+        self.do_one(SendOperation::Send, offset, LETTER)
     }
 
     /// Takes what has completed. The first bad completion is an error.
@@ -307,6 +320,9 @@ impl Link {
             let is_receive = completion.wr_id < SLOTS as u64;
             if is_receive && completion.status == CompletionStatus::WorkRequestFlushed {
                 self.flushed += 1;
+                continue;
+            }
+            if self.is_ending && completion.status == CompletionStatus::WorkRequestFlushed {
                 continue;
             }
             if !completion.status.is_success() {

@@ -12,7 +12,7 @@
 //! wire_peer rdma-server OWN PORT                   against `rdma_client`
 //! wire_peer rdma-client OWN SERVER PORT            against `rdma_server`
 //! wire_peer rping-server OWN PORT                  against `rping -c`
-//! wire_peer rping-client OWN SERVER PORT           against `rping -s -S 65536`
+//! wire_peer rping-client OWN SERVER PORT           against `rping -s -S 65535`
 //! ```
 //!
 //! The client drives: it sends a letter that says what comes or what it wants, the transfer happens, and the

@@ -12,6 +12,8 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters}
 #[derive(Debug)]
 struct Session {
     link: Link,
+    /// The client's last word of the set-up has come: before that, a kernel ends no connection, though messages may come.
+    is_established: bool,
     /// It was told that the connection will fail.
     may_fail: bool,
     is_last: bool,
@@ -75,7 +77,14 @@ impl Server<'_> {
                 self.asked(id, &parameters, &event.private_data)
             }
             CmEventKind::Disconnected => self.ended(event.id, report),
-            CmEventKind::Established | CmEventKind::TimewaitExit => Ok(()),
+            CmEventKind::Established => {
+                for session in self.sessions.iter_mut().filter(|session| session.link.id.number() == event.id)
+                {
+                    session.is_established = true;
+                }
+                Ok(())
+            }
+            CmEventKind::TimewaitExit => Ok(()),
             kind => Err(Deviation::Failed(format!("{kind:?} at the server"))),
         }
     }
@@ -88,7 +97,7 @@ impl Server<'_> {
         let mut link = Link::new(self.station, id, hello.purpose)?;
         link.peer = hello.arena;
         link.accept(asked)?;
-        self.sessions.push(Session { link, may_fail: false, is_last: false });
+        self.sessions.push(Session { link, is_established: false, may_fail: false, is_last: false });
         Ok(())
     }
 
@@ -107,7 +116,7 @@ impl Server<'_> {
 impl Session {
     /// Obeys one letter, if one has come.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
-        if self.may_fail {
+        if self.may_fail || !self.is_established {
             return Ok(false);
         }
         let moved = self.link.pump()?;

@@ -1,0 +1,28 @@
+//! One end of a wire, on the kernel's device that has the own address: see `trunkline_conformance::WireOrder` for what it can
+//! be told.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use trunkline_conformance::WireOrder;
+use trunkline_rdma_core::{RdmaCore, device_for};
+use trunkline_verbs::{Device, Provider, VerbsError};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(order) = WireOrder::parse(&arguments) else {
+        eprintln!("nic_wire_peer: {arguments:?} means nothing here");
+        return ExitCode::from(2);
+    };
+    match open(&order) {
+        Ok(device) if order.run(&device, &mut std::io::stdout()) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("nic_wire_peer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(order: &WireOrder) -> Result<Arc<dyn Device>, VerbsError> {
+    RdmaCore.open(&device_for(order.own)?)
+}
