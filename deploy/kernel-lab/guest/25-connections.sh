@@ -6,5 +6,14 @@
 . "$(dirname "$0")/common.bash"
 
 export TRUNKLINE_REQUIRE_DEVICE=1 RUST_BACKTRACE=0
+# Takes the device away under endpoints of all kinds, and brings it back for the groups after this.
+removal() {
+    local status=0
+    TRUNKLINE_REMOVE_COMMAND="rdma link delete $device" \
+        /lab/bin/connections every_endpoint_hears_that_the_device_goes --nocapture || status=$?
+    device_up && return "$status"
+}
+
 check connections 120 /lab/bin/connections --test-threads 1 --nocapture
+check connections-removal 90 removal
 exit "$check_status"

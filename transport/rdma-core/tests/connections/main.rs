@@ -311,3 +311,53 @@ fn the_device_of_an_address_is_found() {
     assert!(matches!(device_for([198, 51, 100, 77].into()), Err(VerbsError::AddressNotAvailable(_))));
     assert!(device_for([0, 0, 0, 0].into()).is_err());
 }
+
+/// A command from outside takes the device away, as `rdma link delete` does, which returns once
+/// nothing of the device is open any more.
+#[test]
+fn every_endpoint_hears_that_the_device_goes() {
+    let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {
+        println!("skip removal: no command in TRUNKLINE_REMOVE_COMMAND that takes the device away");
+        return;
+    };
+    let Some(lab) = Lab::open() else { return };
+    let (near, far) = (lab.channel(), lab.channel());
+    let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
+    let (near_id, near_qp) = lab.ask(listener.local_address(), QpType::Rc, &near, b"");
+    let (far_id, ..) = requested(&far);
+    let far_qp = lab.accept(&far_id, QpType::Rc, b"");
+    assert_kind!(next(&near), near_id, CmEventKind::Established);
+    assert_kind!(next(&far), far_id, CmEventKind::Established);
+    let resolved = lab.endpoint(listener.local_address(), QpType::Rc, &near);
+    let bound = lab.device.connection_manager().create_id(PortSpace::Tcp, QpType::Rc, &near).unwrap();
+    bound.bind(SocketAddr::new(lab.addresses[0], 0)).unwrap();
+    bound.listen(1).unwrap();
+
+    let mut removal = std::process::Command::new("sh").args(["-c", &command]).spawn().unwrap();
+    for (channel, ids) in [(&near, vec![&near_id, &resolved, &bound]), (&far, vec![&listener, &far_id])] {
+        let mut unaware: Vec<_> = ids.iter().map(|id| id.number()).collect();
+        while !unaware.is_empty() {
+            let event = next(channel);
+            if matches!(event.kind, CmEventKind::DeviceRemoval) {
+                let told = unaware.iter().position(|number| *number == event.id);
+                unaware.remove(told.unwrap_or_else(|| panic!("{event:?}, of {unaware:?}")));
+            }
+        }
+    }
+    // What is asked of them now is refused, and does not hang.
+    assert!(resolved.connect(&parameters(b"")).is_err());
+    drop((near_id, resolved, bound, far_id, listener, near_qp, far_qp, near, far, lab));
+    let until = std::time::Instant::now() + BOUND;
+    let status = loop {
+        if let Some(status) = removal.try_wait().unwrap() {
+            break status;
+        }
+        if std::time::Instant::now() > until {
+            removal.kill().unwrap();
+            removal.wait().unwrap();
+            panic!("something of the device is still open");
+        }
+        std::thread::yield_now();
+    };
+    assert!(status.success(), "{command}: {status}");
+}
