@@ -58,6 +58,53 @@ impl Joined {
     }
 }
 
+/// Makes a QP that librdmacm knows nothing of, in RESET, with an SRQ.
+fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
+    // SAFETY: the id and its device live.
+    unsafe {
+        let cq = ibv_create_cq((*id).verbs, 8, null_mut(), null_mut(), 0);
+        let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+        let srq = ibv_create_srq((*id).pd, &mut ibv_srq_init_attr { srq_context: null_mut(), attr });
+        let mut init = small(IBV_QPT_RC);
+        (init.send_cq, init.recv_cq, init.srq) = (cq, cq, srq);
+        let qp = ibv_create_qp((*id).pd, &raw mut init);
+        assert!(!cq.is_null() && !srq.is_null() && !qp.is_null());
+        (qp, srq, cq)
+    }
+}
+
+#[test]
+fn a_qp_of_the_programs_own_is_driven_once_the_id_knows_it() {
+    let (near_channel, far_channel) = (Channel::new(), Channel::new());
+    let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
+    let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
+    let near_own = own_qp(near);
+    // SAFETY: the ids live, and their QPs until they are taken away.
+    unsafe {
+        (*near).qp = near_own.0;
+        connect(near, &mut with(b"")).unwrap();
+        let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+        assert_eq!(asked.qp_num, (*near_own.0).qp_num);
+        let far_own = own_qp(asked.id);
+        (*asked.id).qp = far_own.0;
+        accept(asked.id, &mut with(b"")).unwrap();
+        near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
+        assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
+        // Taken away, it is touched no more.
+        (*near).qp = null_mut();
+        call(|| rdma_disconnect(near)).unwrap();
+        assert_eq!(state_of(near_own.0), IBV_QPS_RTS);
+        (*asked.id).qp = null_mut();
+        for id in [near, asked.id, listener] {
+            rdma_destroy_ep(id);
+        }
+        for (qp, srq, cq) in [near_own, far_own] {
+            assert_eq!((ibv_destroy_qp(qp), ibv_destroy_srq(srq), ibv_destroy_cq(cq)), (0, 0, 0));
+        }
+    }
+}
+
 #[test]
 fn two_ids_connect_talk_and_part() {
     let joined = joined();

@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::border::{Errno, value};
 use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint, c_void};
-use trunkline_verbs::{ConnectParameters, QpNumber, QpState, RejectReason};
+use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
 /// READs and atomics at once, for programs that name none; what the device has.
 const MAX_RD_ATOMIC: u8 = 16;
@@ -69,8 +69,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
             fit(param.map(|param| param.initiator_depth), RDMA_MAX_INIT_DEPTH, offered.1)
                 .min(offered.1)
                 .min(MAX_RD_ATOMIC);
-        let up = [QpState::ReadyToReceive, QpState::ReadyToSend];
-        qp::bring_up(id, &up, parameters.responder_resources, parameters.initiator_depth)?;
+        qp::bring_up(id, parameters.responder_resources, parameters.initiator_depth)?;
         if let Err(error) = id.endpoint.accept(&parameters) {
             let _left = qp::to_error(id);
             return Err(error.into());
@@ -86,13 +85,17 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
 /// # Safety
 /// The private data that `param` names may be read.
 unsafe fn parameters(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<ConnectParameters, Errno> {
-    let (qp, srq, ps) = id.get(|base| (base.qp, base.srq, base.ps));
-    // SAFETY: the id's QP lives until `rdma_destroy_qp`.
-    let own = (!qp.is_null()).then(|| unsafe { (*qp).qp_num });
+    let (qp, ps) = id.get(|base| (base.qp, base.ps));
+    // The QP itself says what it has: the program may have made it, and put it into the id.
+    // SAFETY: the id's QP lives until `rdma_destroy_qp`, or until its program destroys it.
+    let (own, has_srq) = match unsafe { qp.as_ref() } {
+        Some(qp) => (Some(qp.qp_num), !qp.srq.is_null()),
+        None => (None, false),
+    };
     let number = own.or(param.map(|param| param.qp_num)).ok_or(Errno::EINVAL)?;
     let Some(param) = param else {
         let qp_number = Some(QpNumber::new(number));
-        return Ok(ConnectParameters { qp_number, srq: !srq.is_null(), ..ConnectParameters::default() });
+        return Ok(ConnectParameters { qp_number, srq: has_srq, ..ConnectParameters::default() });
     };
     let resources =
         [(param.responder_resources, RDMA_MAX_RESP_RES), (param.initiator_depth, RDMA_MAX_INIT_DEPTH)];
@@ -113,7 +116,7 @@ unsafe fn parameters(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<C
         retry_count: param.retry_count.min(7),
         rnr_retry_count: param.rnr_retry_count.min(7),
         qp_number: Some(QpNumber::new(number)),
-        srq: if own.is_some() { !srq.is_null() } else { param.srq != 0 },
+        srq: if own.is_some() { has_srq } else { param.srq != 0 },
         ..ConnectParameters::default()
     })
 }

@@ -14,7 +14,7 @@ use crate::verbs::events::{EventCount, lock};
 use std::ffi::{c_int, c_uint};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use trunkline_verbs::{CmEvent, CmEventKind, CmId, ConnectParameters, QpState, RejectReason};
+use trunkline_verbs::{CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason};
 
 /// An event as C holds it.
 #[repr(C)]
@@ -219,13 +219,8 @@ fn responded(id: &IdObject, parameters: ConnectParameters, private_data: Vec<u8>
     let event = if id.get(|base| base.qp.is_null()) {
         RDMA_CM_EVENT_CONNECT_RESPONSE
     } else {
-        let up = qp::bring_up(
-            id,
-            &[QpState::ReadyToReceive, QpState::ReadyToSend],
-            RDMA_MAX_RESP_RES,
-            RDMA_MAX_INIT_DEPTH,
-        )
-        .and_then(|()| id.endpoint.establish().map_err(Errno::from));
+        let up = qp::bring_up(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH)
+            .and_then(|()| id.endpoint.establish().map_err(Errno::from));
         if let Err(errno) = up {
             let _refused = qp::to_error(id);
             let _gone = id.endpoint.reject_for(RejectReason::NO_RESOURCES, &[]);

@@ -112,7 +112,7 @@ unsafe fn create(id: &IdObject, init: &mut ibv_qp_init_attr_ex) -> Result<(), Er
     let qp = made(unsafe { verbs::create_qp_ex(base.verbs, init) });
     let ready = qp.and_then(|qp| {
         id.set(|base| base.qp = qp);
-        bring_up(id, &[QpState::Init], 0, 0)
+        move_through(id, &[QpState::Init], 0, 0)
     });
     if let Err(errno) = ready {
         destroy(id);
@@ -205,9 +205,15 @@ fn destroy(id: &IdObject) {
     destroy_cqs(id);
 }
 
-/// Moves the id's QP, if it has one, through states. The two limits are set where they belong;
-/// their all-ones values leave what both sides agreed on.
-pub(super) fn bring_up(id: &IdObject, states: &[QpState], resources: u8, depth: u8) -> Result<(), Errno> {
+/// Brings the id's QP, if it has one, up to RTS. INIT comes first even where the QP is in INIT: what
+/// the connection grants is known only now, and a QP that the program made and put into the id may be
+/// in RESET. The two limits are set where they belong; their all-ones values leave what both sides
+/// agreed on.
+pub(super) fn bring_up(id: &IdObject, resources: u8, depth: u8) -> Result<(), Errno> {
+    move_through(id, &[QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend], resources, depth)
+}
+
+fn move_through(id: &IdObject, states: &[QpState], resources: u8, depth: u8) -> Result<(), Errno> {
     let qp = id.get(|base| base.qp);
     if qp.is_null() {
         return Ok(());
