@@ -111,6 +111,8 @@ fn software_only(options: &NodeOptions) -> Option<&'static str> {
         Some("a network inside the process was asked for")
     } else if device.faults.is_some() {
         Some("faults on the link were asked for")
+    } else if device.without_xrc {
+        Some("a device without XRC was asked for")
     } else if device.capture.is_some() {
         Some("a capture of all packets was asked for")
     } else {

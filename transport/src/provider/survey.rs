@@ -35,10 +35,12 @@ pub(super) fn survey(
             held.push((name, address));
         }
     }
-    let devices = nics.devices().map_err(|error| NoNic::NoList(error.to_string()))?;
-    if devices.is_empty() {
-        return Err(why_none(device_files));
-    }
+    let devices = match nics.devices() {
+        Ok(devices) if !devices.is_empty() => devices,
+        // No device and no subsystem look the same to libibverbs.
+        Ok(_) | Err(VerbsError::Missing(_)) => return Err(why_none(device_files)),
+        Err(error) => return Err(NoNic::NoList(error.to_string())),
+    };
     let mut found = Vec::new();
     for info in devices {
         let state = nics.open(&info.name).map(|device| {

@@ -235,7 +235,7 @@ impl Provider for Pretended {
 
     fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
         let info = DeviceInfo { name: self.name.to_owned(), guid: 1 };
-        Ok(self.address.map(|_| info).into_iter().collect())
+        self.address.map(|_| vec![info]).ok_or(VerbsError::Missing("no subsystem"))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {

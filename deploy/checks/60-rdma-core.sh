@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# The feature rdma-core: it builds with Debian's headers, and on the drop-in libraries the adapter does everything through the
+# true C ABI, XRC included: its own tests, the conformance suite, the demo, the examples, whole nodes.
+# shellcheck source-path=SCRIPTDIR source=common.bash
+. "$(dirname "$0")/common.bash"
+
+# What the bindings are made from. All are named, whichever is missing.
+headers=yes
+need_file rdma-core-verbs-headers /usr/include/infiniband/verbs.h libibverbs-dev || headers=
+need_file rdma-core-cm-headers /usr/include/rdma/rdma_cma.h librdmacm-dev || headers=
+provide rdma-core-libclang libclang-dev bash -c 'ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so*' || headers=
+if [[ -z $headers ]]; then
+    skip rdma-core "the feature rdma-core cannot be built here, so nothing of it was checked"
+    exit "$check_status"
+fi
+
+# build_step NAME SECONDS COMMAND...: fails with the end of what it said.
+build_step() {
+    local name=$1 limit=$2 began=$SECONDS
+    shift 2
+    timeout --kill-after=10 "$limit" "$@" >"$scratch/build.log" 2>&1
+    verdict "$name" $? "within $limit s: $* says: $(grep -E '^(error|warning)' "$scratch/build.log" | head -n 5 | tr '\n' ';')"
+    echo "    $((SECONDS - began)) s"
+}
+
+# The same target directory as always: the feature changes the adapter and what stands on it, the rest is there already.
+# Programs and examples are built along with the tests.
+build_step rdma-core-build 600 cargo test --workspace --features rdma-core --locked --no-run --message-format=json-render-diagnostics
+cp "$scratch/build.log" "$scratch/artifacts"
+if ((check_status != 0)); then
+    grep -v '^{' "$scratch/build.log"
+    exit "$check_status"
+fi
+build_step rdma-core-clippy 300 cargo clippy --workspace --features rdma-core --all-targets --locked -- -D warnings
+build_step rdma-core-dropin 600 cargo dropin
+programs=${CARGO_TARGET_DIR:-target}/debug
+
+# on_drop_in COMMAND...: on our libraries, at addresses and in a directory of this check's own.
+mkdir -m 700 "$scratch/runtime"
+tail=$((RANDOM % 250 + 2))
+address=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$tail
+other=${address%.*}.$((tail + 1))
+unset TRUNKLINE_PROVIDER TRUNKLINE_DEVICE TRUNKLINE_GID_INDEX TRUNKLINE_XRC TRUNKLINE_FAULTS TRUNKLINE_PCAP
+on_drop_in() {
+    env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RUNTIME_DIR="$scratch/runtime" "$@"
+}
+
+# check NAME SECONDS COMMAND...: on the drop-in libraries; its output is shown when it fails.
+check() {
+    local name=$1 limit=$2 status
+    shift 2
+    on_drop_in timeout --kill-after=10 "$limit" "$@" >"$scratch/$name.log" 2>&1
+    status=$?
+    if ((status != 0)); then tail -n 40 "$scratch/$name.log" | sed 's/^/    /'; fi
+    verdict "$name" "$status" "status $status"
+}
+
+# The suite, and that it was really asked about XRC.
+conformance() {
+    check rdma-core-conformance 300 env TRUNKLINE_ADDRESS="$address,$other" "$programs/examples/nic_conformance"
+    tail -n 1 "$scratch/rdma-core-conformance.log"
+    # Domains, targets, endpoints, in one process and between several.
+    local item missing=
+    for item in "A5 +held +held " "C4 +held +held " "G1 +held +held " "J5 +held +- " "R8 +held +- "; do
+        grep -qE "^$item" "$scratch/rdma-core-conformance.log" || missing+="${item%% *} "
+    done
+    [[ -z $missing ]]
+    verdict rdma-core-conformance-xrc $? "not held: $missing"
+}
+conformance
+
+# own_tests NAME SECONDS PACKAGE FOLDER: all tests of a package, as they were built above, at addresses of their own choice.
+own_tests() {
+    local name=$1 limit=$2 package=$3 folder=$4 program target count=0
+    while IFS= read -r program; do
+        target=$(basename "${program%-*}")
+        count=$((count + 1))
+        check "$name-$target" "$limit" env --chdir="$folder" TRUNKLINE_MESH_ADDRESS="$address" TRUNKLINE_MESH_DEAD="$other" "$program"
+    done < <(grep -F "#$package@" "$scratch/artifacts" | grep -E '"test":true' | sed -nE 's/.*"executable":"([^"]+)".*/\1/p')
+    ((count > 1))
+    verdict "$name" $? "only $count test programs of $package were found"
+}
+own_tests rdma-core-adapter 300 trunkline-rdma-core transport/rdma-core
+# Whole nodes: the loopback addresses of these tests are those of the drop-in device, so auto takes it. Eight of them connect all
+# to all while one address is dead and one peer never answers (mesh).
+own_tests rdma-core-nodes 300 trunkline-transport transport
+
+# The choice itself: a node at a loopback address finds the device that has it, and says so.
+demo() {
+    local name=$1 report=$scratch/$1.json
+    shift
+    small_tree "$scratch/tree"
+    check "$name" 120 "$programs/trunkline-demo" --tree "$scratch/tree" --calls 2000 --json "$report" "$@"
+}
+demo rdma-core-demo --server-address "$address" --client-address "$address"
+report_has "$scratch/rdma-core-demo.json" provider=rdma-core device=trunkline0 connections=xrc mismatches=0 files=5 calls=2000
+verdict rdma-core-demo-auto-xrc $? "auto did not choose XRC on the device: $(head -c 600 "$scratch/rdma-core-demo.json" 2>/dev/null)"
+demo rdma-core-demo-pollers --server-address "$address" --client-address "$other" --pollers 2 --provider require --device trunkline0
+report_has "$scratch/rdma-core-demo-pollers.json" provider=rdma-core mismatches=0 pollers=2
+verdict rdma-core-demo-require $? "two pollers on the device that was named"
+demo rdma-core-demo-rc --server-address "$address" --client-address "$address" --connections rc
+report_has "$scratch/rdma-core-demo-rc.json" provider=rdma-core connections=rc mismatches=0
+verdict rdma-core-demo-rc-report $? "RC was asked for"
+demo rdma-core-demo-soft --server-address "$address" --client-address "$address" --provider soft
+report_has "$scratch/rdma-core-demo-soft.json" provider=softrdma mismatches=0
+verdict rdma-core-demo-soft-report $? "the software device was asked for"
+
+# refuses NAME WORDS COMMAND...: the program has to fail, and say so.
+refuses() {
+    local name=$1 words=$2
+    shift 2
+    if on_drop_in timeout 60 "$@" >"$scratch/$name.log" 2>&1; then
+        fail "$name" "it started"
+    else
+        grep -qF -- "$words" "$scratch/$name.log"
+        verdict "$name" $? "it does not say \"$words\": $(tail -n 3 "$scratch/$name.log")"
+    fi
+}
+refuses rdma-core-refuses-device "no RDMA device is called mlx5_0; there are: trunkline0" \
+    "$programs/trunkline-demo" --tree "$scratch/tree" --calls 1 --provider require --device mlx5_0
+refuses rdma-core-refuses-gid "is not used; usable are: 0 ($address)" \
+    env TRUNKLINE_ADDRESS="$address" "$programs/trunkline-demo" --tree "$scratch/tree" --calls 1 --server-address "$address" \
+    --client-address "$address" --provider require --gid-index 7
+# Debian's own libraries, on a machine without a NIC: the reason, and what auto makes of it.
+if compgen -G "/sys/class/infiniband/*" >/dev/null; then
+    skip rdma-core-no-device "this machine has an RDMA device"
+else
+    LD_LIBRARY_PATH='' timeout 60 "$programs/trunkline-demo" --tree "$scratch/tree" --calls 1 --provider require >"$scratch/none.log" 2>&1
+    grep -qE "there is no /dev/infiniband|there is no RDMA device|may not be opened" "$scratch/none.log"
+    verdict rdma-core-no-device $? "it does not say why: $(tail -n 3 "$scratch/none.log")"
+    LD_LIBRARY_PATH='' TRUNKLINE_RUNTIME_DIR="$scratch/runtime" timeout 120 "$programs/trunkline-demo" --tree "$scratch/tree" --calls 100 \
+        --json "$scratch/fallback.json" >"$scratch/fallback.log" 2>&1 && report_has "$scratch/fallback.json" provider=softrdma mismatches=0
+    verdict rdma-core-auto-falls-back $? "$(tail -n 3 "$scratch/fallback.log")"
+fi
+
+# serve NAME COMMAND...: a server in the background that says where it listens; its address is in $served, its id in $server.
+serve() {
+    local name=$1 line
+    shift
+    exec {said}< <(on_drop_in "$@" 2>"$scratch/$name.err" & echo $!; wait)
+    read -rt 30 -u "$said" server && read -rt 30 -u "$said" line && served=${line#listening } && [[ -n $served ]]
+}
+
+kv() {
+    local client=("$programs/kv-client" --address "$other" --provider require) got
+    if ! serve kv "$programs/kv-server" --listen "$address:0" --provider require; then
+        fail rdma-core-kv "the server does not listen: $(tail -n 3 "$scratch/kv.err")"
+        return
+    fi
+    check rdma-core-kv-put 30 "${client[@]}" --server "$served" put colour green
+    got=$(on_drop_in timeout 30 "${client[@]}" --server "$served" get colour 2>&1)
+    [[ $got == green ]]
+    verdict rdma-core-kv $? "got $got"
+    kill -TERM "$server"
+    exec {said}<&-
+}
+kv
+
+logs() {
+    local client=("$programs/logs-ship" --address "$other" --provider require) got
+    if ! serve logs "$programs/logs-collect" --listen "$address:0" --provider require; then
+        fail rdma-core-logs "the collector does not listen: $(tail -n 3 "$scratch/logs.err")"
+        return
+    fi
+    on_drop_in timeout 30 "${client[@]}" --collector "$served" send here >"$scratch/ship.log" 2>&1 <<<$'one\ntwo\nthree'
+    got=$(on_drop_in timeout 30 "${client[@]}" --collector "$served" totals 2>&1)
+    [[ $got == "here 3 0" ]]
+    verdict rdma-core-logs $? "the collector counted: $got; $(tail -n 3 "$scratch/ship.log")"
+    kill -TERM "$server"
+    exec {said}<&-
+}
+logs
+
+exit "$check_status"
