@@ -40,9 +40,10 @@ impl Default for Terms {
     }
 }
 
-/// Terms under which a silent peer is given up soon: 16.8 ms, twice.
+/// Terms under which a silent peer is given up soon: 67 ms, twice. Only for what no peer in order answers, since one
+/// that waits for a processor is silent too.
 pub(crate) fn impatient() -> Terms {
-    Terms { timeout: 12, retry_count: 1, ..Terms::default() }
+    Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
 
 /// A connected INI and TGT with an SRQ behind it.

@@ -93,7 +93,7 @@ pub(super) fn a6(stage: &Stage<'_>) -> Verdict {
     let foreign = first.number("tgt t d")?;
     second.is_refused(&format!("open f d {foreign}"), EINVAL)?;
     let number = second.number("tgt t d")?;
-    let ini = stage.join(&mut second, "t", number, &crate::connect::impatient())?;
+    let ini = stage.join(&mut second, "t", number, &Terms::default())?;
     stage.post(&ini, srq)?;
     stage.is_a_violation("a send to the private SRQ of another process")?;
     first.does("quiet s")?;

@@ -258,7 +258,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
-    let Pair { mut first, second, srqs, ini, _folder, .. } = Pair::new(stage, &impatient())?;
+    let Pair { mut first, second, srqs, ini, _folder, .. } = Pair::new(stage, &Terms::default())?;
     second.kill()?;
     stage.post(&ini, srqs[1])?;
     stage.is_a_violation("a send to a killed process")?;
