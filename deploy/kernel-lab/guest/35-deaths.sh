@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# A server is killed under load, and another takes its address: the client's calls end with a status, and it goes on with the next
+# server. That one has none of the values, so what the client finds wrong is not asked.
+# carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
+# shellcheck source-path=SCRIPTDIR source=common.bash disable=SC2317 # functions are called by check
+. "$(dirname "$0")/common.bash"
+
+told=/tmp/load
+
+# serve: a key-value server, whose process id goes to $server.
+serve() {
+    : >/tmp/server
+    /lab/bin/kv-server --listen "$address:7471" --allow-unauthenticated --provider require >>/tmp/server 2>&1 &
+    server=$!
+    until_true 20 grep -q '^listening' /tmp/server
+}
+
+# told_of NAME: a number in the client's last line.
+told_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
+
+answered() {
+    local count
+    count=$(told_of ok)
+    ((${count:-0} > $1))
+}
+
+killed_under_load() {
+    local client count status
+    : >"$told"
+    serve || return
+    /lab/bin/kv-client --server "$address:7471" --address "$address" --allow-unauthenticated --provider require \
+        load --for 25 --workers 4 --json >>"$told" 2>&1 &
+    client=$!
+    if until_true 20 answered 100; then
+        kill -KILL "$server"
+        { wait "$server"; } 2>/dev/null
+        count=$(told_of ok)
+        serve && until_true 20 answered "$((count + 100))"
+    fi
+    status=$?
+    wait "$client"
+    tail -n 1 "$told"
+    kill -TERM "$server" && wait "$server" || status=$?
+    # Four workers had a call under way each.
+    ((status == 0 && $(told_of unavailable) >= 4 && $(told_of other) == 0))
+}
+
+check death-under-load 90 killed_under_load
+exit "$check_status"
