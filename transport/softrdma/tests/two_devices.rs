@@ -71,8 +71,7 @@ fn a_megabyte_arrives_whole_in_both_directions() {
     }
 }
 
-/// What is under way fits the socket: without pacing a tenth of it is lost. On a machine where the
-/// reader is kept off its core for long, probes that repeat what waits there may still overflow it.
+/// What is under way fits the socket: without pacing a tenth of it is lost.
 #[test]
 fn bulk_fits_into_the_buffer_that_linux_gives_without_asking() {
     for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
@@ -88,9 +87,7 @@ fn bulk_fits_into_the_buffer_that_linux_gives_without_asking() {
                 assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
             }
             let full = [&near, &far].map(|node| node.counter("drop_receive_queue_full"));
-            let packets = 8 * u64::from(MEGABYTE / mtu.bytes());
-            let lost = full.iter().sum::<u64>();
-            assert!(lost * 50 <= packets, "{mtu:?} {operation:?}: {full:?} of {packets} lost at either end");
+            assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");
         }
     }
 }
