@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
     Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone,
-    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QueueCapacities,
+    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
     QueuePair, SrqNumber, VerbsError,
 };
 
@@ -174,10 +174,7 @@ impl Endpoints {
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
         // From here on the session knows both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
-        id.attach(Arc::clone(&qp))?;
-        if device.connections == ConnectionKind::Rc {
-            qp.modify(&QpModify { access: Some(Access::empty()), ..QpModify::default() })?;
-        }
+        id.attach(qp)?;
         id.connect(&ConnectParameters {
             private_data,
             responder_resources,
@@ -286,8 +283,16 @@ impl Endpoints {
 
     /// A connection is there: its QP is ours alone from now on.
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
-        if let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) {
-            end.id.detach();
+        let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
+        end.id.detach();
+        // Over RC the peer could reach our memory through the QP that we send with, too. Connecting has
+        // set its rights, so they are taken away only now.
+        let nothing = QpModify { access: Some(Access::empty()), ..QpModify::default() };
+        if let (Role::Ini(_), Some(qp)) = (role, &end.qp)
+            && qp.qp_type() == QpType::Rc
+            && let Err(error) = qp.modify(&nothing)
+        {
+            tracing::warn!(%error, "a QP that sends keeps the rights that CM has given it");
         }
     }
 
