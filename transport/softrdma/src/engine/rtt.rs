@@ -21,15 +21,14 @@ impl RoundTrip {
         self.sample = None;
     }
 
-    /// Everything before `una` is acknowledged.
-    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) {
-        let Some((psn, sent)) = self.sample else { return };
-        if una.after(psn) > 0 {
-            self.sample = None;
-            let measured = now.since(sent);
-            // RFC 6298's smoothing: one eighth of the new value.
-            self.smoothed_ns = Some(self.smoothed_ns.map_or(measured, |old| old - old / 8 + measured / 8));
-        }
+    /// Everything before `una` is acknowledged; answers whether that ends a measurement.
+    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
+        let Some((_, sent)) = self.sample.filter(|(psn, _)| una.after(*psn) > 0) else { return false };
+        self.sample = None;
+        let measured = now.since(sent);
+        // RFC 6298's smoothing: one eighth of the new value.
+        self.smoothed_ns = Some(self.smoothed_ns.map_or(measured, |old| old - old / 8 + measured / 8));
+        true
     }
 
     /// The estimate, 0 before the first measurement.

@@ -235,8 +235,8 @@ impl Requester {
     /// `una` has moved.
     fn moved(&mut self, now: Time, una: Psn) {
         self.una = una;
-        self.round_trip.acknowledged(una, now);
-        self.retry.progress(now, una != self.sent_end);
+        let measured = self.round_trip.acknowledged(una, now);
+        self.retry.progress(now, una != self.sent_end, measured);
         if self.cursor.psn.after(una) < 0 {
             self.seek();
         }

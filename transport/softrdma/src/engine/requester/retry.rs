@@ -73,11 +73,15 @@ impl Retry {
     }
 
     /// Something was acknowledged (contract rocev2 7.23).
-    pub(super) fn progress(&mut self, now: Time, outstanding: bool) {
+    pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
         self.heard = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
-        self.probe_doublings = 0;
+        // A probe spoils the measurement of what it is sent for. Were its wait short again at once, a peer that has become slow
+        // would be probed for ever, and never found to be slow (Karn's rule, the second half).
+        if measured {
+            self.probe_doublings = 0;
+        }
         self.probe_due = false;
         self.went_back = None;
         self.activity = now;

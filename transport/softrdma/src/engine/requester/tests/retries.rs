@@ -90,6 +90,26 @@ fn probes_are_early_double_and_cost_no_retry() {
     assert_eq!(rig.now.0, 4 * TIMEOUT, "probes must not put off death, nor hasten it");
 }
 
+/// A peer that takes 3.5 ms each time is probed for less and less, until a message was answered without a probe and measured.
+#[test]
+fn a_slow_peer_is_found_to_be_slow() {
+    let mut rig = Rig::new();
+    for (wr_id, probes) in [(1, 2), (2, 0), (3, 0)] {
+        rig.send(wr_id);
+        let psn = rig.psns()[0];
+        let answered = rig.now.plus_ns(7 * MS / 2);
+        let mut sent = 0;
+        while rig.requester.next_timeout().is_some_and(|at| at < answered) {
+            rig.wait();
+            sent += rig.flush().len();
+        }
+        assert_eq!(sent, probes, "for message {wr_id}");
+        rig.now = answered;
+        rig.hear(&ack(psn));
+    }
+    assert_eq!(rig.requester.counters().timeouts, 0);
+}
+
 #[test]
 fn a_probe_answered_alone_shows_that_the_rest_is_lost() {
     let mut rig = Rig::new();
