@@ -66,6 +66,14 @@ conformance() {
     done
     [[ -z $missing ]]
     verdict rdma-core-conformance-xrc $? "not held: $missing"
+    # The same device without XRC, as soft RoCE and many cards are.
+    TRUNKLINE_XRC=off check rdma-core-conformance-rc 300 env TRUNKLINE_ADDRESS="$address,$other" "$programs/examples/nic_conformance"
+    missing=
+    for item in "A9 +held " "R1 +held " "R3 +held " "R8 +held " "G1 +skipped +skipped "; do
+        grep -qE "^$item" "$scratch/rdma-core-conformance-rc.log" || missing+="${item%% *} "
+    done
+    [[ -z $missing ]]
+    verdict rdma-core-conformance-without-xrc $? "not as it should be: $missing"
 }
 conformance
 
@@ -101,6 +109,9 @@ verdict rdma-core-demo-require $? "two pollers on the device that was named"
 demo rdma-core-demo-rc --server-address "$address" --client-address "$address" --connections rc
 report_has "$scratch/rdma-core-demo-rc.json" provider=rdma-core connections=rc mismatches=0
 verdict rdma-core-demo-rc-report $? "RC was asked for"
+TRUNKLINE_XRC=off demo rdma-core-demo-no-xrc --server-address "$address" --client-address "$address" --provider require
+report_has "$scratch/rdma-core-demo-no-xrc.json" provider=rdma-core connections=rc mismatches=0
+verdict rdma-core-demo-no-xrc-report $? "the device has no XRC, so RC is to be taken"
 demo rdma-core-demo-soft --server-address "$address" --client-address "$address" --provider soft
 report_has "$scratch/rdma-core-demo-soft.json" provider=softrdma mismatches=0
 verdict rdma-core-demo-soft-report $? "the software device was asked for"
