@@ -100,9 +100,11 @@ demo() {
     small_tree "$scratch/tree"
     check "$name" 120 "$programs/trunkline-demo" --tree "$scratch/tree" --calls 2000 --json "$report" "$@"
 }
-demo rdma-core-demo --server-address "$address" --client-address "$address"
+TRUNKLINE_LOG=info demo rdma-core-demo --server-address "$address" --client-address "$address"
 report_has "$scratch/rdma-core-demo.json" provider=rdma-core device=trunkline0 connections=xrc mismatches=0 files=5 calls=2000
 verdict rdma-core-demo-auto-xrc $? "auto did not choose XRC on the device: $(head -c 600 "$scratch/rdma-core-demo.json" 2>/dev/null)"
+grep -qE "RDMA provider chosen.*rdma-core: trunkline0 has $address" "$scratch/rdma-core-demo.log"
+verdict rdma-core-log $? "the log does not tell the choice: $(grep -m 1 -F provider "$scratch/rdma-core-demo.log")"
 demo rdma-core-demo-pollers --server-address "$address" --client-address "$other" --pollers 2 --provider require --device trunkline0
 report_has "$scratch/rdma-core-demo-pollers.json" provider=rdma-core mismatches=0 pollers=2
 verdict rdma-core-demo-require $? "two pollers on the device that was named"

@@ -125,6 +125,7 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
     let Chosen { device, provider, why, listen } = chosen;
     let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));
     let gid_index = address.and_then(|address| gid_index(device.as_ref(), address));
+    let address = address.map(tracing::field::display);
     let named = options.nic.device.is_some() || options.nic.gid_index.is_some();
     if named && *provider == SOFTWARE && options.provider != Some(ProviderChoice::Soft) {
         tracing::warn!(
@@ -136,7 +137,7 @@ fn tell(options: &NodeOptions, chosen: &Chosen) {
             "the NIC that was named is not used"
         );
     } else {
-        tracing::info!(provider, device = name, ?address, ?gid_index, why, "RDMA provider chosen");
+        tracing::info!(provider, device = name, address, gid_index, why, "RDMA provider chosen");
     }
 }
 
