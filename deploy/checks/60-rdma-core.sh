@@ -42,7 +42,8 @@ address=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$tail
 other=${address%.*}.$((tail + 1))
 unset TRUNKLINE_PROVIDER TRUNKLINE_DEVICE TRUNKLINE_GID_INDEX TRUNKLINE_CONNECTIONS TRUNKLINE_ADDRESS TRUNKLINE_XRC TRUNKLINE_FAULTS TRUNKLINE_PCAP
 on_drop_in() {
-    env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RUNTIME_DIR="$scratch/runtime" "$@"
+    env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RUNTIME_DIR="$scratch/runtime" \
+        TRUNKLINE_REQUIRE_DEVICE=1 "$@"
 }
 
 # check NAME SECONDS COMMAND...: on the drop-in libraries; its output is shown when it fails.
