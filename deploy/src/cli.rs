@@ -2,7 +2,7 @@
 //!
 //! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
 
-use crate::pcap_check;
+use crate::{device, pcap_check};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -19,6 +19,9 @@ enum Command {
     /// Work with capture files (pcap and pcapng)
     #[command(subcommand)]
     Pcap(PcapCommand),
+    /// Take software devices away under their users, and put them back
+    #[command(subcommand)]
+    Device(device::DeviceCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -33,6 +36,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Pcap(PcapCommand::Check(arguments)) => pcap_check::run(&arguments),
+            Command::Device(command) => device::run(&command),
         }
     }
 }

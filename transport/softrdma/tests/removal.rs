@@ -8,7 +8,7 @@ use common::node::{BOUND, Node, connect, post, wait_readable};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_softrdma::device::{OpenError, Slot, SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{OpenError, Slot, SoftDevice, SoftOptions, put_back, take_away};
 use trunkline_verbs::{
     Access, AsyncEventKind, CmChannel, CmEventKind, Completion, CompletionStatus, CqInit, Device,
     EndpointRequest, EndpointSide, Memory, PortSpace, QpModify, QpState, QpType, ReceiveRequest, SendData,
@@ -171,4 +171,27 @@ fn devices_that_come_and_go_leave_nothing() {
         assert_eq!(slot.devices(), 0);
         slot.restore();
     }
+}
+
+/// What `trunkctl device` does.
+#[test]
+fn a_removable_device_goes_at_the_operator_s_word() {
+    let folder = common::host::Folder::new();
+    let runtime = folder.runtime();
+    let options = SoftOptions { removable: true, ..folder.options() };
+    let node = Node::open(options.clone(), 4096);
+    let steadfast = Node::open(folder.options(), 4096);
+    let of = |address| take_away(Some(&runtime), address).unwrap();
+    assert!(of(Some(common::address())), "somebody else's");
+    assert!(of(Some(node.address)));
+    wait_readable(&node.device.async_event_fd());
+    assert_eq!(node.device.next_async_event().map(|event| event.kind), Some(AsyncEventKind::DeviceFatal));
+    assert!(node.device.is_removed() && !steadfast.device.is_removed());
+    assert!(matches!(SoftDevice::open(options.clone()), Err(OpenError::Removed)));
+    assert!(put_back(Some(&runtime), Some(node.address)).unwrap());
+    let again = Node::open(options, 4096);
+    let (ini, _tgt) = connect(&again, &steadfast);
+    steadfast.receive(1, 0, 64);
+    post(&*ini, SendOperation::Send, &[again.sge(0, 8)], &*steadfast.srq);
+    assert_eq!(again.completion().status, CompletionStatus::Success);
 }

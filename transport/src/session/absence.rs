@@ -14,14 +14,21 @@
 #![forbid(unsafe_code)]
 
 use super::cm_thread::CmThread;
-use crate::incarnation::{self, DeviceShared, Opened};
+use crate::incarnation::{self, DeviceShared, Listening, Opened};
 use crate::options::NodeOptions;
 use crate::poller::command::Command;
 use crate::{PeerDown, PeerKey, PollerIndex, StartError};
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
 use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Readiness of the event channel and of asynchronous events; 0 is the waker's.
+const CHANNEL: Token = Token(1);
+const ASYNC_EVENTS: Token = Token(2);
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
@@ -151,6 +158,34 @@ impl CmThread {
         for peer in self.presence.take_wanted() {
             self.drive(peer, |machine, actions| machine.want(now, actions));
         }
+    }
+
+    /// Takes a device, with what listens there.
+    pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
+        let Listening { channel, listeners } = listening;
+        let events = channel.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&events), CHANNEL, Interest::READABLE)?;
+        let fd = device.device.async_event_fd().as_raw_fd();
+        let watched = self.poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE);
+        if let Err(error) = watched {
+            let _unwatched = self.poll.registry().deregister(&mut SourceFd(&events));
+            return Err(error);
+        }
+        // Ports that were chosen at first stay, so that peers find us again.
+        self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
+        self.endpoints.attach(device, channel, listeners);
+        Ok(())
+    }
+
+    /// Lets go of the device. Events that nobody took go with it.
+    pub(super) fn detach(&mut self) {
+        let Some((device, channel)) = self.endpoints.detach() else { return };
+        for fd in [channel.as_fd().as_raw_fd(), device.device.async_event_fd().as_raw_fd()] {
+            if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
+                tracing::debug!(%error, "ceasing to wait for the events of a device");
+            }
+        }
+        while channel.next_event().is_some() {}
     }
 
     fn all_pollers(&self) -> HashSet<PollerIndex> {

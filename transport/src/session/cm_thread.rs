@@ -20,23 +20,20 @@ use crate::poller::command::{Command, SessionUp};
 use crate::shared::{NodeShared, canonical};
 use crate::{PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
     AsyncEventKind, CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason, VerbsError,
 };
 
-const CHANNEL: Token = Token(0);
-const WAKER: Token = Token(1);
-const ASYNC_EVENTS: Token = Token(2);
+/// Readiness of the waker; the device's descriptors have others.
+const WAKER: Token = Token(0);
 /// Peers that are known at once, at most; further ones are refused.
 const MAX_PEERS: usize = 16_384;
 
@@ -88,7 +85,7 @@ impl fmt::Debug for CmHandle {
 /// The thread's state.
 pub(crate) struct CmThread {
     pub(super) shared: Arc<NodeShared>,
-    poll: Poll,
+    pub(super) poll: Poll,
     handle: CmHandle,
     pub(super) endpoints: Endpoints,
     /// Addresses that we listen on.
@@ -133,34 +130,6 @@ impl CmThread {
         };
         this.attach(device, listening)?;
         Ok(this)
-    }
-
-    /// Takes a device, with what listens there.
-    pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
-        let Listening { channel, listeners } = listening;
-        let events = channel.as_fd().as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&events), CHANNEL, Interest::READABLE)?;
-        let fd = device.device.async_event_fd().as_raw_fd();
-        let watched = self.poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE);
-        if let Err(error) = watched {
-            let _unwatched = self.poll.registry().deregister(&mut SourceFd(&events));
-            return Err(error);
-        }
-        // Ports that were chosen at first stay, so that peers find us again.
-        self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
-        self.endpoints.attach(device, channel, listeners);
-        Ok(())
-    }
-
-    /// Lets go of the device. Events that nobody took go with it.
-    pub(super) fn detach(&mut self) {
-        let Some((device, channel)) = self.endpoints.detach() else { return };
-        for fd in [channel.as_fd().as_raw_fd(), device.device.async_event_fd().as_raw_fd()] {
-            if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
-                tracing::debug!(%error, "ceasing to wait for the events of a device");
-            }
-        }
-        while channel.next_event().is_some() {}
     }
 
     /// Runs until all sessions are closed and their endpoints gone.

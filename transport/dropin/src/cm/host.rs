@@ -109,6 +109,11 @@ impl Host {
 
 impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
+        // SAFETY: a context of ours is never closed.
+        if !self.context.is_null() && unsafe { context_of(self.context) }.device.is_removed() {
+            // Ids and programs may still point to what belongs to the removed device.
+            *self = Self::default();
+        }
         if self.context.is_null() {
             // SAFETY: null is allowed, and the list is given back once the device is open.
             unsafe {

@@ -69,6 +69,11 @@ pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     Ok((&raw const known.device.device).cast_mut())
 }
 
+/// Whether there is a device now: it may have been taken away.
+fn is_there() -> Result<bool, Errno> {
+    Ok(!SoftProvider.devices()?.is_empty())
+}
+
 /// The list with its terminator, as it was allocated.
 type List = [*mut ibv_device; 2];
 
@@ -76,8 +81,9 @@ type List = [*mut ibv_device; 2];
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
-        let list: List = match the_device() {
-            Ok(device) => [device, null_mut()],
+        let list: List = match is_there().and_then(|there| Ok((there, the_device()?))) {
+            Ok((true, device)) => [device, null_mut()],
+            Ok((false, _)) | Err(Errno(libc::ENODEV)) => [null_mut(); 2],
             Err(errno) => {
                 eprintln!("trunkline0: no device: error {}; see the TRUNKLINE_ variables", errno.0);
                 [null_mut(); 2]

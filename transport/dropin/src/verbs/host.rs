@@ -2,13 +2,14 @@
 //!
 //! Owns the process-wide state of the library; C's interface has no handle that could hold it.
 //! The device is opened with the first context and stays: what a program leaves behind would keep
-//! the device's addresses anyway, and then it could not be opened again.
+//! the device's addresses anyway, and then it could not be opened again. One that was removed is
+//! replaced when it is back; whoever still has contexts of it keeps it.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_softrdma::device::{OpenError, SoftDevice, SoftOptions};
 
 /// The state.
 #[derive(Debug, Default)]
@@ -30,13 +31,15 @@ impl Host {
     /// can be taken once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);
-        if let Some(device) = &*known {
+        if let Some(device) = known.as_ref().filter(|device| !device.is_removed()) {
             return Ok(Arc::clone(device));
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Programs print errno at most, and that tells no remedy.
-            eprintln!("trunkline0: cannot open the device: {error}");
+            // Programs print errno at most, and that tells no remedy; who took it away knows.
+            if !matches!(error, OpenError::Removed) {
+                eprintln!("trunkline0: cannot open the device: {error}");
+            }
             Errno::from(trunkline_verbs::VerbsError::from(error))
         })?;
         super::fork::install();

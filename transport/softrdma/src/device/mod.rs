@@ -47,7 +47,7 @@ mod srq;
 mod uses;
 mod xrcd;
 
-pub use crate::host::HostError;
+pub use crate::host::{HostError, put_back, take_away};
 pub use fork::Held;
 pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
 pub use provider::SoftProvider;

@@ -71,6 +71,8 @@ pub struct SoftOptions {
     pub runtime_directory: Option<PathBuf>,
     /// The slot that the device sits in; `None`: one that nobody empties.
     pub slot: Option<Slot>,
+    /// On UDP: whether [`take_away`](crate::device::take_away), as by `trunkctl device remove`, takes it away.
+    pub removable: bool,
     /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
     /// QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
@@ -95,8 +97,11 @@ pub enum OpenError {
     /// `TRUNKLINE_XRC` is wrong.
     #[error("TRUNKLINE_XRC: {0:?} is neither on nor off")]
     BadXrc(String),
+    /// `TRUNKLINE_REMOVABLE` is wrong.
+    #[error("TRUNKLINE_REMOVABLE: {0:?} is none of on, off")]
+    BadRemovable(String),
     /// It was taken out of its slot.
-    #[error("the device was taken away; put it back")]
+    #[error("the device was taken away; put it back (`trunkctl device restore`)")]
     Removed,
     /// An address was named that the host does not have.
     #[error(transparent)]
@@ -137,6 +142,7 @@ impl From<OpenError> for VerbsError {
                 Self::Invalid("TRUNKLINE_UNKNOWN_SRQ is none of nak64, nak62, drop")
             }
             OpenError::BadXrc(_) => Self::Invalid("TRUNKLINE_XRC is neither on nor off"),
+            OpenError::BadRemovable(_) => Self::Invalid("TRUNKLINE_REMOVABLE is none of on, off"),
             OpenError::Removed => Self::NoDevice,
             OpenError::Link(error) => error.into(),
             OpenError::Host(error) => error.into(),
@@ -151,7 +157,7 @@ impl SoftOptions {
     /// `TRUNKLINE_FAULTS` (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p`
     /// becomes the process id), `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket),
     /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
-    /// `TRUNKLINE_RUNTIME_DIR` (a directory).
+    /// `TRUNKLINE_RUNTIME_DIR` (a directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///
     /// # Errors
     /// A variable that is set and cannot be understood.
@@ -177,6 +183,11 @@ impl SoftOptions {
             options.receive_buffer = Some(bytes.ok_or(OpenError::BadReceiveBuffer(text))?);
         }
         options.runtime_directory = variable("TRUNKLINE_RUNTIME_DIR").map(PathBuf::from);
+        options.removable = match variable("TRUNKLINE_REMOVABLE").as_deref() {
+            None | Some("off") => false,
+            Some("on") => true,
+            Some(other) => return Err(OpenError::BadRemovable(other.to_owned())),
+        };
         options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
             None | Some("nak64") => UnknownSrq::Nak64,
             Some("nak62") => UnknownSrq::Nak62,

@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::gid_table::GidTable;
-use super::options::SoftOptions;
+use super::options::{OpenError, SoftOptions};
 use super::soft_device::{DEVICE_NAME, SoftDevice};
+use crate::host::AwayFiles;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
@@ -22,6 +23,16 @@ impl Provider for SoftProvider {
             Some(first) => Some(*first),
             None => GidTable::of_host()?.addresses().first().copied(),
         };
+        if options.removable {
+            let addresses = match options.addresses.is_empty() {
+                true => GidTable::of_host()?.addresses().to_vec(),
+                false => options.addresses.clone(),
+            };
+            let files = AwayFiles::new(options.runtime_directory.as_deref(), &addresses);
+            if files.map_err(OpenError::from)?.any() {
+                return Ok(Vec::new());
+            }
+        }
         Ok(vec![DeviceInfo { name: DEVICE_NAME.to_owned(), guid: SoftDevice::guid_of(first) }])
     }
 

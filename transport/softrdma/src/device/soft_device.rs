@@ -23,7 +23,7 @@ use super::srq::SoftSrq;
 use super::uses::Hold;
 use super::xrcd::SoftXrcd;
 use crate::host::local::LocalLink;
-use crate::host::{Host, Targets};
+use crate::host::{AwayFiles, Host, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::any::Any;
 use std::net::IpAddr;
@@ -69,6 +69,7 @@ impl SoftDevice {
         if slot.as_ref().is_some_and(Slot::is_empty) {
             return Err(OpenError::Removed);
         }
+        let removable = options.removable && matches!(options.link, LinkChoice::Udp);
         let host = match options.link {
             LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
             LinkChoice::InProcess(_) => None,
@@ -76,6 +77,7 @@ impl SoftDevice {
         let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
         let link = make_link(&options, host.as_ref(), targets.as_ref())?;
         let without_xrc = options.without_xrc;
+        let directory = options.runtime_directory.clone();
         let gids = if options.addresses.is_empty() {
             GidTable::of_host().map_err(os("list the interfaces"))?
         } else {
@@ -84,6 +86,10 @@ impl SoftDevice {
             }
             GidTable::named(options.addresses)
         };
+        let away = removable.then(|| AwayFiles::new(directory.as_deref(), gids.addresses())).transpose()?;
+        if away.as_ref().is_some_and(AwayFiles::any) {
+            return Err(OpenError::Removed);
+        }
         let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
         let guid = node_guid(Some(first));
         let link_name = link.name().to_owned();
@@ -101,6 +107,7 @@ impl SoftDevice {
             guid,
             host: host.clone(),
             targets,
+            away,
         });
         let mtu = card.mtu_of(first);
         let core = Core::start(card, events, host).map_err(os("start the card's background thread"))?;
@@ -123,6 +130,12 @@ impl SoftDevice {
     /// listener stays.
     pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
         self.core.events.listen(Box::new(listener));
+    }
+
+    /// Whether it was taken away: then nothing of it works any more.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.core.card().present().is_err()
     }
 
     /// What its objects share.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `registry` | the tables, mapped by every member |
 //! | `lock` | held around slow changes; the kernel frees it when its holder dies |
+//! | `away`, `away-ADDRESS` | all removable devices, or those at the address, are taken away |
 //! | `slot-N` | held by member N for life: whether it lives is asked of this lock, never of a pid |
 //!
 //! | module | what it owns |
@@ -20,6 +21,7 @@
 //! | `local` | messages between members |
 //! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
 //! | `targets` | TGTs that processes share, in a segment of their own |
+//! | `away` | devices that the operator has taken away |
 //! | `records` | what members put into tables; void without its member |
 //! | `services` | who listens for which CM service, who holds port 4791 |
 //! | `domains` | who refers to which XRC domain |
@@ -32,6 +34,7 @@
 //! something holds `lock`. Everything in the registry may be garbage, written by a member that
 //! went mad: it is checked when read, and leads to wrong answers at worst.
 
+mod away;
 mod domains;
 mod error;
 mod layout;
@@ -48,6 +51,8 @@ mod tidy;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use away::AwayFiles;
+pub use away::{put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
 pub(crate) use member::{Host, MemberId};

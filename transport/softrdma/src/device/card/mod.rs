@@ -43,7 +43,7 @@ use super::numbers::{NumberMap, Numbers};
 use super::options::UnknownSrq;
 use super::random::Random;
 use crate::engine::{Requester, ResponderState, Time};
-use crate::host::{Host, Targets};
+use crate::host::{AwayFiles, Host, Targets};
 use crate::link::{Link, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -72,6 +72,8 @@ pub(super) struct CardInit {
     pub(super) host: Option<Arc<Host>>,
     /// TGTs that the members of the host share; none on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
+    /// What says that the device is away, if it is removable.
+    pub(super) away: Option<AwayFiles>,
 }
 
 /// The card.
@@ -111,6 +113,8 @@ pub(super) struct Card {
     descriptors_changed: u64,
     /// It was taken out of its slot.
     is_gone: bool,
+    /// What says that it is to be, and when that is looked for next.
+    away: Option<(AwayFiles, Instant)>,
 }
 
 impl Card {
@@ -142,6 +146,7 @@ impl Card {
             // The link may have descriptors from the start.
             descriptors_changed: 1,
             is_gone: false,
+            away: init.away.map(|files| (files, Instant::now())),
         }
     }
 
@@ -153,6 +158,9 @@ impl Card {
 
     /// Does what there is to do; answers whether there is more at once.
     pub(super) fn work(&mut self, now: Instant) -> bool {
+        if self.is_gone {
+            return false;
+        }
         if self.link.next_timeout().is_some_and(|when| when <= now) {
             self.link.poll(now);
         }
@@ -168,12 +176,16 @@ impl Card {
         self.run_timers(now);
         self.serve_cm(now);
         self.serve_suspects(now);
+        self.look_for_removal(now);
         self.flush(now);
         more || (!self.ready.is_empty() && self.outgoing.is_empty())
     }
 
     /// When `work` wants to be called although nothing arrives; may have passed.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.is_gone {
+            return None;
+        }
         let waits_for_members = self.sharing.as_ref().is_some_and(|sharing| !sharing.outbox.is_empty());
         if !self.outgoing.is_empty() || waits_for_members {
             return Some(now + NO_ROOM_RETRY);
@@ -185,7 +197,8 @@ impl Card {
         let timers = self.timers.next().map(at);
         let cm = self.cm.next_timeout().map(at);
         let suspects = self.sharing.as_ref().and_then(sharing::Sharing::next_timeout);
-        [timers, cm, suspects, self.link.next_timeout()].into_iter().flatten().min()
+        let look = self.next_look();
+        [timers, cm, suspects, look, self.link.next_timeout()].into_iter().flatten().min()
     }
 
     /// Tells the link that somebody is about to sleep on its descriptors; `true` when something

@@ -8,8 +8,11 @@ use super::connect::{Happening, HappeningKind};
 use crate::link::{Link, LinkError, ReceiveBatch, SendBatch};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmIdNumber, Counter, VerbsError};
+
+/// How often a removable device looks whether it was taken away.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What is left of a card's link.
 #[derive(Debug)]
@@ -63,6 +66,24 @@ impl Card {
     /// [`VerbsError::Gone`].
     pub(in crate::device) fn present(&self) -> Result<(), VerbsError> {
         if self.is_gone { Err(VerbsError::Gone) } else { Ok(()) }
+    }
+
+    /// When [`Card::look_for_removal`] looks.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.away.as_ref().map(|(_, next)| *next)
+    }
+
+    /// Looks whether the operator has taken the device away, if it is time to.
+    pub(super) fn look_for_removal(&mut self, now: Instant) {
+        let Some((files, next)) = &mut self.away else { return };
+        if *next > now {
+            return;
+        }
+        *next = now + LOOK_EVERY;
+        if files.any() {
+            self.away = None;
+            self.remove(now);
+        }
     }
 
     /// Takes the card out.

@@ -1,0 +1,86 @@
+//! Devices that the operator has taken away: a file in the members' folder says so.
+//!
+//! Owns those files. Only devices that were opened as removable look at them, a few times a second;
+//! it is for trying what programs do when `rdma link delete` meets them, without that device.
+#![forbid(unsafe_code)]
+
+use super::HostError;
+use super::runtime_dir::namespace_folder;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// The file that stands for all addresses; with `-ADDRESS` behind for one.
+const NAME: &str = "away";
+
+/// Takes away the removable devices at an address, or all of them. Answers whether they were there.
+///
+/// # Errors
+/// When the runtime directory (`None`: the environment's) cannot be used.
+pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
+    let path = namespace_folder(directory)?.join(name(address));
+    let was_there = !path.exists();
+    fs::write(&path, "").map_err(|source| HostError::Os { doing: "write", path, source })?;
+    Ok(was_there)
+}
+
+/// Puts back what [`take_away`] with the same address took. Answers whether it had.
+///
+/// # Errors
+/// As [`take_away`].
+pub fn put_back(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
+    let path = namespace_folder(directory)?.join(name(address));
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(HostError::Os { doing: "remove", path, source }),
+    }
+}
+
+fn name(address: Option<IpAddr>) -> String {
+    address.map_or_else(|| NAME.to_owned(), |address| format!("{NAME}-{}", address.to_canonical()))
+}
+
+/// The files that concern one device.
+#[derive(Debug)]
+pub(crate) struct AwayFiles(Vec<PathBuf>);
+
+impl AwayFiles {
+    /// For a device with these addresses.
+    pub(crate) fn new(directory: Option<&Path>, addresses: &[IpAddr]) -> Result<Self, HostError> {
+        let folder = namespace_folder(directory)?;
+        let names = addresses.iter().map(|&address| name(Some(address))).chain([name(None)]);
+        Ok(Self(names.map(|name| folder.join(name)).collect()))
+    }
+
+    /// Whether the device is away.
+    pub(crate) fn any(&self) -> bool {
+        self.0.iter().any(|path| path.exists())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_away_and_put_back_alone() {
+        let folder = Folder::new("away");
+        let root = folder.path().join("run");
+        let [one, other]: [IpAddr; 2] = ["127.0.0.8".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let files = |address| AwayFiles::new(Some(&root), &[address]).unwrap();
+        assert!(!files(one).any());
+        assert!(take_away(Some(&root), Some(other)).unwrap());
+        assert!(!take_away(Some(&root), Some(other)).unwrap(), "it was away");
+        assert!(files(other).any() && !files(one).any());
+        assert!(take_away(Some(&root), None).unwrap());
+        assert!(files(one).any());
+        assert!(put_back(Some(&root), None).unwrap());
+        assert!(files(other).any() && !files(one).any());
+        assert!(put_back(Some(&root), Some(other)).unwrap());
+        assert!(!put_back(Some(&root), Some(other)).unwrap());
+        assert!(!files(other).any());
+    }
+}
