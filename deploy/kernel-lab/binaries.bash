@@ -2,8 +2,6 @@
 #
 # A group says in comments which it needs: "# carries: PACKAGE/PROGRAM ...", "PACKAGE/examples/PROGRAM" or "PACKAGE/tests/NAME".
 
-binaries=() # files to carry in
-
 # carried FILE: what it needs, one a line.
 carried() { sed -nE 's/^# carries: //p' "$1" | tr -s ' ' '\n'; }
 
@@ -14,18 +12,17 @@ build_possible() {
         provide "$1" libclang-dev bash -c 'ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so*'
 }
 
-# build_binaries FILE...: builds what they carry, and puts the files into $binaries. Of the whole workspace and in the profile
-# of tests, as the check 60-rdma-core does, so that nothing is compiled twice.
+# binary ITEM: where what is carried lies once it was built.
+binary() { echo "${CARGO_TARGET_DIR:-target}/debug/${1#*/}"; }
+
+# build_binaries FILE...: builds what they carry. Of the whole workspace and in the profile of tests, as the check 60-rdma-core
+# does, so that nothing is compiled twice.
 build_binaries() {
-    local item file place=${CARGO_TARGET_DIR:-target}/debug tests=()
-    binaries=()
-    while IFS= read -r item; do
-        binaries+=("$place/${item#*/}")
-        if [[ $item == */tests/* ]]; then tests+=("${item##*/}"); fi
-    done < <(for file in "$@"; do carried "$file"; done | sort -u)
-    if ((${#binaries[@]} == 0)); then return; fi
+    local item file
     cargo build --workspace --locked --quiet --features rdma-core --bins --examples || return
-    for item in "${tests[@]}"; do build_test "$item" "$place/tests/$item" || return; done
+    while IFS= read -r item; do
+        if [[ $item == */tests/* ]]; then build_test "${item##*/}" "$(binary "$item")" || return; fi
+    done < <(for file in "$@"; do carried "$file"; done | sort -u)
 }
 
 # build_test NAME PLACE: cargo names the program by a hash, so it gets a name of its own.

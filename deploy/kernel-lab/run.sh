@@ -91,8 +91,8 @@ bring_binaries() {
     if ((${#build[@]} == 0)); then return; fi
     if ! build_possible kernel-lab-own; then
         leave_out "${build[@]}"
-    elif ! build_binaries "${build[@]}"; then
-        fail kernel-lab-build "the programs could not be built with the feature rdma-core"
+    elif ! build_binaries "${build[@]}" || { ((${#peers[@]} > 0)) && ! cargo dropin; }; then
+        fail kernel-lab-build "the programs could not be built with the feature rdma-core, or the drop-in libraries not"
         exit 1
     fi
 }
@@ -110,8 +110,10 @@ leave_out() {
 
 # Boots a guest for the groups that are left. When it dies, those that it had not begun stay for the next.
 run_groups() {
-    local group left=() options=(-e "LAB_PATTERN=$pattern") file
-    for file in "${binaries[@]}"; do options+=(-c "$file:/lab/bin/$(basename "$file")"); done
+    local group left=() options=(-e "LAB_PATTERN=$pattern") item
+    while IFS= read -r item; do
+        options+=(-c "$(binary "$item"):/lab/bin/${item##*/}")
+    done < <(for group in "${groups[@]}"; do carried "$group"; done | sort -u)
     boot_guest -t $((until - SECONDS)) "${options[@]}" "${groups[@]}"
     # What ended, and the first that did not, has had its turn.
     local died=0

@@ -2,7 +2,7 @@
 # What the kernel refuses, said by the adapter over rdma-core with cause and remedy: too little memory that may be locked, files
 # that may not be opened, a module that is not loaded, and no device.
 # carries: trunkline-rdma-core/examples/devices
-# shellcheck source-path=SCRIPTDIR source=common.bash disable=SC2317 # functions are called by check
+# shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 # says PATTERN COMMAND...: the command has to fail, and to say so.

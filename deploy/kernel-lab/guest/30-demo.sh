@@ -5,7 +5,7 @@
 # carries: trunkline-demo/trunkline-demo
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
 # carries: trunkline-example-logs/logs-collect trunkline-example-logs/logs-ship
-# shellcheck source-path=SCRIPTDIR source=common.bash disable=SC2317 # functions are called by check
+# shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 # What no software device could stand in for.

@@ -2,7 +2,7 @@
 # A server is killed under load, and another takes its address: the client's calls end with a status, and it goes on with the next
 # server. That one has none of the values, so what the client finds wrong is not asked.
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
-# shellcheck source-path=SCRIPTDIR source=common.bash disable=SC2317 # functions are called by check
+# shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 told=/tmp/load

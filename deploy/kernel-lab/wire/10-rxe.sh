@@ -3,6 +3,7 @@
 # on either side, each way round, on a clean link and on one that loses, doubles and reorders.
 #
 # deploy/kernel-lab/wire/10-rxe.sh [--list]; LAB_PATTERN chooses by name.
+# carries: trunkline-softrdma/examples/wire_peer trunkline-rdma-core/examples/nic_wire_peer trunkline-deploy/trunkctl
 # shellcheck source-path=SCRIPTDIR source=../../checks/common.bash
 . "$(dirname "$0")/../../checks/common.bash"
 lab=deploy/kernel-lab
@@ -18,7 +19,7 @@ lab=deploy/kernel-lab
 . "$lab/wire/peer.bash"
 pattern=${LAB_PATTERN:-}
 choose "$@"
-own=$PWD/target/release/examples/wire_peer
+own=$(realpath -m "$(binary trunkline-softrdma/examples/wire_peer)")
 nic=/usr/bin/nic_wire_peer
 
 # both NAME KIND SECONDS SERVER CLIENT HERE THERE: the same programs each way round. What differs between the sides stands in
@@ -178,7 +179,7 @@ captured() {
     ended_here "$pid" 20
     if chosen wire-tshark; then record wire-tshark "$problem$(malformed "$file")" 0; fi
     if chosen wire-icrc; then 
-        target/release/trunkctl pcap check --quiet --at-least 1000 "$file" >"$scratch/check.log" 2>&1
+        "$(binary trunkline-deploy/trunkctl)" pcap check --quiet --at-least 1000 "$file" >"$scratch/check.log" 2>&1
         record_status wire-icrc $? "$(tail -n 1 "$scratch/check.log")"
     fi
     if chosen wire-identification; then record wire-identification "$(identifications "$file")" 0; fi
@@ -220,14 +221,13 @@ if [[ -z ${LAB_WIRE_INSIDE:-} ]]; then
     wire_possible wire || exit 0
     build_possible wire || exit 0
     if ((EUID == 0)); then need wire-tshark tshark tshark && need wire-tshark dumpcap wireshark-common; fi
-    if ! cargo dropin || ! cargo build --release --locked --quiet --package trunkline-softrdma --example wire_peer || ! build trunkline-deploy ||
-        ! cargo build --release --locked --quiet --features rdma-core --package trunkline-rdma-core --example nic_wire_peer; then
+    if ! cargo dropin || ! build_binaries "$0"; then
         fail wire-build "the drop-in libraries, wire_peer, nic_wire_peer or trunkctl do not build"
         exit 1
     fi
     enter_wire_namespace "$@"
 fi
-nic_here=target/release/examples/nic_wire_peer
+nic_here=$(binary trunkline-rdma-core/examples/nic_wire_peer)
 if ! make_image || ! make_wire 400 -c "${LAB_NIC:-$nic_here}:$nic"; then
     fail wire-guest "the guest did not come up"
     exit 1
