@@ -170,6 +170,37 @@ kv() {
 }
 kv
 
+# last_says SECONDS FILE PATTERN: waits until the last line of the file is like that.
+last_says() {
+    local tries=$(($1 * 10))
+    until tail -n 1 "$2" | grep -qE "$3"; do
+        ((tries-- > 0)) || return 1
+        sleep 0.1
+    done
+}
+
+# The device is taken away under a server and a client in mid-load, as `rdma link delete` does, and comes back: what was answered
+# stays true. Without that, the removal path of the adapter would need a kernel.
+removal() {
+    local log=$scratch/removal.log load
+    if ! TRUNKLINE_REMOVABLE=on serve removal "$programs/kv-server" --listen "$address:0" --pollers 2 --provider require; then
+        fail rdma-core-removal "the server does not listen: $(tail -n 3 "$scratch/removal.err")"
+        return
+    fi
+    TRUNKLINE_REMOVABLE=on on_drop_in timeout 90 "$programs/kv-client" --address "$other" --provider require --server "$served" \
+        load --for 15 --json >"$log" 2>&1 &
+    load=$!
+    last_says 20 "$log" '"ok":[1-9]' &&
+        on_drop_in "$programs/trunkctl" device remove && last_says 10 "$log" '"device":"away"' &&
+        on_drop_in "$programs/trunkctl" device restore && last_says 20 "$log" '"device":"there","incarnations":2'
+    verdict rdma-core-removal-comes-back $? "$(tail -n 2 "$log")"
+    wait "$load" && last_says 0 "$log" '"unavailable":[1-9].*"wrong":0,.*"incarnations":2'
+    verdict rdma-core-removal $? "$(tail -n 2 "$log")"
+    kill -TERM "$server"
+    exec {said}<&-
+}
+removal
+
 logs() {
     local client=("$programs/logs-ship" --address "$other" --provider require) got
     if ! serve logs "$programs/logs-collect" --listen "$address:0" --provider require; then
