@@ -31,7 +31,7 @@ if ((check_status != 0)); then
     grep -v '^{' "$scratch/build.log"
     exit "$check_status"
 fi
-build_step rdma-core-clippy 300 cargo clippy --workspace --features rdma-core --all-targets --locked -- -D warnings
+build_step rdma-core-clippy 500 cargo clippy --workspace --features rdma-core --all-targets --locked -- -D warnings
 build_step rdma-core-dropin 600 cargo dropin
 programs=${CARGO_TARGET_DIR:-target}/debug
 
