@@ -227,8 +227,7 @@ if [[ -z ${LAB_WIRE_INSIDE:-} ]]; then
     fi
     enter_wire_namespace "$@"
 fi
-nic_here=$(binary trunkline-rdma-core/examples/nic_wire_peer)
-if ! make_image || ! make_wire 400 -c "${LAB_NIC:-$nic_here}:$nic"; then
+if ! make_image || ! make_wire 400 -c "$(binary trunkline-rdma-core/examples/nic_wire_peer):$nic"; then
     fail wire-guest "the guest did not come up"
     exit 1
 fi
