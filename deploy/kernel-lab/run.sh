@@ -91,7 +91,7 @@ bring_binaries() {
     if ((${#build[@]} == 0)); then return; fi
     if ! build_possible kernel-lab-own; then
         leave_out "${build[@]}"
-    elif ! build_binaries "${build[@]}" || { ((${#peers[@]} > 0)) && ! cargo dropin; }; then
+    elif ! build_binaries "${build[@]}" || { ((${#peers[@]} > 0)) && ! cargo dropin >/dev/null; }; then
         fail kernel-lab-build "the programs could not be built with the feature rdma-core, or the drop-in libraries not"
         exit 1
     fi

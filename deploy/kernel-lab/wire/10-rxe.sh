@@ -221,7 +221,7 @@ if [[ -z ${LAB_WIRE_INSIDE:-} ]]; then
     wire_possible wire || exit 0
     build_possible wire || exit 0
     if ((EUID == 0)); then need wire-tshark tshark tshark && need wire-tshark dumpcap wireshark-common; fi
-    if ! cargo dropin || ! build_binaries "$0"; then
+    if ! cargo dropin >/dev/null || ! build_binaries "$0"; then
         fail wire-build "the drop-in libraries, wire_peer, nic_wire_peer or trunkctl do not build"
         exit 1
     fi
