@@ -21,14 +21,15 @@ build_binaries() {
     local item file
     cargo build --workspace --locked --quiet --features rdma-core --bins --examples || return
     while IFS= read -r item; do
-        if [[ $item == */tests/* ]]; then build_test "${item##*/}" "$(binary "$item")" || return; fi
+        if [[ $item == */tests/* ]]; then build_test "${item%%/*}" "${item##*/}" "$(binary "$item")" || return; fi
     done < <(for file in "$@"; do carried "$file"; done | sort -u)
 }
 
-# build_test NAME PLACE: cargo names the program by a hash, so it gets a name of its own.
+# build_test PACKAGE NAME PLACE: cargo names the program by a hash, so it gets a name of its own. Other packages may have tests of
+# that name.
 build_test() {
     local file
-    file=$(cargo test --workspace --locked --quiet --no-run --message-format=json --features rdma-core --test "$1" |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-    [[ -n $file ]] && install -D "$file" "$2"
+    file=$(cargo test --workspace --locked --quiet --no-run --message-format=json --features rdma-core --test "$2" |
+        grep -F "#$1@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [[ -n $file ]] && install -D "$file" "$3"
 }
