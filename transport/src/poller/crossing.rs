@@ -3,8 +3,9 @@
 //! Over RC a peer's connection ends at one of our pollers, the *home* of all that comes through
 //! it, and each frame names the poller that it is for. The home looks at nothing but that name and
 //! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
-//! receive slot, which goes back there when the message is dropped. Credit bounds what a ring
-//! holds; who overflows one has sent beyond its credit.
+//! receive slot, which goes back there when the message is dropped. Credit bounds what a session
+//! has under way; who exceeds that is at fault, and not who then finds the ring full: what comes from
+//! others waits at the home.
 //!
 //! Over XRC, and with one poller, there is nothing to hand on, and no ring.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ use crate::PeerKey;
 use crate::buffer::Received;
 use crate::connections::ConnectionKind;
 use crate::frame::Header;
+use std::collections::VecDeque;
 use trunkline_rings::spsc::{self, Consumer, Producer};
 use trunkline_verbs::QpNumber;
 
@@ -27,13 +29,77 @@ struct Crossing {
     frame: Received,
 }
 
+impl Crossing {
+    fn session(&self) -> (PeerKey, u32) {
+        (self.peer, self.number)
+    }
+}
+
+/// A home's way to another poller.
+#[derive(Debug)]
+struct Outlet {
+    ring: Producer<Crossing>,
+    /// Whose frames the ring holds, in its order, and some before them that were taken since.
+    handed: VecDeque<(PeerKey, u32)>,
+    /// What found the ring full. No more than the ring holds.
+    waiting: VecDeque<Crossing>,
+    /// Frames that one session may have here.
+    allowance: usize,
+}
+
+impl Outlet {
+    fn new(ring: Producer<Crossing>, share: u32) -> Self {
+        let handed = VecDeque::with_capacity(ring.capacity() + 1);
+        Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
+    }
+
+    /// Hands a frame on, now or when there is room again. `false` when its session has more here than
+    /// its credit allows; what still waits of it is dropped then.
+    fn push(&mut self, crossing: Crossing) -> bool {
+        self.flush();
+        let session = crossing.session();
+        if self.count() >= self.allowance && self.count_of(session) >= self.allowance
+            || self.waiting.len() >= self.ring.capacity()
+        {
+            self.waiting.retain(|other| other.session() != session);
+            return false;
+        }
+        self.waiting.push_back(crossing);
+        self.flush();
+        true
+    }
+
+    /// Moves what waits into the ring, as far as there is room.
+    fn flush(&mut self) {
+        while let Some(crossing) = self.waiting.pop_front() {
+            let session = crossing.session();
+            if let Err(crossing) = self.ring.push(crossing) {
+                self.waiting.push_front(crossing);
+                break;
+            }
+            self.handed.push_back(session);
+        }
+        let taken = self.handed.len().saturating_sub(self.ring.len());
+        self.handed.drain(..taken);
+    }
+
+    fn count(&self) -> usize {
+        self.handed.len() + self.waiting.len()
+    }
+
+    fn count_of(&self, session: (PeerKey, u32)) -> usize {
+        let handed = self.handed.iter().filter(|other| **other == session).count();
+        handed + self.waiting.iter().filter(|other| other.session() == session).count()
+    }
+}
+
 /// One poller's ends of the rings.
 #[derive(Debug)]
 pub(crate) struct Crossings {
     /// Homes that our messages come through: all pollers, or only ourselves.
     homes: u16,
     /// By poller; none to ourselves.
-    to: Vec<Option<Producer<Crossing>>>,
+    to: Vec<Option<Outlet>>,
     from: Vec<Consumer<Crossing>>,
     /// Pollers that were handed something since the last wake.
     unwoken: Vec<usize>,
@@ -54,7 +120,8 @@ impl Crossings {
             for poller in 0..count {
                 let ring = (home != poller).then(|| spsc::ring(capacity(share(kind, pollers, depth))));
                 let (producer, consumer) = ring.unzip();
-                ends[home].to.push(producer);
+                let outlet = producer.map(|ring| Outlet::new(ring, share(kind, pollers, depth)));
+                ends[home].to.push(outlet);
                 ends[poller].from.extend(consumer);
             }
         }
@@ -82,13 +149,28 @@ impl Crossings {
         self.from.iter().any(|ring| !ring.is_empty())
     }
 
-    fn push(&mut self, poller: usize, crossing: Crossing) -> Result<(), Crossing> {
-        let Some(Some(ring)) = self.to.get_mut(poller) else { return Err(crossing) };
-        ring.push(crossing)?;
+    /// Whether something waits for room in a ring.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
+    }
+
+    fn flush(&mut self) {
+        for (poller, outlet) in self.to.iter_mut().enumerate() {
+            let Some(outlet) = outlet.as_mut().filter(|outlet| !outlet.waiting.is_empty()) else { continue };
+            outlet.flush();
+            if !self.unwoken.contains(&poller) {
+                self.unwoken.push(poller);
+            }
+        }
+    }
+
+    fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
+        let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
+        let is_allowed = outlet.push(crossing);
         if !self.unwoken.contains(&poller) {
             self.unwoken.push(poller);
         }
-        Ok(())
+        is_allowed
     }
 
     fn wake(&mut self, pollers: &[PollerHandle]) {
@@ -100,11 +182,16 @@ impl Crossings {
     }
 }
 
-/// Frames that one ring holds. A poller grants at most its share of a home's SRQ; a pair holds one
-/// credit at least, and of frames that use none, a peer sends a few for each pair while nobody
-/// answers it.
+/// Frames that one ring holds.
 fn capacity(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 4 + BATCH
+}
+
+/// Frames that one session may have in a ring. A poller grants at most its share of a home's SRQ; a pair
+/// holds one credit at least, and of frames that use none, a peer sends a few for each pair while nobody
+/// answers it.
+fn allowance(share: u32) -> usize {
+    usize::try_from(share).unwrap_or(0) * 2 + BATCH
 }
 
 /// Through how many SRQs the messages of each poller come.
@@ -132,14 +219,15 @@ impl Core {
         let Some(known) = self.targets.get_mut(&target).filter(|known| !known.broken) else { return };
         let (peer, number) = (known.peer, known.number);
         let frame = self.res.keep(frame);
-        if self.res.crossings.push(poller, Crossing { target, peer, number, frame }).is_err() {
+        if !self.res.crossings.push(poller, Crossing { target, peer, number, frame }) {
             known.broken = true;
             self.misbehaved(peer, number, "more frames at once than its credit allows");
         }
     }
 
-    /// Tells the pollers that were handed something.
+    /// Hands on what waited for room, and tells the pollers that were handed something.
     pub(super) fn wake_crossed(&mut self) {
+        self.res.crossings.flush();
         self.res.crossings.wake(&self.res.shared.pollers);
     }
 

@@ -22,6 +22,7 @@ impl Core {
             return;
         }
         self.scanned_ms = self.res.now_ms;
+        self.wake_crossed();
         for peer in self.peers.values_mut() {
             expire(&mut peer.waiting, &mut self.res);
         }
@@ -58,7 +59,8 @@ impl Core {
             }
             sooner(trunk.is_waiting().then_some(self.res.now + RETRY));
         }
-        sooner((!self.res.untold.is_empty()).then_some(self.res.now + RETRY));
+        let waits = !self.res.untold.is_empty() || self.res.crossings.is_waiting();
+        sooner(waits.then_some(self.res.now + RETRY));
         next
     }
 
