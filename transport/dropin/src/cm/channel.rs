@@ -8,6 +8,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{CmChannel, CmEvent, Device};
 
@@ -19,6 +20,8 @@ pub(super) struct ChannelObject {
     /// Held while an event is taken and turned into C's: what a later event is about must be
     /// known by then, whichever thread takes it.
     turn: Mutex<()>,
+    /// Threads in [`Self::next`].
+    waiting: AtomicUsize,
 }
 
 impl ChannelObject {
@@ -28,7 +31,8 @@ impl ChannelObject {
         let flags = OFlag::from_bits_retain(fcntl(inner.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(inner.as_fd(), FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)))?;
         let fd = inner.as_fd().as_raw_fd();
-        Ok(Self { base: UnsafeCell::new(rdma_event_channel { fd }), inner, turn: Mutex::new(()) })
+        let base = UnsafeCell::new(rdma_event_channel { fd });
+        Ok(Self { base, inner, turn: Mutex::new(()), waiting: AtomicUsize::new(0) })
     }
 
     /// Puts a new channel where C can hold it.
@@ -45,20 +49,30 @@ impl ChannelObject {
         unsafe { pointer.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
     }
 
-    /// Ends a channel. Ids that report to it keep what they need of it.
+    /// Ends a channel. Ids that report to it keep what they need of it. A thread that waits at it goes on
+    /// waiting, for good, as it does in the kernel: rping ends with one. The channel stays for its sake.
     ///
     /// # Safety
     /// The channel is not destroyed, and the program uses it no more.
     pub(super) unsafe fn destroy(pointer: *mut rdma_event_channel) {
-        if !pointer.is_null() {
-            // SAFETY: it was made by `create`; the caller's promise for the rest.
+        // SAFETY: the caller's promise.
+        let waiting = unsafe { pointer.cast::<Self>().as_ref() }.map(|channel| &channel.waiting);
+        if waiting.is_some_and(|waiting| waiting.load(Ordering::SeqCst) == 0) {
+            // SAFETY: it was made by `create`, and nobody is inside; the caller's promise for the rest.
             drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
         }
     }
 
     /// Takes events until `take` makes something of one, waiting if the program has not set
     /// `O_NONBLOCK`.
-    pub(super) fn next<T>(&self, mut take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
+    pub(super) fn next<T>(&self, take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let taken = self.wait(take);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        taken
+    }
+
+    fn wait<T>(&self, mut take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
         loop {
             {
                 let _turn = lock(&self.turn);
