@@ -1,5 +1,6 @@
 //! Section R, how reliable connections fail and end, and how the CM makes them.
 
+use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};
 use crate::connect::{Terms, dial, impatient, listen_in, unexpected};
 use crate::traffic::{receive, request};
@@ -7,10 +8,10 @@ use crate::{Deviation, Lab, Side};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
-    Access, AsyncEventKind, AsyncSubject, CmChannel, CmEventKind, CmId, CompletionOpcode as Op,
-    CompletionQueue, CompletionStatus as Status, ConnectParameters, PortSpace, QpInit, QpState, QpType,
-    QueuePair, ReceiveRequest, RejectReason, RemoteAddress, Rkey, SendOperation, SharedReceiveQueue, SrqInit,
-    SrqKind, SrqNumber,
+    Access, AsyncSubject, CmChannel, CmEventKind, CmId, CompletionOpcode as Op, CompletionQueue,
+    CompletionStatus as Status, ConnectParameters, PortSpace, QpInit, QpState, QpType, QueuePair,
+    ReceiveRequest, RejectReason, RemoteAddress, Rkey, SendOperation, SharedReceiveQueue, SrqInit, SrqKind,
+    SrqNumber,
 };
 
 /// RC has no XRCETH, so the number is nobody's.
@@ -66,16 +67,6 @@ pub(super) fn r3(lab: &Lab) -> Verdict {
     equal("the SRQ of the event", subject, AsyncSubject::Srq(0))?;
     consume(4)?;
     check(limit_event(lab).is_none(), || "the limit fired twice".to_owned())
-}
-
-/// The next limit event, past events of other kinds.
-fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
-    while let Some(event) = lab.far.device.next_async_event() {
-        if event.kind == AsyncEventKind::SrqLimitReached {
-            return Some(event.subject);
-        }
-    }
-    None
 }
 
 pub(super) fn r4(lab: &Lab) -> Verdict {

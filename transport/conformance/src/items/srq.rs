@@ -126,7 +126,7 @@ pub(super) fn d6(lab: &Lab) -> Verdict {
 }
 
 /// The next limit event, past events of other kinds (a TGT may report that it is established).
-fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
+pub(super) fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
     while let Some(event) = lab.far.device.next_async_event() {
         if event.kind == AsyncEventKind::SrqLimitReached {
             return Some(event.subject);
