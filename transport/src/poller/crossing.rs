@@ -56,13 +56,14 @@ impl Outlet {
     /// Hands a frame on, now or when there is room again. `false` when its session has more here than
     /// its credit allows; what still waits of it is dropped then.
     fn push(&mut self, crossing: Crossing) -> bool {
-        self.flush();
-        let session = crossing.session();
-        if self.count() >= self.allowance && self.count_of(session) >= self.allowance
-            || self.waiting.len() >= self.ring.capacity()
-        {
-            self.waiting.retain(|other| other.session() != session);
-            return false;
+        if self.count() >= self.allowance {
+            // Some may have been taken since it was counted last.
+            self.flush();
+            let session = crossing.session();
+            if self.waiting.len() >= self.ring.capacity() || self.count_of(session) >= self.allowance {
+                self.waiting.retain(|other| other.session() != session);
+                return false;
+            }
         }
         self.waiting.push_back(crossing);
         self.flush();
