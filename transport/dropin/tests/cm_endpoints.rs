@@ -231,6 +231,21 @@ fn synchronous_calls_say_why_they_failed() {
 }
 
 #[test]
+fn an_address_has_the_length_of_its_family() {
+    // As the kernel says it: another length is none of an address, whatever room there is.
+    let mut own = [c_address(address(), 0); 2];
+    let length = u32::try_from(size_of_val(&own[0])).unwrap();
+    for (given, answer) in [(length, Ok(())), (2 * length, Err(libc::EINVAL)), (1, Err(libc::EINVAL))] {
+        let mut hints = hints(RAI_PASSIVE, RDMA_PS_IB, IBV_QPT_XRC_RECV);
+        (hints.ai_src_addr, hints.ai_src_len) = (own.as_mut_ptr().cast(), given);
+        let mut info = null_mut();
+        // SAFETY: all of it lives.
+        call(|| unsafe { rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut info) }).unwrap();
+        assert_eq!(Info(info).endpoint(null_mut()).map(end), answer, "{given} bytes");
+    }
+}
+
+#[test]
 fn j10_j12_ini_and_tgt_keep_the_limits_that_are_theirs() {
     // contract J10, J12
     let ip = address();

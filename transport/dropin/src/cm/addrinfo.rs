@@ -1,6 +1,5 @@
 //! Names to addresses.
 
-use super::sockaddr::length;
 use crate::abi::*;
 use crate::border::{Errno, guarded, value};
 use libc::{addrinfo, c_char, sockaddr, socklen_t};
@@ -167,24 +166,18 @@ fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// A copy of an address: of its family's length, which the given one must reach.
+/// A copy of an address with the length it was given, right or wrong: as librdmacm does, the call
+/// that uses it judges.
 ///
 /// # Safety
 /// `address` is null or `given` bytes there may be read.
 unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
-    let given = usize::try_from(given).unwrap_or(0);
-    if address.is_null() || given < size_of::<libc::sa_family_t>() {
+    let given = usize::try_from(given).unwrap_or(0).min(size_of::<libc::sockaddr_storage>());
+    if address.is_null() {
         return Vec::new();
     }
     // SAFETY: the caller's promise.
-    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
-    match length(c_int::from(family)) {
-        Some(length) if length <= given => {
-            // SAFETY: the caller's promise.
-            unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec()
-        }
-        _ => Vec::new(),
-    }
+    unsafe { std::slice::from_raw_parts(address.cast::<u8>(), given) }.to_vec()
 }
 
 /// The hints in the resolver's words.

@@ -63,7 +63,7 @@ unsafe fn bind(
     init: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    let source = unsafe { sockaddr::read(info.ai_src_addr) }?.ok_or(Errno::EINVAL)?;
+    let source = unsafe { sockaddr::read_sized(info.ai_src_addr, info.ai_src_len) }?.ok_or(Errno::EINVAL)?;
     id.endpoint.bind(source)?;
     id.show_addresses()?;
     let qp_type = id.get(|base| base.qp_type);
@@ -81,7 +81,10 @@ unsafe fn activate(
     init: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    let (source, remote) = unsafe { (sockaddr::read(info.ai_src_addr)?, sockaddr::read(info.ai_dst_addr)?) };
+    let (source, remote) = unsafe {
+        let source = sockaddr::read_sized(info.ai_src_addr, info.ai_src_len)?;
+        (source, sockaddr::read_sized(info.ai_dst_addr, info.ai_dst_len)?)
+    };
     resolve_address(id, source, remote.ok_or(Errno::EINVAL)?)?;
     resolve_route(id)?;
     let Some(init) = init else { return Ok(()) };

@@ -1,7 +1,9 @@
 //! Addresses between C's shapes and Rust's.
 
 use crate::border::Errno;
-use libc::{AF_INET, AF_INET6, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{
+    AF_INET, AF_INET6, sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
+};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Reads the address that a program points to; `None` for a null pointer.
@@ -29,6 +31,31 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
             Ok(Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()))
         }
         _ => Err(Errno(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// As [`read`], for calls that say the address's length: the kernel takes that of its family only.
+///
+/// # Safety
+/// `pointer` is null or `given` bytes there may be read.
+pub(super) unsafe fn read_sized(
+    pointer: *const sockaddr,
+    given: socklen_t,
+) -> Result<Option<SocketAddr>, Errno> {
+    let given = usize::try_from(given).unwrap_or(0);
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    if given < size_of::<sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller's promise; the family is the first field of every kind of address.
+    let family = unsafe { pointer.cast::<sa_family_t>().read_unaligned() };
+    match length(i32::from(family)) {
+        // SAFETY: the caller's promise, for a length that is the family's.
+        Some(length) if length == given => unsafe { read(pointer) },
+        Some(_) => Err(Errno::EINVAL),
+        None => Err(Errno(libc::EAFNOSUPPORT)),
     }
 }
 
