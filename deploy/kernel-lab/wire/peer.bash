@@ -169,8 +169,9 @@ meet_there() {
     tell $((seconds + 5)) wait peer || why+="the server there ended with status $?; "
 }
 
-# show: what both sides said last.
+# show: the failures here, and what both sides said last.
 show() {
+    grep -h '^fail' "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'
     tail -n 12 "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'
     tail -n 12 "$there_said" | sed 's/^/    there: /'
 }

@@ -129,6 +129,8 @@ pub(super) struct Link {
     flushed: usize,
     /// The last send may be flushed.
     is_ending: bool,
+    /// A send was flushed: the QP was in ERR before its acknowledgement came.
+    pub(super) is_cut_off: bool,
 }
 
 impl Link {
@@ -177,6 +179,7 @@ impl Link {
             next_wr: 1000,
             flushed: 0,
             is_ending: false,
+            is_cut_off: false,
         })
     }
 
@@ -326,6 +329,7 @@ impl Link {
                 continue;
             }
             if !completion.status.is_success() {
+                self.is_cut_off |= completion.status == CompletionStatus::WorkRequestFlushed;
                 let why = completion.status.explain();
                 return Err(Deviation::Failed(format!("work request {} failed: {why}", completion.wr_id)));
             }

@@ -16,6 +16,9 @@ struct Session {
     is_established: bool,
     /// It was told that the connection will fail.
     may_fail: bool,
+    /// A send was flushed, which is right if the client has ended the connection: who has an answer may
+    /// hang up before its acknowledgement is on the wire.
+    flushed: Option<Deviation>,
     is_last: bool,
 }
 
@@ -39,6 +42,9 @@ pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Ve
             patience.wait(|| "nothing came from the client".into())?;
         }
     }
+    for error in server.sessions.iter().filter_map(|session| session.flushed.as_ref()) {
+        report.fail("server-connection", error);
+    }
     drop(listener);
     Ok(())
 }
@@ -59,7 +65,9 @@ impl Server<'_> {
                 Ok(moved) => busy |= moved,
                 Err(error) => {
                     let session = &mut self.sessions[index];
-                    if !session.may_fail {
+                    if session.link.is_cut_off {
+                        session.flushed = Some(error);
+                    } else if !session.may_fail {
                         report.fail("server-connection", &error);
                     }
                     // What follows is its end.
@@ -97,7 +105,13 @@ impl Server<'_> {
         let mut link = Link::new(self.station, id, hello.purpose)?;
         link.peer = hello.arena;
         link.accept(asked)?;
-        self.sessions.push(Session { link, is_established: false, may_fail: false, is_last: false });
+        self.sessions.push(Session {
+            link,
+            is_established: false,
+            may_fail: false,
+            flushed: None,
+            is_last: false,
+        });
         Ok(())
     }
 
