@@ -67,6 +67,15 @@ impl CmReport {
             }
             CmMessage::Mra(mra) => (Some(mra.local_id), Some(mra.remote_id)),
             CmMessage::Rtu(ids) | CmMessage::Drep(ids) => (Some(ids.local_id), Some(ids.remote_id)),
+            CmMessage::SidrReq(req) => {
+                report.service_id = Some(req.service_id.0);
+                (Some(req.request_id), None)
+            }
+            CmMessage::SidrRep(rep) => {
+                report.service_id = Some(rep.service_id.0);
+                report.local_qpn = Some(rep.qpn.get());
+                (None, Some(rep.request_id))
+            }
             CmMessage::Other(..) => (None, None),
         };
         (report.local_id, report.remote_id) = ids;

@@ -96,7 +96,10 @@ fn every_attribute_and_every_field_of_the_header() {
             | Attribute::REP
             | Attribute::RTU
             | Attribute::DREQ
-            | Attribute::DREP => Took::counted(&["cm_unknown_connection"]),
+            | Attribute::DREP
+            | Attribute::SIDR_REP => Took::counted(&["cm_unknown_connection"]),
+            // Where its address header would be, a REQ has the GUID.
+            Attribute::SIDR_REQ => Took::counted(&["cm_refused", "cm_refused_consumer"]),
             _ => Took::counted(&["cm_unserved_attribute"]),
         };
         assert_eq!(asker.send_mad(&mad), expected, "attribute {attribute:#x}");

@@ -15,6 +15,11 @@
 //!          -> connect(QP number) -> ConnectResponse -> qp_changes(RTR, RTS) -> establish
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> qp_changes(RTR, RTS)
 //!          -> accept(QP number) -> Established
+//!
+//! in port space UDP, which asks for a QP and makes no connection:
+//! active : create_id [-> bind] -> resolve_address -> resolve_route -> connect
+//!          -> ServiceResolved(QP number, Q_Key) | ServiceRefused | Unreachable
+//! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> accept(QP number, Q_Key)
 //! ```
 
 use crate::{QpModify, QpNumber, QpState, QpType, QueuePair, VerbsError};
@@ -29,16 +34,22 @@ use std::sync::Arc;
 pub enum PortSpace {
     /// RC, 0x0106.
     Tcp,
+    /// Questions for a QP number and Q_Key (SIDR), 0x0111: no connection comes of them.
+    Udp,
     /// Any type, XRC included, 0x013f (contract J1).
     Ib,
 }
 
 impl PortSpace {
+    /// All that there are.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
+
     /// The prefix of the service id, above the 16 bits of the port.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
             Self::Tcp => 0x0106,
+            Self::Udp => 0x0111,
             Self::Ib => 0x013f,
         }
     }
@@ -75,7 +86,7 @@ pub struct EndpointRequest {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectParameters {
-    /// Up to 56 bytes in a request, 196 in an answer.
+    /// Up to 56 bytes in a request, 196 in an answer; 180 and 136 in [`PortSpace::Udp`].
     pub private_data: Vec<u8>,
     /// READs and atomics this side serves at once.
     pub responder_resources: u8,
@@ -93,7 +104,12 @@ pub struct ConnectParameters {
     pub qp_number: Option<QpNumber>,
     /// The QP has an SRQ; XRC says so always (contract J5).
     pub srq: bool,
+    /// In [`PortSpace::Udp`] alone: the Q_Key of the answering side's QP.
+    pub q_key: u32,
 }
+
+/// The Q_Key of QPs whose program names none (`RDMA_UDP_QKEY`).
+pub const UDP_Q_KEY: u32 = 0x0123_4567;
 
 impl Default for ConnectParameters {
     fn default() -> Self {
@@ -106,6 +122,7 @@ impl Default for ConnectParameters {
             ack_timeout: 19,
             qp_number: None,
             srq: false,
+            q_key: UDP_Q_KEY,
         }
     }
 }
@@ -156,6 +173,19 @@ impl RejectReason {
     pub const VENDOR_OPTION: Self = Self(35);
 }
 
+/// What a question of [`PortSpace::Udp`] was answered with (`ib_cm_sidr_status`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SidrStatus(pub u8);
+
+impl SidrStatus {
+    /// There is a QP.
+    pub const SUCCESS: Self = Self(0);
+    /// Nobody serves that.
+    pub const UNSUPPORTED: Self = Self(1);
+    /// The application refused.
+    pub const REJECT: Self = Self(2);
+}
+
 /// Names an endpoint in events; unique in its device for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
@@ -185,6 +215,13 @@ pub enum CmEventKind {
     },
     /// Connected.
     Established,
+    /// In [`PortSpace::Udp`], at the side that asked: the answer, in place of a connection.
+    ServiceResolved {
+        /// QP number, Q_Key and private data count.
+        parameters: ConnectParameters,
+    },
+    /// In [`PortSpace::Udp`], at the side that asked: there is none.
+    ServiceRefused(SidrStatus),
     /// Something local failed.
     ConnectError,
     /// The peer did not answer.
@@ -299,7 +336,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing where that has come.
     fn communication_established(&self);
 
-    /// Refuses, with up to 148 bytes for the peer.
+    /// Refuses, with up to 148 bytes for the peer, 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
     /// As `connect`.
@@ -307,7 +344,8 @@ pub trait CmId: Any + Send + Sync + Debug {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
 
-    /// Refuses for another reason than the application's.
+    /// Refuses for another reason than the application's; in [`PortSpace::Udp`] the peer is not
+    /// told which.
     ///
     /// # Errors
     /// As `connect`.
@@ -338,10 +376,12 @@ pub trait ConnectionManager: Send + Sync + Debug {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
 
     /// Makes an endpoint that is neither bound nor resolved. Its QPs are of the type: `XrcIni` if it
-    /// is to connect by XRC, `XrcTgt` if it is to listen for XRC.
+    /// is to connect by XRC, `XrcTgt` if it is to listen for XRC. One of [`PortSpace::Udp`] has no
+    /// QP, and is made with `Rc`.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`], or a channel of another device.
+    /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`], or a channel of another device;
+    /// [`VerbsError::NotSupported`] where the provider does not serve the port space.
     fn create_id(
         &self,
         port_space: PortSpace,

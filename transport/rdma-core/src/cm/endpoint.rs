@@ -73,6 +73,7 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
             | (EndpointSide::Active { .. }, QpType::XrcIni)
             | (EndpointSide::Passive { .. }, QpType::XrcTgt)
     );
+    check_port_space(request.port_space)?;
     if !fits {
         return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
     }
@@ -81,6 +82,14 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
         return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
     }
     Ok(())
+}
+
+/// Questions for a QP need UD, which this adapter does not have.
+pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> {
+    match port_space {
+        PortSpace::Udp => Err(VerbsError::NotSupported("port space UDP over librdmacm")),
+        PortSpace::Tcp | PortSpace::Ib => Ok(()),
+    }
 }
 
 /// What librdmacm knows of addresses, to be freed.
@@ -141,6 +150,7 @@ impl Drop for AddressInfo {
 pub(super) fn port_space(port_space: PortSpace) -> u32 {
     match port_space {
         PortSpace::Tcp => RDMA_PS_TCP,
+        PortSpace::Udp => rdma_sys::rdma_port_space::RDMA_PS_UDP,
         PortSpace::Ib => rdma_sys::rdma_port_space::RDMA_PS_IB,
     }
 }

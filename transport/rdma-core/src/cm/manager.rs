@@ -3,7 +3,7 @@
 //! Owns the table of endpoints and the lock of everything here (the rules are in the module's head).
 
 use super::channel::{Channel, own_channel};
-use super::endpoint::{self, RawId, port_space};
+use super::endpoint::{self, RawId, check_port_space, port_space};
 use super::error::{Asked, check};
 use super::id::Id;
 use super::resolver::Resolver;
@@ -154,6 +154,7 @@ impl ConnectionManager for Manager {
         qp_type: QpType,
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError> {
+        check_port_space(space)?;
         if qp_type != QpType::Rc {
             return Err(if space == PortSpace::Ib {
                 VerbsError::NotSupported("XRC endpoints that are not made whole: use create_endpoint")

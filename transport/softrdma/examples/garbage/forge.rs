@@ -72,6 +72,8 @@ impl Forge {
             Some(CmMessage::Rej(rej)) => ([rej.local_id, rej.remote_id], 0),
             Some(CmMessage::Rep(rep)) => ([rep.local_id, rep.remote_id], rep.qpn.get().max(rep.eecn)),
             Some(CmMessage::Rtu(ids) | CmMessage::Drep(ids)) => ([ids.local_id, ids.remote_id], 0),
+            // What they name is no connection's.
+            Some(CmMessage::SidrReq(_) | CmMessage::SidrRep(_)) => return false,
             Some(CmMessage::Dreq(dreq)) => ([dreq.local_id, dreq.remote_id], dreq.qpn.get()),
         };
         ids.iter().any(|id| self.protected_ids.contains(id)) || self.protected_qps.contains(&qp)

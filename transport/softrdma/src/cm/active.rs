@@ -21,7 +21,7 @@ impl CmMachine {
             return Err(CmError::AddressFamily);
         }
         let limit = self.config.connections;
-        if self.table.len() >= limit {
+        if self.connections() >= limit {
             return Err(CmError::Full { limit });
         }
         let canonical = Connect {

@@ -18,7 +18,8 @@ pub struct CmConfig {
     pub first_retry_ns: u64,
     /// How often such a message is sent altogether.
     pub transmissions: u32,
-    /// How long the program may take to accept a request, or to confirm a reply.
+    /// How long the program may take to accept a request, or to confirm a reply. So long, too, a
+    /// question is asked, and its answer kept for repetitions.
     pub decision_ns: u64,
     /// How long a peer may put us off by MRA, altogether.
     pub patience_ns: u64,
@@ -32,6 +33,8 @@ pub struct CmConfig {
     pub half_open_per_peer: usize,
     /// The same from all peers.
     pub half_open: usize,
+    /// Answers to questions that are kept at most.
+    pub answers: usize,
 }
 
 impl CmConfig {
@@ -53,6 +56,7 @@ impl CmConfig {
             connections: 65_536,
             half_open_per_peer: 256,
             half_open: 4_096,
+            answers: 4_096,
         }
     }
 }

@@ -40,7 +40,7 @@ impl State {
 }
 
 /// Both addresses of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Addresses {
     pub(super) local: IpAddr,
     pub(super) remote: IpAddr,

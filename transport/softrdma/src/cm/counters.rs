@@ -8,7 +8,7 @@ use trunkline_verbs::RejectReason;
 pub enum CmDrop {
     /// Not a CM message of the known version.
     NotCm,
-    /// An attribute that is not served (SIDR, LAP, APR).
+    /// An attribute that is not served (LAP, APR).
     Unserved,
     /// A field that makes no sense: an id of 0, a QP number of 0 or 1.
     Malformed,
@@ -26,7 +26,7 @@ pub enum CmDrop {
     Backlog,
     /// Too many half-open connections, or connections.
     Limit,
-    /// The request was refused with a REJ, by the machine itself.
+    /// The request was refused with a REJ or SIDR_REP, by the machine itself.
     Refused,
     /// An own message, because nobody fetched the ones before it.
     TransmitQueueFull,
@@ -92,7 +92,7 @@ impl CmCounters {
         self.dropped[cause as usize] += 1;
     }
 
-    /// A REJ of the machine itself.
+    /// A refusal of the machine itself.
     pub(super) fn refuse(&mut self, reason: RejectReason) {
         self.count(CmDrop::Refused);
         for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {

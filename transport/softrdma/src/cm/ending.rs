@@ -58,6 +58,9 @@ impl CmMachine {
     /// The program drops its endpoint, in whatever state: what must be said to the peer is
     /// said. The only event that may still come is `TimewaitExit`.
     pub fn release(&mut self, now: u64, id: ConnectionId) {
+        if self.release_question(now, id) {
+            return;
+        }
         let Ok(connection) = self.own(id) else { return };
         let is_target = connection.transport == Transport::Xrc && !connection.is_active;
         match connection.state {

@@ -2,7 +2,7 @@
 
 use super::{ConnectionId, ListenerId, Peer};
 use std::net::SocketAddr;
-use trunkline_verbs::{QpNumber, RejectReason};
+use trunkline_verbs::{QpNumber, RejectReason, SidrStatus};
 
 /// A request at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,19 @@ pub struct ConnectRequest {
     /// What to set on the QP before [`super::CmMachine::accept`].
     pub peer: Peer,
     /// 56 bytes.
+    pub private: Vec<u8>,
+}
+
+/// A question at a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRequest {
+    /// Where it came in.
+    pub listener: ListenerId,
+    /// Own address and the service's port.
+    pub local: SocketAddr,
+    /// The peer's address, and the port that its address header names.
+    pub remote: SocketAddr,
+    /// 180 bytes.
     pub private: Vec<u8>,
 }
 
@@ -36,6 +49,22 @@ pub enum Event {
     Unreachable(ConnectionId),
     /// It ended, by whichever side: bring the QP to ERR.
     Disconnected(ConnectionId),
+    /// Somebody asks for a QP: call `answer` or `decline` (or `release`). It expires as
+    /// `Unreachable`.
+    ServiceRequest(ConnectionId, Box<ServiceRequest>),
+    /// The answer to a question, and its end.
+    ServiceReply {
+        /// Whose.
+        id: ConnectionId,
+        /// The QP that serves the service: whatever the peer said.
+        qpn: QpNumber,
+        /// Its Q_Key.
+        qkey: u32,
+        /// 136 bytes.
+        private: Vec<u8>,
+    },
+    /// A question was refused, and has ended; 136 bytes of private data.
+    ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
     /// The QP's number may be used again.
     TimewaitExit(ConnectionId, QpNumber),
 }
@@ -51,6 +80,9 @@ impl Event {
             | Self::Rejected(id, ..)
             | Self::Unreachable(id)
             | Self::Disconnected(id)
+            | Self::ServiceRequest(id, _)
+            | Self::ServiceReply { id, .. }
+            | Self::ServiceRefused(id, ..)
             | Self::TimewaitExit(id, _) => *id,
         }
     }

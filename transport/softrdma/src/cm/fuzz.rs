@@ -1,7 +1,9 @@
 //! Any messages, at a machine in any state.
 
 use super::connection::State;
-use super::{Accept, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transmit, Transport};
+use super::{
+    Accept, Answer, Ask, CmConfig, CmMachine, Connect, ConnectionId, Event, Listen, Transmit, Transport,
+};
 use crate::wire::cm::CmMessage;
 use crate::wire::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 use std::net::{IpAddr, Ipv4Addr};
@@ -78,17 +80,16 @@ impl World {
             connections: LIMIT,
             half_open: LIMIT / 2,
             half_open_per_peer: LIMIT / 3,
+            answers: LIMIT / 3,
             ..CmConfig::new(7, 11)
         };
         let mut machine = CmMachine::new(config);
-        for (port, transport) in [(1, Some(Transport::Xrc)), (2, None)] {
-            let listen = Listen {
-                address: Ipv4Addr::UNSPECIFIED.into(),
-                port_space: PortSpace::Ib,
-                port,
-                transport,
-                backlog: 3,
-            };
+        let (xrc, any) = (Some(Transport::Xrc), None);
+        for (port_space, port, transport) in
+            [(PortSpace::Ib, 1, xrc), (PortSpace::Ib, 2, any), (PortSpace::Udp, 1, any)]
+        {
+            let listen =
+                Listen { address: Ipv4Addr::UNSPECIFIED.into(), port_space, port, transport, backlog: 3 };
             // The ports are free in a new machine.
             let _ = machine.listen(&listen);
         }
@@ -128,6 +129,14 @@ impl World {
 
     fn connect(&mut self, story: &mut Story<'_>) {
         let remote = story.pick(&PEERS).unwrap_or(US);
+        if story.byte().is_multiple_of(3) {
+            let remote = (remote, u16::from(story.byte() % 3)).into();
+            // Refused when the table is full, as below.
+            if let Ok(id) = self.machine.ask(self.now, &Ask { local: (US, 9).into(), remote, private: &[] }) {
+                self.ids.push(id);
+            }
+            return;
+        }
         let connect = Connect {
             local: (US, 9).into(),
             remote: (remote, u16::from(story.byte() % 3)).into(),
@@ -163,7 +172,9 @@ impl World {
             private: &[],
         };
         // Any call is allowed at any time; it answers an error when it makes no sense.
-        match story.byte() % 6 {
+        match story.byte() % 8 {
+            6 => drop(machine.answer(self.now, id, &Answer { qpn, qkey: 1, private: &[] })),
+            7 => drop(machine.decline(self.now, id, &[])),
             0 => drop(machine.accept(self.now, id, &accept)),
             1 => drop(machine.reject(self.now, id, RejectReason::CONSUMER, &[])),
             2 => drop(machine.confirm(id)),
@@ -180,7 +191,7 @@ impl World {
             self.sent.push(transmit);
         }
         while let Some(event) = self.machine.poll_event() {
-            if let Event::ConnectRequest(id, _) = event {
+            if let Event::ConnectRequest(id, _) | Event::ServiceRequest(id, _) = event {
                 self.ids.push(id);
             }
         }
@@ -191,11 +202,13 @@ impl World {
     }
 
     fn check(&self) {
-        let table = &self.machine.table;
-        assert!(table.len() <= LIMIT);
-        assert!(table.half_open_total() <= LIMIT / 2);
-        assert!(PEERS.iter().all(|peer| table.half_open_of(*peer) <= LIMIT / 3));
+        let (table, questions) = (&self.machine.table, &self.machine.questions);
+        assert!(table.len() + questions.len() <= LIMIT);
+        assert!(table.half_open_total() + questions.undecided_total() <= LIMIT / 2);
+        let of_peer = |peer: &IpAddr| table.half_open_of(*peer) + questions.undecided_of(*peer);
+        assert!(PEERS.iter().all(|peer| of_peer(peer) <= LIMIT / 3));
         table.check();
+        questions.check();
     }
 
     /// With no more messages everything but established connections comes to an end.
@@ -207,5 +220,6 @@ impl World {
             self.check();
         }
         assert!(self.machine.table.states().all(|state| *state == State::Established));
+        assert_eq!(self.machine.questions.len(), 0);
     }
 }

@@ -3,6 +3,7 @@
 use super::config::SLOT_SHIFT;
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
+use super::questions::Questions;
 use super::table::Table;
 use super::{CmConfig, CmCounters, CmDrop, CmError, Event};
 use crate::wire::Mad;
@@ -35,6 +36,7 @@ pub struct CmMachine {
     pub(super) config: CmConfig,
     pub(super) listeners: Listeners,
     pub(super) table: Table,
+    pub(super) questions: Questions,
     pub(super) counters: CmCounters,
     pub(super) agent: u64,
     next_id: u32,
@@ -51,6 +53,7 @@ impl CmMachine {
             config,
             listeners: Listeners::default(),
             table: Table::default(),
+            questions: Questions::default(),
             counters: CmCounters::default(),
             agent: 0,
             next_id: 0,
@@ -99,6 +102,8 @@ impl CmMachine {
             CmMessage::Rtu(rtu) => self.handle_rtu(addresses, transaction, &rtu),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, addresses, transaction, &dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, addresses, &drep),
+            CmMessage::SidrReq(req) => self.handle_sidr_req(now, addresses, transaction, &req),
+            CmMessage::SidrRep(rep) => self.handle_sidr_rep(addresses, &rep),
             CmMessage::Other(..) => self.counters.count(CmDrop::Unserved),
         }
     }
@@ -119,16 +124,17 @@ impl CmMachine {
         &self.counters
     }
 
-    /// Connections, timewait included.
+    /// Connections, timewait included, and questions.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.table.len()
+        self.table.len() + self.questions.len()
     }
 
     /// Whether a comm id is one of ours: to hand messages on to the process that has it.
     #[must_use]
     pub fn has_connection(&self, comm_id: u32) -> bool {
-        self.table.contains(ConnectionId(comm_id))
+        let id = ConnectionId(comm_id);
+        self.table.contains(id) || self.questions.get(id).is_some()
     }
 
     /// The connection of a call of the program, unless it has ended or been released.
@@ -172,6 +178,11 @@ impl CmMachine {
         }
     }
 
+    /// Reports what happened to a question, which ends with what is reported.
+    pub(super) fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
     pub(super) fn enter(&mut self, id: ConnectionId, state: State) {
         self.table.enter(&mut self.listeners, id, state);
     }
@@ -194,7 +205,7 @@ impl CmMachine {
                 }
                 None => ConnectionId(self.next_id),
             };
-            if id.0 != 0 && !self.table.contains(id) {
+            if id.0 != 0 && !self.has_connection(id.0) {
                 return id;
             }
         }

@@ -1,13 +1,17 @@
 //! Builds the messages that the machine sends.
 
 use super::connection::Connection;
+use super::parameters::Answer;
+use super::questions::QuestionKey;
 use super::{Accept, CmConfig, Connect, ConnectionId, Transport};
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids,
     MRA_PRIVATE_BYTES, Mra, Path, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES,
-    RTU_PRIVATE_BYTES, Rej, Rep, Req, ServiceId,
+    RTU_PRIVATE_BYTES, Rej, Rep, Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES,
+    ServiceId, SidrRep, SidrReq,
 };
-use trunkline_verbs::{Gid, PKEY_DEFAULT, Psn, QpNumber, RejectReason};
+use std::net::SocketAddr;
+use trunkline_verbs::{Gid, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
 
 /// rdma_cm's constants (contract rocev2 12.1), which peers may take for our patience.
 const RESPONSE_TIMEOUT: u8 = 20;
@@ -31,12 +35,19 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     field
 }
 
-pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) -> CmMessage {
-    let mut private: [u8; REQ_PRIVATE_BYTES] = [0; REQ_PRIVATE_BYTES];
-    AddressHeader::new(connect.local, connect.remote.ip()).emit(&mut private);
-    for (to, from) in private[ADDRESS_HEADER_BYTES..].iter_mut().zip(connect.private) {
+/// The address header, `bytes` behind it, and zeros.
+fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] {
+    let mut field = [0; N];
+    header.emit(&mut field);
+    for (to, from) in field[ADDRESS_HEADER_BYTES..].iter_mut().zip(bytes) {
         *to = *from;
     }
+    field
+}
+
+pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) -> CmMessage {
+    let private: [u8; REQ_PRIVATE_BYTES] =
+        with_header(&AddressHeader::new(connect.local, connect.remote.ip()), connect.private);
     let is_rc = connect.transport == Transport::Rc;
     // An INI serves nothing and has no receive side (contract rocev2 10.2).
     let rc = |value: u8| if is_rc { value } else { 0 };
@@ -179,6 +190,32 @@ pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
 pub(super) fn guid_of_rej(rej: &Rej) -> Option<u64> {
     let guid = rej.info.first_chunk::<8>().copied().map(u64::from_be_bytes);
     guid.filter(|_| rej.reason == RejectReason::TIMEOUT && rej.info_length >= 8)
+}
+
+pub(super) fn sidr_req(key: &QuestionKey, local: SocketAddr, private: &[u8]) -> CmMessage {
+    let header = AddressHeader::new(local, key.addresses.remote);
+    CmMessage::SidrReq(SidrReq {
+        request_id: key.request_id,
+        pkey: PKEY_DEFAULT,
+        reserved_6: 0,
+        service_id: key.service_id,
+        private: with_header::<SIDR_REQ_PRIVATE_BYTES>(&header, private),
+    })
+}
+
+pub(super) fn sidr_rep(key: &QuestionKey, status: SidrStatus, answer: &Answer<'_>) -> CmMessage {
+    CmMessage::SidrRep(SidrRep {
+        request_id: key.request_id,
+        status,
+        info_length: 0,
+        vendor_6: 0,
+        qpn: answer.qpn,
+        vendor_11: 0,
+        service_id: key.service_id,
+        qkey: answer.qkey,
+        info: [0; SIDR_REP_INFO_BYTES],
+        private: padded::<SIDR_REP_PRIVATE_BYTES>(answer.private),
+    })
 }
 
 /// The peer's announcement in a REP: its QP and its first PSN.

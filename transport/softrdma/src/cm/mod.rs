@@ -22,6 +22,9 @@
 //! A TGT's connection that the program releases becomes `Idle` instead: nothing is said to the
 //! peer, since others may use the TGT (contract J9).
 //!
+//! Questions of port space UDP have a life of their own, see `sidr`; they share the ids, the
+//! listeners and the bounds.
+//!
 //! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
 //! So a QP's `sq_psn` is what the peer's REQ or REP announced ([`Peer::send_psn`]) and its
 //! `rq_psn` what this side announced itself. A kernel's captured connection shows it: the active
@@ -42,6 +45,8 @@ mod machine;
 mod message;
 mod parameters;
 mod passive;
+mod questions;
+mod sidr;
 mod table;
 mod timeout;
 
@@ -49,11 +54,11 @@ pub use config::{CmConfig, slot_of};
 pub use connection::ConnectionId;
 pub use counters::{CmCounters, CmDrop};
 pub use error::CmError;
-pub use event::{ConnectRequest, Event};
+pub use event::{ConnectRequest, Event, ServiceRequest};
 pub use fuzz::fuzz;
 pub use listener::{Listen, ListenerId};
 pub use machine::{CmMachine, Transmit};
-pub use parameters::{Accept, Connect, Peer, Transport};
+pub use parameters::{Accept, Answer, Ask, Connect, Peer, Transport};
 
 #[cfg(test)]
 mod tests;

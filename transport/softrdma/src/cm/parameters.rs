@@ -85,6 +85,28 @@ pub struct Accept<'a> {
     pub private: &'a [u8],
 }
 
+/// A question for the QP behind a service of port space UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Own address, and the port that the peer is told.
+    pub local: SocketAddr,
+    /// The peer, and the service's port.
+    pub remote: SocketAddr,
+    /// Up to 180 bytes.
+    pub private: &'a [u8],
+}
+
+/// The answer to an [`Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The QP.
+    pub qpn: QpNumber,
+    /// What datagrams to it must carry.
+    pub qkey: u32,
+    /// Up to 136 bytes.
+    pub private: &'a [u8],
+}
+
 /// What the peer said, turned to this side's point of view: what to set on the own QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {

@@ -8,7 +8,7 @@ use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
 };
 use std::net::{IpAddr, SocketAddr};
-use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, QpNumber, RejectReason};
+use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PortSpace, QpNumber, RejectReason};
 
 /// Why a request is answered by the machine itself.
 type Refusal = RejectReason;
@@ -141,8 +141,12 @@ impl CmMachine {
         if self.end_stale(now, at, req.ca_guid, req.local_id, req.qpn) {
             return Err(RejectReason::STALE_CONNECTION);
         }
-        let listener = self.listeners.find(req.service_id, at.local);
-        let listener = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        let is_service = |(space, _)| space != PortSpace::Udp;
+        let listener = self
+            .listeners
+            .find(req.service_id, at.local)
+            .filter(|_| req.service_id.space_and_port().is_some_and(is_service))
+            .ok_or(RejectReason::INVALID_SERVICE_ID)?;
         if listener.transport.is_some_and(|wanted| wanted != transport) {
             // contract J7
             return Err(RejectReason::CONSUMER);
@@ -157,13 +161,16 @@ impl CmMachine {
         })
     }
 
-    fn check_room(&self, peer: IpAddr, listener: ListenerId) -> Result<(), CmDrop> {
+    /// Whether one more undecided request of a peer is borne.
+    pub(super) fn check_room(&self, peer: IpAddr, listener: ListenerId) -> Result<(), CmDrop> {
         if self.listeners.is_full(listener) {
             return Err(CmDrop::Backlog);
         }
-        let has_room = self.table.len() < self.config.connections
-            && self.table.half_open_total() < self.config.half_open
-            && self.table.half_open_of(peer) < self.config.half_open_per_peer;
+        let total = self.table.half_open_total() + self.questions.undecided_total();
+        let of_peer = self.table.half_open_of(peer) + self.questions.undecided_of(peer);
+        let has_room = self.connections() < self.config.connections
+            && total < self.config.half_open
+            && of_peer < self.config.half_open_per_peer;
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 

@@ -11,11 +11,15 @@ impl CmMachine {
     /// When [`Self::handle_timeout`] is to be called next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
-        self.table.next_timer().map(|(at, _)| at)
+        let timers = [self.table.next_timer(), self.questions.next_timer()];
+        timers.into_iter().flatten().map(|(at, _)| at).min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: u64) {
+        while let Some((_, id)) = self.questions.next_timer().filter(|(at, _)| *at <= now) {
+            self.question_due(now, id);
+        }
         while let Some((_, id)) = self.table.next_timer().filter(|(at, _)| *at <= now) {
             // Whatever follows sets the timer anew, or does without.
             self.table.set_timer(id, None);

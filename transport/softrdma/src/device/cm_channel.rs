@@ -61,6 +61,8 @@ impl CmChannel for SoftCmChannel {
             HappeningKind::RouteResolved => CmEventKind::RouteResolved,
             HappeningKind::ConnectResponse { parameters } => CmEventKind::ConnectResponse { parameters },
             HappeningKind::Established => CmEventKind::Established,
+            HappeningKind::ServiceResolved { parameters } => CmEventKind::ServiceResolved { parameters },
+            HappeningKind::ServiceRefused(status) => CmEventKind::ServiceRefused(status),
             HappeningKind::ConnectError => CmEventKind::ConnectError,
             HappeningKind::Unreachable => CmEventKind::Unreachable,
             HappeningKind::Rejected(reason) => CmEventKind::Rejected(reason),

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | a TGT that processes share | the member that executes it |
 //! | another QP | the member whose number it is |
-//! | QP 1, a REQ | the member that listens for its service at its address |
+//! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
 //! | QP 1, another message of the CM | the member whose slot stands in the comm id that it names as ours |
 //! | anything else | nobody: it stays here, and is counted here |
 #![forbid(unsafe_code)]
@@ -234,17 +234,9 @@ impl Relay {
             return None;
         }
         let ours = match CmMessage::parse(&mad) {
-            CmMessage::Req(req) => {
-                let asks = (datagram.source.ip(), req.local_id, req.service_id);
-                let owner = self.host().service_owner(req.service_id.0, datagram.destination.ip());
-                return match owner {
-                    Some(owner) => {
-                        self.remember(asks, owner);
-                        Some(owner)
-                    }
-                    None => self.requests.get(&asks).copied(),
-                };
-            }
+            CmMessage::Req(req) => return self.listening(datagram, req.local_id, req.service_id),
+            CmMessage::SidrReq(req) => return self.listening(datagram, req.request_id, req.service_id),
+            CmMessage::SidrRep(rep) => rep.request_id,
             CmMessage::Mra(mra) => mra.remote_id,
             CmMessage::Rej(rej) => rej.remote_id,
             CmMessage::Rep(rep) => rep.remote_id,
@@ -253,6 +245,18 @@ impl Relay {
             CmMessage::Other(..) => return None,
         };
         self.host().current(crate::cm::slot_of(ours))
+    }
+
+    /// Who listens for what a peer asks for, or did when it asked first.
+    fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
+        let asks = (datagram.source.ip(), id, service);
+        match self.host().service_owner(service.0, datagram.destination.ip()) {
+            Some(owner) => {
+                self.remember(asks, owner);
+                Some(owner)
+            }
+            None => self.requests.get(&asks).copied(),
+        }
     }
 
     fn remember(&mut self, asks: Request, owner: MemberId) {

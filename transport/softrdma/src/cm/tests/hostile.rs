@@ -98,7 +98,7 @@ fn other_management_is_not_for_us() {
     let mad = Mad::parse(&[0x5a; MAD_BYTES]);
     machine.handle_mad(0, address(A), address(B), &mad);
     assert_eq!(machine.counters().dropped(CmDrop::NotCm), 1);
-    for attribute in [Attribute::SIDR_REQ, Attribute::LAP, Attribute::CLASS_PORT_INFO, Attribute(0xffff)] {
+    for attribute in [Attribute::APR, Attribute::LAP, Attribute::CLASS_PORT_INFO, Attribute(0xffff)] {
         let mut mad = spoiled(|_| {});
         mad.header.attribute = attribute;
         machine.handle_mad(0, address(A), address(B), &mad);

@@ -7,6 +7,7 @@ mod interop;
 mod loss;
 mod network;
 mod random;
+mod sidr;
 
 use super::*;
 use network::{A, B, Network, connect_to, milliseconds};

@@ -77,6 +77,18 @@ pub(super) const fn accept_with(qpn: u32) -> Accept<'static> {
     }
 }
 
+pub(super) fn question_to(node: usize) -> Ask<'static> {
+    Ask {
+        local: SocketAddr::new(address(1 - node), 999),
+        remote: SocketAddr::new(address(node), PORT),
+        private: b"hello",
+    }
+}
+
+pub(super) const fn answer_with(qpn: u32) -> Answer<'static> {
+    Answer { qpn: QpNumber::new(qpn), qkey: 0x0bad_cafe, private: b"welcome" }
+}
+
 impl Node {
     fn new(node: usize) -> Self {
         Self {
@@ -101,6 +113,18 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
+    /// Answers questions, too.
+    pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
+        let listen = Listen {
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            port_space: PortSpace::Udp,
+            port: PORT,
+            transport: None,
+            backlog,
+        };
+        self.machine.listen(&listen).unwrap().0
+    }
+
     /// What the program does with an event.
     fn react(&mut self, now: u64, event: &Event) {
         match event {
@@ -108,6 +132,10 @@ impl Node {
                 self.next_qpn += 1;
                 // The request may have been taken back since.
                 let _ = self.machine.accept(now, *id, &accept_with(self.next_qpn));
+            }
+            Event::ServiceRequest(id, _) if self.accepts => {
+                self.next_qpn += 1;
+                let _ = self.machine.answer(now, *id, &answer_with(self.next_qpn));
             }
             Event::Reply(id, _) if self.confirms => {
                 let _ = self.machine.confirm(*id);
@@ -123,7 +151,7 @@ impl Node {
 
     pub(super) fn requests(&self) -> Vec<ConnectionId> {
         let ids = self.events.iter().map(|event| match event {
-            Event::ConnectRequest(id, _) => Some(*id),
+            Event::ConnectRequest(id, _) | Event::ServiceRequest(id, _) => Some(*id),
             _ => None,
         });
         ids.flatten().collect()
@@ -150,11 +178,14 @@ const fn name(event: &Event) -> &'static str {
         Event::Unreachable(..) => "Unreachable",
         Event::Disconnected(..) => "Disconnected",
         Event::TimewaitExit(..) => "TimewaitExit",
+        Event::ServiceRequest(..) => "ServiceRequest",
+        Event::ServiceReply { .. } => "ServiceReply",
+        Event::ServiceRefused(..) => "ServiceRefused",
     }
 }
 
 impl Network {
-    /// B listens for both transports; every message takes a millisecond.
+    /// B listens for both transports, and for questions; every message takes a millisecond.
     pub(super) fn new() -> Self {
         Self::with_fate(Box::new(|_, _, _| vec![milliseconds(1)]))
     }
@@ -163,6 +194,7 @@ impl Network {
         let mut nodes = [Node::new(A), Node::new(B)];
         nodes[B].listen(Transport::Rc, 16);
         nodes[B].listen(Transport::Xrc, 16);
+        nodes[B].listen_for_questions(16);
         Self { now: 0, nodes, fate, on_the_way: BTreeMap::new(), serial: 0 }
     }
 
@@ -194,6 +226,13 @@ impl Network {
         id
     }
 
+    pub(super) fn ask(&mut self) -> ConnectionId {
+        let now = self.now;
+        let id = self.nodes[A].machine.ask(now, &question_to(B)).unwrap();
+        self.drain();
+        id
+    }
+
     /// Lets `span` nanoseconds pass.
     pub(super) fn run(&mut self, span: u64) {
         let end = self.now + span;
@@ -221,6 +260,7 @@ impl Network {
         assert!(self.next_step().is_none(), "still busy: {:?}", self.next_step());
         for node in &self.nodes {
             node.machine.table.check();
+            node.machine.questions.check();
         }
     }
 

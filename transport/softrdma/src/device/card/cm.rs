@@ -5,9 +5,8 @@
 
 use super::Card;
 use super::connect::{Endpoint, Happening, HappeningKind, Role};
-use crate::cm::{
-    CmConfig, CmDrop, CmMachine, ConnectRequest, ConnectionId, Event, ListenerId, Peer, Transport,
-};
+use super::service::named;
+use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport};
 use crate::device::random::Random;
 use crate::engine::Time;
 use crate::link::ROCE_PORT;
@@ -20,6 +19,17 @@ use std::time::Instant;
 use trunkline_verbs::{
     CmIdNumber, ConnectParameters, Counter, Psn, QpModify, QpNumber, QpState, QpType, RejectReason,
 };
+
+/// What a peer asks of a listener.
+#[derive(Debug)]
+struct Requested {
+    listener: ListenerId,
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// Of a request for a connection.
+    offered: Option<Peer>,
+    private: Vec<u8>,
+}
 
 /// The connection manager.
 #[derive(Debug)]
@@ -127,13 +137,35 @@ impl Card {
 
     fn handle_cm_event(&mut self, event: Event, now: Instant) {
         let connection = event.connection();
-        if let Event::ConnectRequest(_, request) = event {
-            self.connect_request(connection, *request, now);
-            return;
-        }
+        let requested = match event {
+            Event::ConnectRequest(_, request) => {
+                let (listener, local, remote) = (request.listener, request.local, request.remote);
+                Requested { listener, local, remote, offered: Some(request.peer), private: request.private }
+            }
+            Event::ServiceRequest(_, request) => {
+                let (listener, local, remote) = (request.listener, request.local, request.remote);
+                Requested { listener, local, remote, offered: None, private: request.private }
+            }
+            event => return self.connection_event(connection, event, now),
+        };
+        self.requested(connection, requested, now);
+    }
+
+    fn connection_event(&mut self, connection: ConnectionId, event: Event, now: Instant) {
         let Some(id) = self.cm.by_connection.get(&connection).copied() else { return };
         match event {
-            Event::ConnectRequest(..) => {}
+            Event::ConnectRequest(..) | Event::ServiceRequest(..) => {}
+            Event::ServiceReply { qpn, qkey, private, .. } => {
+                self.service_reply(id, connection, qpn, qkey, private);
+            }
+            Event::ServiceRefused(_, status, private) => {
+                self.spend(id, connection);
+                self.cm.tell(id, HappeningKind::ServiceRefused(status), private);
+            }
+            Event::Unreachable(_) if self.is_service(id) => {
+                self.spend(id, connection);
+                self.cm.tell(id, HappeningKind::Unreachable, Vec::new());
+            }
             Event::Reply(_, peer) => self.connect_reply(id, connection, peer, now),
             Event::Established(_, private) => {
                 self.set_awaits_rtu(id, false);
@@ -169,7 +201,7 @@ impl Card {
 
     /// Somebody asks a listener: a new endpoint is made, whose object the channel makes when the
     /// program takes the event.
-    fn connect_request(&mut self, connection: ConnectionId, request: ConnectRequest, now: Instant) {
+    fn requested(&mut self, connection: ConnectionId, request: Requested, now: Instant) {
         let time = self.time(now);
         let listener = self.cm.by_listener.get(&request.listener).and_then(|id| self.cm.endpoints.get(id));
         let Some(listener) = listener else {
@@ -181,8 +213,13 @@ impl Card {
             (Arc::clone(&listener.channel), listener.port_space, listener.qp_type);
         let traffic_class = listener.traffic_class;
         if listener.is_family_only && request.local.is_ipv4() {
-            let reason = RejectReason::INVALID_SERVICE_ID;
-            let _gone = self.cm.machine.reject(time.0, connection, reason, &[]);
+            match request.offered {
+                Some(_) => {
+                    let reason = RejectReason::INVALID_SERVICE_ID;
+                    let _gone = self.cm.machine.reject(time.0, connection, reason, &[]);
+                }
+                None => self.cm.machine.release(time.0, connection),
+            }
             return;
         }
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
@@ -191,11 +228,13 @@ impl Card {
         endpoint.local = request.local;
         endpoint.peer = Some(request.remote);
         endpoint.connection = Some(connection);
-        endpoint.offered = Some(request.peer);
-        let kind = HappeningKind::ConnectRequest {
-            new: id,
-            parameters: offer(&request.peer, request.private.clone()),
+        endpoint.offered = request.offered;
+        let private_data = request.private.clone();
+        let parameters = match &request.offered {
+            Some(peer) => offer(peer, private_data),
+            None => named(None, 0, private_data),
         };
+        let kind = HappeningKind::ConnectRequest { new: id, parameters };
         let happening =
             Happening { id: self.cm.by_listener[&request.listener], kind, private_data: request.private };
         if channel.push(happening).is_err() {
@@ -296,5 +335,6 @@ fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
         ack_timeout: peer.ack_timeout,
         qp_number: Some(peer.qpn),
         srq: peer.transport == Transport::Xrc,
+        q_key: 0,
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use trunkline_verbs::{
     Access, AddressVector, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify, QpNumber, QpState,
-    QpType, RejectReason, VerbsError,
+    QpType, RejectReason, SidrStatus, VerbsError,
 };
 
 /// An event on its way to a channel, without the objects that the program gets.
@@ -33,6 +33,8 @@ pub(in crate::device) enum HappeningKind {
     RouteResolved,
     ConnectResponse { parameters: ConnectParameters },
     Established,
+    ServiceResolved { parameters: ConnectParameters },
+    ServiceRefused(SidrStatus),
     ConnectError,
     Unreachable,
     Rejected(RejectReason),
@@ -71,6 +73,8 @@ pub(super) struct Endpoint {
     pub(super) named_qp: Option<QpNumber>,
     /// What the peer said.
     pub(super) offered: Option<Peer>,
+    /// Of port space UDP: its question is settled.
+    pub(super) is_spent: bool,
     /// Where the peer starts to send.
     announced: Psn,
     pub(super) traffic_class: u8,
@@ -102,6 +106,7 @@ impl Endpoint {
             qp: None,
             named_qp: None,
             offered: None,
+            is_spent: false,
             announced,
             traffic_class: 0,
             reuses_address: false,
@@ -190,6 +195,9 @@ impl Card {
         let endpoint = self.endpoint(id)?;
         if endpoint.qp.is_some() {
             return Err(VerbsError::Invalid("the endpoint has a QP"));
+        }
+        if endpoint.port_space == PortSpace::Udp {
+            return Err(VerbsError::Invalid("no connection of port space UDP is there for a QP"));
         }
         if endpoint.qp_type != qp_type {
             return Err(VerbsError::Invalid("the QP's type is not the endpoint's"));
@@ -320,6 +328,9 @@ impl Card {
         parameters: &ConnectParameters,
         now: Instant,
     ) -> Result<(), VerbsError> {
+        if self.is_service(id) {
+            return self.ask(id, parameters, now);
+        }
         let time = self.time(now);
         let endpoint = self.endpoint(id)?;
         let Role::Active { remote } = endpoint.role else {
@@ -370,6 +381,9 @@ impl Card {
         parameters: &ConnectParameters,
         now: Instant,
     ) -> Result<(), VerbsError> {
+        if self.is_service(id) {
+            return self.answer(id, parameters, now);
+        }
         let time = self.time(now);
         let endpoint = self.endpoint(id)?;
         let not_asked = VerbsError::Invalid("the endpoint has no request to answer");
@@ -432,6 +446,9 @@ impl Card {
         private: &[u8],
         now: Instant,
     ) -> Result<(), VerbsError> {
+        if self.is_service(id) {
+            return self.decline(id, private, now);
+        }
         let time = self.time(now);
         let none = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = self.endpoint(id)?.connection.ok_or(none)?;
@@ -491,7 +508,7 @@ impl Card {
         self.finish(now);
     }
 
-    fn finish(&mut self, now: Instant) {
+    pub(super) fn finish(&mut self, now: Instant) {
         self.serve_cm(now);
         self.flush(now);
     }
@@ -504,7 +521,7 @@ fn transport(qp_type: QpType) -> Transport {
     }
 }
 
-fn refusal(error: CmError) -> VerbsError {
+pub(super) fn refusal(error: CmError) -> VerbsError {
     match error {
         CmError::AddressInUse => VerbsError::AddressInUse("another listener has this address and port"),
         CmError::Full { .. } => VerbsError::OutOfResources("the device has too many connections"),

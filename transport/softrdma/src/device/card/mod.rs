@@ -24,6 +24,7 @@ mod receive;
 mod removal;
 mod resolve;
 mod route;
+mod service;
 mod sharing;
 mod srq;
 mod target;

@@ -3,12 +3,12 @@
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
 use crate::host::testing::Folder;
-use crate::wire::cm::{Dreq, Ids};
+use crate::wire::cm::{Dreq, Ids, SidrRep, SidrReq};
 use crate::wire::{Opcode, mad_packet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use trunkline_verbs::{PortSpace, Psn, QpNumber};
+use trunkline_verbs::{PortSpace, Psn, QpNumber, SidrStatus};
 
 /// A member with its link.
 struct Member {
@@ -151,6 +151,10 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
         let CmMessage::Req(req) = CmMessage::parse(&mad) else { panic!() };
         cm_packet(&CmMessage::Req(crate::wire::cm::Req { service_id: service, ..req }))
     };
+    let sidr_req = |service_id| {
+        let (pkey, private) = (0xffff, [0; crate::wire::cm::SIDR_REQ_PRIVATE_BYTES]);
+        cm_packet(&CmMessage::SidrReq(SidrReq { request_id: 1, pkey, reserved_6: 0, service_id, private }))
+    };
     let mut messages = vec![req(service), req(ServiceId::new(PortSpace::Ib, 7472))];
     for remote_id in ids {
         messages.push(cm_packet(&CmMessage::Rtu(Ids { local_id: 1, remote_id, private: [0; 224] })));
@@ -160,13 +164,30 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     // Cut short, and with no MAD inside: nobody's.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
+    // Questions, by the service that is asked for, and answers, by who asked.
+    messages.push(sidr_req(service));
+    messages.push(sidr_req(ServiceId::new(PortSpace::Udp, 7472)));
+    for request_id in ids {
+        messages.push(cm_packet(&CmMessage::SidrRep(SidrRep {
+            request_id,
+            status: SidrStatus::SUCCESS,
+            info_length: 0,
+            vendor_6: 0,
+            qpn: QpNumber::new(9),
+            vendor_11: 0,
+            service_id: service,
+            qkey: 1,
+            info: [0; 72],
+            private: [0; 136],
+        })));
+    }
     other.send(address, to_port(address), &messages);
     let payloads = |got: Vec<(SocketAddr, SocketAddr, Vec<u8>)>| -> Vec<Vec<u8>> {
         got.into_iter().map(|(_, _, bytes)| bytes).collect()
     };
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
-    assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9]));
-    assert_eq!(payloads(other.receive()), pick(&[0, 4, 5]));
+    assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]));
+    assert_eq!(payloads(other.receive()), pick(&[0, 4, 5, 10, 13]));
     drop(claim);
     // Repeated, it still goes to whom it went to; one that is new stays.
     other.send(address, to_port(address), &messages[..1]);

@@ -15,6 +15,7 @@ mod rej;
 mod rep;
 mod req;
 mod service;
+mod sidr;
 
 pub use brief::{DREQ_PRIVATE_BYTES, Dreq, Ids, RTU_PRIVATE_BYTES};
 pub use path::Path;
@@ -22,6 +23,10 @@ pub use rej::{Answered, MRA_PRIVATE_BYTES, Mra, REJ_INFO_BYTES, REJ_PRIVATE_BYTE
 pub use rep::{REP_PRIVATE_BYTES, Rep};
 pub use req::{REQ_PRIVATE_BYTES, Req};
 pub use service::{ADDRESS_HEADER_BYTES, AddressHeader, REQ_USER_BYTES, ServiceId};
+pub use sidr::{
+    SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES, SIDR_REQ_USER_BYTES, SidrRep,
+    SidrReq,
+};
 
 use super::mad::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 
@@ -58,7 +63,11 @@ pub enum CmMessage {
     Dreq(Dreq),
     /// Confirms a DREQ.
     Drep(Ids),
-    /// SIDR, LAP, APR and whatever else: not looked into.
+    /// Asks for the QP behind a service.
+    SidrReq(SidrReq),
+    /// Names it, or refuses.
+    SidrRep(SidrRep),
+    /// LAP, APR and whatever else: not looked into.
     Other(Attribute, [u8; MAD_DATA_BYTES]),
 }
 
@@ -75,6 +84,8 @@ impl CmMessage {
             Attribute::RTU => Self::Rtu(Ids::parse(data)),
             Attribute::DREQ => Self::Dreq(Dreq::parse(data)),
             Attribute::DREP => Self::Drep(Ids::parse(data)),
+            Attribute::SIDR_REQ => Self::SidrReq(SidrReq::parse(data)),
+            Attribute::SIDR_REP => Self::SidrRep(SidrRep::parse(data)),
             other => Self::Other(other, *data),
         }
     }
@@ -90,6 +101,8 @@ impl CmMessage {
             Self::Rtu(_) => Attribute::RTU,
             Self::Dreq(_) => Attribute::DREQ,
             Self::Drep(_) => Attribute::DREP,
+            Self::SidrReq(_) => Attribute::SIDR_REQ,
+            Self::SidrRep(_) => Attribute::SIDR_REP,
             Self::Other(attribute, _) => *attribute,
         }
     }
@@ -104,6 +117,8 @@ impl CmMessage {
             Self::Rep(message) => message.emit(),
             Self::Rtu(message) | Self::Drep(message) => message.emit(),
             Self::Dreq(message) => message.emit(),
+            Self::SidrReq(message) => message.emit(),
+            Self::SidrRep(message) => message.emit(),
             Self::Other(_, data) => *data,
         }
     }

@@ -18,16 +18,16 @@ impl ServiceId {
         Self(space.prefix() << 16 | port)
     }
 
-    /// Port space and port, if it is one of the two spaces that we serve.
+    /// Port space and port, if it is one of the spaces that we serve.
     #[must_use]
     pub fn space_and_port(self) -> Option<(PortSpace, u16)> {
         let prefix = self.0 >> 16;
-        let space = [PortSpace::Tcp, PortSpace::Ib].into_iter().find(|space| space.prefix() == prefix)?;
+        let space = PortSpace::ALL.into_iter().find(|space| space.prefix() == prefix)?;
         u16::try_from(self.0 & 0xffff).ok().map(|port| (space, port))
     }
 }
 
-/// Bytes of the header that rdma_cm puts in front of a REQ's private data.
+/// Bytes of the header that rdma_cm puts in front of the private data of a REQ or SIDR_REQ.
 pub const ADDRESS_HEADER_BYTES: usize = 36;
 /// What the header leaves to the program.
 pub const REQ_USER_BYTES: usize = REQ_PRIVATE_BYTES - ADDRESS_HEADER_BYTES;
@@ -66,9 +66,10 @@ impl AddressHeader {
         }
     }
 
-    /// Reads the first 36 bytes.
+    /// Reads the first 36 bytes; there are more, in each message that has a header.
     #[must_use]
-    pub fn parse(private: &[u8; REQ_PRIVATE_BYTES]) -> Self {
+    pub fn parse<const N: usize>(private: &[u8; N]) -> Self {
+        const { assert!(N >= ADDRESS_HEADER_BYTES) };
         let mut header = Self {
             version: private[0],
             ip_version: private[1],
@@ -82,7 +83,8 @@ impl AddressHeader {
     }
 
     /// Writes the first 36 bytes.
-    pub fn emit(&self, private: &mut [u8; REQ_PRIVATE_BYTES]) {
+    pub fn emit<const N: usize>(&self, private: &mut [u8; N]) {
+        const { assert!(N >= ADDRESS_HEADER_BYTES) };
         private[0] = self.version;
         private[1] = self.ip_version;
         private[2..4].copy_from_slice(&self.source_port.to_be_bytes());
@@ -113,7 +115,8 @@ mod tests {
         assert_eq!(ServiceId::new(PortSpace::Ib, 7471).0, 0x013f_1d2f);
         assert_eq!(ServiceId(0x013f_1d2f).space_and_port(), Some((PortSpace::Ib, 7471)));
         assert_eq!(ServiceId(0x0001_013f_1d2f).space_and_port(), None);
-        assert_eq!(ServiceId(0x0111_1d2f).space_and_port(), None);
+        assert_eq!(ServiceId(0x0111_1d2f).space_and_port(), Some((PortSpace::Udp, 7471)));
+        assert_eq!(ServiceId(0x0002_1d2f).space_and_port(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use trunkline_verbs::{Gid, PortSpace, Psn, QpNumber, RejectReason};
+use trunkline_verbs::{Gid, PortSpace, Psn, QpNumber, RejectReason, SidrStatus};
 
 /// The CM messages of `rc/rdma_cm.pcap`, in order; trailing zeros are left out.
 const RC: [&str; 7] = [
@@ -169,6 +169,38 @@ fn reject_and_mra_use_their_own_bits() {
     };
     let data = CmMessage::Mra(mra).data();
     assert_eq!(data[..11], [0, 0, 0, 1, 0, 0, 0, 2, 0x80, 0xc0, 5]);
+}
+
+#[test]
+fn questions_and_answers_use_their_own_bytes() {
+    let req = SidrReq {
+        request_id: 0x0102_0304,
+        pkey: 0xffff,
+        reserved_6: 0x0506,
+        service_id: ServiceId::new(PortSpace::Udp, 7471),
+        private: [7; SIDR_REQ_PRIVATE_BYTES],
+    };
+    let mad = CmMessage::SidrReq(req).mad(9);
+    assert_eq!(mad.header.attribute.0, 0x17);
+    assert_eq!(mad.data[..16], *b"\x01\x02\x03\x04\xff\xff\x05\x06\0\0\0\0\x01\x11\x1d\x2f");
+    assert_eq!(mad.data[16..], [7; 216]);
+    let rep = SidrRep {
+        request_id: 0x0102_0304,
+        status: SidrStatus::REJECT,
+        info_length: 3,
+        vendor_6: 0x0405,
+        qpn: QpNumber::new(0x0a_0b0c),
+        vendor_11: 6,
+        service_id: ServiceId(0x1112_1314_1516_1718),
+        qkey: 0x2122_2324,
+        info: [8; SIDR_REP_INFO_BYTES],
+        private: [9; SIDR_REP_PRIVATE_BYTES],
+    };
+    let mad = CmMessage::SidrRep(rep).mad(9);
+    assert_eq!(mad.header.attribute.0, 0x18);
+    assert_eq!(mad.data[..12], [1, 2, 3, 4, 2, 3, 4, 5, 0x0a, 0x0b, 0x0c, 6]);
+    assert_eq!(mad.data[12..24], *b"\x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24");
+    assert_eq!((&mad.data[24..96], &mad.data[96..]), (&[8; 72][..], &[9; 136][..]));
 }
 
 proptest! {

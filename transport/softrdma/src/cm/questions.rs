@@ -1,0 +1,171 @@
+//! All questions for a service's QP, and the indices over them.
+//!
+//! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
+//! undecided questions always agree with the questions.
+
+use super::connection::{Addresses, ConnectionId};
+use super::listener::{ListenerId, Listeners};
+use crate::wire::cm::{CmMessage, ServiceId};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+
+/// Where a question stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// We asked: sent again until it is answered, or nobody can be expected to answer any more.
+    Asked { message: Box<CmMessage>, sent: u32, until: u64 },
+    /// The program decides. Held against the listener's backlog.
+    Undecided(ListenerId),
+    /// Answered or refused by this, which is said again to whoever asks again.
+    Answered(Box<CmMessage>),
+}
+
+/// What makes a repeated question the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct QuestionKey {
+    pub(super) addresses: Addresses,
+    pub(super) request_id: u32,
+    pub(super) service_id: ServiceId,
+    pub(super) transaction: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) id: ConnectionId,
+    /// `request_id` is our own `id` when it is we who asked.
+    pub(super) key: QuestionKey,
+    pub(super) stage: Stage,
+    /// When the timer fires: it always runs.
+    pub(super) timer: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    questions: HashMap<ConnectionId, Question>,
+    /// Those that peers asked.
+    by_key: HashMap<QuestionKey, ConnectionId>,
+    timers: BTreeSet<(u64, ConnectionId)>,
+    undecided: HashMap<IpAddr, usize>,
+    undecided_total: usize,
+    /// Oldest first. All are kept equally long.
+    answered: VecDeque<ConnectionId>,
+}
+
+impl Questions {
+    pub(super) fn len(&self) -> usize {
+        self.questions.len()
+    }
+
+    pub(super) const fn undecided_total(&self) -> usize {
+        self.undecided_total
+    }
+
+    pub(super) fn undecided_of(&self, peer: IpAddr) -> usize {
+        self.undecided.get(&peer).copied().unwrap_or(0)
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Question> {
+        self.questions.get(&id)
+    }
+
+    /// The peer's question that is the same.
+    pub(super) fn same(&self, key: &QuestionKey) -> Option<&Question> {
+        self.by_key.get(key).and_then(|id| self.get(*id))
+    }
+
+    pub(super) fn next_timer(&self) -> Option<(u64, ConnectionId)> {
+        self.timers.first().copied()
+    }
+
+    pub(super) fn insert(&mut self, listeners: &mut Listeners, question: Question) {
+        let (id, timer) = (question.id, question.timer);
+        if !matches!(question.stage, Stage::Asked { .. }) {
+            self.by_key.insert(question.key, id);
+        }
+        self.timers.insert((timer, id));
+        self.questions.insert(id, question);
+        self.count(listeners, id, true);
+    }
+
+    /// One more transmission of a question of ours: what to send.
+    pub(super) fn repeat(&mut self, id: ConnectionId, timer: u64) -> Option<(QuestionKey, CmMessage)> {
+        let question = self.questions.get_mut(&id)?;
+        let Stage::Asked { message, sent, .. } = &mut question.stage else { return None };
+        *sent = sent.saturating_add(1);
+        let copy = (question.key, **message);
+        self.timers.remove(&(question.timer, id));
+        question.timer = timer;
+        self.timers.insert((timer, id));
+        Some(copy)
+    }
+
+    /// The program has decided. Of more answers than `limit` the oldest is forgotten.
+    pub(super) fn answer(
+        &mut self,
+        listeners: &mut Listeners,
+        id: ConnectionId,
+        answer: CmMessage,
+        until: u64,
+        limit: usize,
+    ) {
+        self.count(listeners, id, false);
+        let Some(question) = self.questions.get_mut(&id) else { return };
+        question.stage = Stage::Answered(Box::new(answer));
+        self.timers.remove(&(question.timer, id));
+        question.timer = until;
+        self.timers.insert((until, id));
+        self.answered.push_back(id);
+        if self.answered.len() > limit
+            && let Some(oldest) = self.answered.front().copied()
+        {
+            self.remove(listeners, oldest);
+        }
+    }
+
+    pub(super) fn remove(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        self.count(listeners, id, false);
+        let Some(question) = self.questions.remove(&id) else { return };
+        self.timers.remove(&(question.timer, id));
+        if self.by_key.get(&question.key) == Some(&id) {
+            self.by_key.remove(&question.key);
+        }
+        if self.answered.front() == Some(&id) {
+            self.answered.pop_front();
+        } else {
+            self.answered.retain(|other| *other != id);
+        }
+    }
+
+    fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
+        let Some(question) = self.questions.get(&id) else { return };
+        let Stage::Undecided(listener) = question.stage else { return };
+        listeners.count(listener, more);
+        let peer = question.key.addresses.remote;
+        let of_peer = self.undecided.entry(peer).or_default();
+        let step = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
+        *of_peer = step(*of_peer);
+        self.undecided_total = step(self.undecided_total);
+        if *of_peer == 0 {
+            self.undecided.remove(&peer);
+        }
+    }
+
+    /// For tests and fuzzing.
+    ///
+    /// # Panics
+    /// When an index disagrees with the questions.
+    pub(super) fn check(&self) {
+        let of_stage = |wanted: fn(&Stage) -> bool| {
+            self.questions.values().filter(|question| wanted(&question.stage)).count()
+        };
+        let undecided = of_stage(|stage| matches!(stage, Stage::Undecided(_)));
+        assert_eq!((undecided, undecided), (self.undecided_total, self.undecided.values().sum()));
+        let answered = of_stage(|stage| matches!(stage, Stage::Answered(_)));
+        assert_eq!(answered, self.answered.len());
+        assert_eq!(undecided + answered, self.by_key.len());
+        assert_eq!(self.questions.len(), self.timers.len());
+        for question in self.questions.values() {
+            assert!(self.timers.contains(&(question.timer, question.id)));
+        }
+    }
+}
