@@ -5,23 +5,12 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-told=/tmp/load
-
 # serve: a key-value server, whose process id goes to $server.
 serve() {
     : >/tmp/server
     /lab/bin/kv-server --listen "$address:7471" --allow-unauthenticated --provider require >>/tmp/server 2>&1 &
     server=$!
     until_true 20 grep -q '^listening' /tmp/server
-}
-
-# told_of NAME: a number in the client's last line.
-told_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
-
-answered() {
-    local count
-    count=$(told_of ok)
-    ((${count:-0} > $1))
 }
 
 killed_under_load() {

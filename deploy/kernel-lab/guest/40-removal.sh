@@ -7,7 +7,6 @@
 
 most_ms=5000 # until the command has to return
 own=(--allow-unauthenticated --provider require)
-told=/tmp/load
 
 # serve: a key-value server, whose process id goes to $server.
 serve() {
@@ -22,16 +21,6 @@ load() {
     : >"$told"
     /lab/bin/kv-client --server "$address:7471" --address "$address" "${own[@]}" load --for "$1" --workers 4 --json >>"$told" 2>&1 &
     client=$!
-}
-
-# told_of NAME: a number in the client's last line.
-told_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
-
-# answered COUNT: whether more calls than so many were answered.
-answered() {
-    local count
-    count=$(told_of ok)
-    ((${count:-0} > $1))
 }
 
 away() { tail -n 1 "$told" | grep -q '"device":"away"'; }

@@ -10,6 +10,7 @@ if [[ ${1:-} == --list ]]; then listing=1; fi
 device=rxe0
 address=${LAB_ADDRESS:-10.77.0.1/24}
 address=${address%/*}
+told=/tmp/load # the lines of a client under load
 exec {ticks}<> <(:)
 
 # tick: 50 ms, without a process.
@@ -118,6 +119,16 @@ exchange() {
     # It may wait for a client in vain.
     if ((status != 0)); then kill -KILL "$server"; fi
     wait "$server" && return "$status"
+}
+
+# told_of NAME: a number in the last line of the client under load.
+told_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
+
+# answered COUNT: whether more of its calls than so many were answered.
+answered() {
+    local count
+    count=$(told_of ok)
+    ((${count:-0} > $1))
 }
 
 if ((!listing)) && [[ ! -e /sys/class/infiniband/$device ]]; then device_up || echo "no device $device"; fi
