@@ -5,9 +5,14 @@
 mod common;
 
 use common::*;
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddrV4;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::spawn;
+use std::time::Instant;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 
@@ -124,4 +129,76 @@ fn a_listener_that_goes_leaves_nothing_behind_in_its_channel() {
     // SAFETY: the id lives.
     unsafe { rdma_destroy_qp(near) };
     destroy(near);
+}
+
+/// A thread that waits at a channel, as others see it.
+#[derive(Default)]
+struct Waiter {
+    /// Its number; 0 before it asks for an event.
+    thread: AtomicI32,
+    /// What the call has answered, once it is back.
+    answer: OnceLock<Result<(), c_int>>,
+}
+
+impl Waiter {
+    /// Waits for an event. Whoever gets it ends the id and, while the others wait or are on their way
+    /// back to that, the channel.
+    fn wait(&self, channel: &AtomicPtr<rdma_event_channel>) {
+        let (channel, mut event) = (channel.load(Ordering::SeqCst), null_mut());
+        // SAFETY: nothing is asked of the caller.
+        self.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        // SAFETY: the channel lives; it ends when all threads wait at it.
+        let answer = call(|| unsafe { rdma_get_cm_event(channel, &raw mut event) });
+        if answer.is_ok() {
+            let id = copy(event).id;
+            // SAFETY: neither event nor channel is used any more.
+            unsafe {
+                call(|| rdma_ack_cm_event(event)).unwrap();
+                destroy(id);
+                rdma_destroy_event_channel(channel);
+            }
+        }
+        self.answer.set(answer).unwrap();
+    }
+
+    /// Whether it sleeps: in the call, because it does nothing between its number and that.
+    fn is_asleep(&self) -> bool {
+        let stat = format!("/proc/self/task/{}/stat", self.thread.load(Ordering::SeqCst));
+        std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))
+    }
+}
+
+#[test]
+fn threads_that_wait_at_a_channel_go_on_waiting_when_it_is_destroyed() {
+    for _ in 0..6 {
+        let channel = ManuallyDrop::new(Channel::new());
+        let id = channel.id(RDMA_PS_TCP);
+        let pointer = Arc::new(AtomicPtr::new(channel.0));
+        let waiters: Vec<Arc<Waiter>> = (0..8).map(|_| Arc::default()).collect();
+        for waiter in &waiters {
+            let (waiter, pointer) = (Arc::clone(waiter), Arc::clone(&pointer));
+            // It is never joined: nothing ends its wait but the end of the process.
+            spawn(move || waiter.wait(&pointer));
+        }
+        let until = Instant::now() + BOUND;
+        let in_time = |what: &str| {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::yield_now();
+        };
+        while !waiters.iter().all(|waiter| waiter.is_asleep()) {
+            in_time("not all wait");
+        }
+        let mut at = c_address(address(), 0);
+        // SAFETY: id and addresses live.
+        call(|| unsafe { rdma_resolve_addr(id, (&raw mut at).cast(), (&raw mut at).cast(), 2000) }).unwrap();
+        // All are woken, and one finds the event.
+        while !waiters.iter().any(|waiter| waiter.answer.get().is_some()) {
+            in_time("nobody has the event");
+        }
+        while !waiters.iter().all(|waiter| waiter.answer.get().is_some() || waiter.is_asleep()) {
+            in_time("some neither wait nor are back");
+        }
+        let answers: Vec<_> = waiters.iter().filter_map(|waiter| waiter.answer.get()).collect();
+        assert_eq!(answers, [&Ok(())], "the others wait at a channel that is gone");
+    }
 }
