@@ -4,32 +4,17 @@
 mod common;
 
 use bytes::Bytes;
-use common::{ECHO, TestNode, fresh_address, over_udp, pattern};
+use common::{ECHO, SIZES, TestNode, bad_network, fresh_address, over_udp, pattern};
 use std::sync::Arc;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_transport::{NodeOptions, SendOutcome};
 
-const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
-
-fn echo(client: &mut TestNode, server: &TestNode, sizes: &[usize]) {
-    let peer = client.connect(0, server.address);
-    for (token, &size) in sizes.iter().enumerate() {
-        let token = token as u64;
-        let body = pattern(size, 7);
-        client.send(0, peer, &[ECHO], body.clone(), token);
-        let (from, answer) = client.message();
-        assert_eq!(from.peer, peer);
-        assert!(answer.slice(1..) == body, "{size} bytes came back as others");
-        assert_eq!(client.outcome(token), SendOutcome::Delivered);
-    }
-}
-
 #[test]
 fn every_size_comes_back_over_udp() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
-    echo(&mut client, &server, &SIZES);
+    client.echoes(&server, &SIZES);
     let report = client.report();
     // With the feature rdma-core and on the drop-in libraries a loopback address is that of a NIC.
     let of = (report.provider, report.link.as_str());
@@ -47,7 +32,7 @@ fn every_size_comes_back_in_process() {
     };
     let server = TestNode::start(options(), 1);
     let mut client = TestNode::start(options(), 1);
-    echo(&mut client, &server, &SIZES);
+    client.echoes(&server, &SIZES);
 }
 
 #[test]
@@ -59,14 +44,14 @@ fn ipv6_carries_messages_too() {
     };
     let server = TestNode::start(options("[fd00::1]:7471"), 2);
     let mut client = TestNode::start(options("[fd00::2]:7471"), 1);
-    echo(&mut client, &server, &[10, 100_000]);
+    client.echoes(&server, &[10, 100_000]);
 }
 
 #[test]
 fn the_largest_message_fits() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
-    echo(&mut client, &server, &[64 << 20]);
+    client.echoes(&server, &[64 << 20]);
 }
 
 #[test]
@@ -88,19 +73,10 @@ fn a_registered_buffer_is_sent_without_a_copy() {
 
 #[test]
 fn nothing_is_lost_on_a_bad_network() {
-    let faults = "drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,seed=7".parse().unwrap();
-    let device = SoftOptions { faults: Some(faults), ..SoftOptions::default() };
+    let device = SoftOptions { faults: bad_network(), ..SoftOptions::default() };
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(device), 1);
-    let peer = client.connect(0, server.address);
-    for token in 0..500u64 {
-        let size = if token % 50 == 0 { 200_000 } else { 300 };
-        client.send(0, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
-    }
-    for token in 0..500u64 {
-        client.message();
-        assert_eq!(client.outcome(token), SendOutcome::Delivered);
-    }
+    client.crowd_of_echoes(0, &server, 500);
     assert!(client.report().retransmits + server.report().retransmits > 0);
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{ECHO, Job, TestNode, over_udp, pattern};
+use common::{ECHO, Job, SIZES, TestNode, bad_network, over_udp, pattern};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc;
 use trunkline_softrdma::device::SoftOptions;
@@ -24,15 +24,7 @@ fn over_rc() -> NodeOptions {
 fn every_size_comes_back() {
     let server = TestNode::start(without_xrc(), 1);
     let mut client = TestNode::start(over_rc(), 1);
-    let peer = client.connect(0, server.address);
-    for (token, size) in (0..).zip([0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20]) {
-        let body = pattern(size, 7);
-        client.send(0, peer, &[ECHO], body.clone(), token);
-        let (from, answer) = client.message();
-        assert_eq!(from.peer, peer);
-        assert!(answer.slice(1..) == body, "{size} bytes came back as others");
-        assert_eq!(client.outcome(token), SendOutcome::Delivered);
-    }
+    client.echoes(&server, &SIZES);
     let (here, there) = (client.report(), server.report());
     assert_eq!((here.connections, here.ini, here.tgt, here.srqs), ("rc", 1, 1, 1));
     assert_eq!((there.connections, there.rnr + here.rnr), ("rc", 0));
@@ -130,20 +122,11 @@ fn a_busy_poller_loses_nothing_and_hinders_no_other() {
 
 #[test]
 fn nothing_is_lost_on_a_bad_network() {
-    let faults = "drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,seed=7".parse().unwrap();
-    let device = SoftOptions { faults: Some(faults), without_xrc: true, ..SoftOptions::default() };
+    let device = SoftOptions { faults: bad_network(), without_xrc: true, ..SoftOptions::default() };
     let server = TestNode::start(without_xrc(), 3);
     let mut client = TestNode::start(over_udp().device(device), 2);
     for poller in 0..2 {
-        let peer = client.connect(poller, server.address);
-        for token in 0..200u64 {
-            let size = if token % 50 == 0 { 200_000 } else { 300 };
-            client.send(poller, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
-        }
-        for token in 0..200u64 {
-            client.message();
-            assert_eq!(client.outcome(token), SendOutcome::Delivered);
-        }
+        client.crowd_of_echoes(poller, &server, 200);
     }
     assert!(client.report().retransmits + server.report().retransmits > 0);
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use trunkline_softrdma::link::FaultPlan;
 use trunkline_transport::{
     Carrier, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey, PollerHandle,
     PollerIndex, SendOutcome, Token, Upper,
@@ -283,6 +284,32 @@ impl TestNode {
         })
     }
 
+    /// Sends a message of each size, from the first poller, and has it back unchanged.
+    pub fn echoes(&mut self, server: &Self, sizes: &[usize]) {
+        let peer = self.connect(0, server.address);
+        for (token, &size) in (0..).zip(sizes) {
+            let body = pattern(size, 7);
+            self.send(0, peer, &[ECHO], body.clone(), token);
+            let (from, answer) = self.message();
+            assert_eq!(from.peer, peer);
+            assert!(answer.slice(1..) == body, "{size} bytes came back as others");
+            assert_eq!(self.outcome(token), SendOutcome::Delivered);
+        }
+    }
+
+    /// Sends many messages at once, large ones among them, each to be echoed, and has all delivered.
+    pub fn crowd_of_echoes(&mut self, poller: usize, server: &Self, count: u64) {
+        let peer = self.connect(poller, server.address);
+        for token in 0..count {
+            let size = if token % 50 == 0 { 200_000 } else { 300 };
+            self.send(poller, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
+        }
+        for token in 0..count {
+            self.message();
+            assert_eq!(self.outcome(token), SendOutcome::Delivered);
+        }
+    }
+
     pub fn report(&self) -> NodeReport {
         self.node.as_ref().unwrap().report()
     }
@@ -313,6 +340,14 @@ pub fn fresh_address() -> SocketAddr {
     let [_, b, c, d] = (std::process::id().wrapping_mul(0x9e37_79b1) ^ (count << 3)).to_be_bytes();
     let count = u8::try_from(count % 250).unwrap() + 2;
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, b.clamp(1, 254), c ^ d, count)), 7471)
+}
+
+/// Sizes around what is sent in one frame, and around what is announced.
+pub const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
+
+/// Faults of a network that loses, reorders, doubles and spoils.
+pub fn bad_network() -> Option<FaultPlan> {
+    Some("drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,seed=7".parse().unwrap())
 }
 
 /// `length` bytes that differ from place to place.

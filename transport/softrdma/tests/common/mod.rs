@@ -1,6 +1,7 @@
 //! Addresses for tests that run side by side: port 4791 is taken per address.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod by_hand;
 pub(crate) mod host;
 pub(crate) mod node;
 pub(crate) mod processes;

@@ -1,0 +1,56 @@
+//! A device, and on its network a sender made by hand, whose packets are what a test wants them to be.
+
+use super::node::{Node, bring_up_with};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::{Hub, InProcessLink, Link, SendBatch};
+use trunkline_softrdma::wire::{IpUdp, Opcode, Operation, Packet, ROCE_PORT, Service, icrc};
+use trunkline_verbs::{Psn, QpNumber, QpType, QueuePair};
+
+/// What every QP of these tests starts at.
+pub(crate) const FIRST_PSN: u32 = 0xff_fff0;
+
+/// A TGT with an SRQ that has 64 receives of 64 bytes, and its peer.
+pub(crate) struct ByHand {
+    pub(crate) node: Node,
+    pub(crate) tgt: Arc<dyn QueuePair>,
+    pub(crate) link: InProcessLink,
+    source: SocketAddr,
+}
+
+impl ByHand {
+    /// The sender has this UDP port.
+    pub(crate) fn new(port: u16) -> Self {
+        let hub = Hub::new();
+        let options = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..super::udp() };
+        let node = Node::open(options, 4096);
+        let tgt = node.qp(QpType::XrcTgt);
+        let source = SocketAddr::new(super::address(), port);
+        bring_up_with(&*tgt, source.ip(), QpNumber::new(0x4711));
+        let mut link = hub.link().unwrap();
+        link.open(source.ip()).unwrap();
+        for wr_id in 0..64 {
+            node.receive(wr_id, 0, 64);
+        }
+        Self { node, tgt, link, source }
+    }
+
+    /// Sends a message of one packet; `headers` may change what goes before it.
+    pub(crate) fn send(&mut self, psn: Psn, ack_request: bool, headers: impl FnOnce(&mut IpUdp)) {
+        let opcode = Opcode::new(Service::XRC, Operation::SEND_ONLY);
+        let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by hand");
+        packet.xrceth = Some((0, self.node.srq.number().unwrap()));
+        packet.bth.ack_request = ack_request;
+        let destination = SocketAddr::new(self.node.address, ROCE_PORT);
+        let mut before = IpUdp::new(self.source, destination);
+        headers(&mut before);
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        icrc::append(&before, &mut bytes);
+        let mut batch = SendBatch::new();
+        batch.push_with(self.source, destination, |out| out.extend_from_slice(&bytes));
+        self.link.send(&mut batch, Instant::now());
+    }
+}
