@@ -5,9 +5,11 @@ mod common;
 
 use bytes::Bytes;
 use common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline_transport::{
-    NicOptions, Node, NodeOptions, PeerDown, SendError, SendFailure, SendOutcome, StartError,
+    Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, SendError, SendFailure, SendOutcome,
+    StartError,
 };
 
 fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
@@ -63,6 +65,35 @@ fn a_server_hears_of_a_client_that_went() {
     while server.report().qps() > 0 {
         assert!(Instant::now() < deadline, "QPs are left: {:?}", server.report());
         std::thread::yield_now();
+    }
+}
+
+/// A poller that was busy finds the end of a session and what came before it at once.
+#[test]
+fn what_was_delivered_before_a_goodbye_is_not_lost() {
+    for connections in [Connections::Xrc, Connections::Rc] {
+        let mut server = TestNode::start(over_udp().connections(connections), 1);
+        let mut client = TestNode::start(over_udp().connections(connections), 1);
+        let there = client.connect(0, server.address);
+        let here = server.up();
+        let (release, wait) = mpsc::channel();
+        server.job(0, Job::Wait(wait));
+        client.send(0, there, b"x", pattern(100, 5), 1);
+        assert_eq!(client.outcome(1), SendOutcome::Delivered);
+        client.stop();
+        let deadline = Instant::now() + LIMIT;
+        while server.report().tgt > 0 {
+            assert!(Instant::now() < deadline, "the session is still there: {:?}", server.report());
+            std::thread::yield_now();
+        }
+        release.send(()).unwrap();
+        let first = server.wait("message or end", |_, event| match event {
+            Happened::Message(from, bytes) => Some((from.peer, Some(bytes.clone()))),
+            Happened::Peer(peer, PeerEvent::Down { .. }) => Some((*peer, None)),
+            _ => None,
+        });
+        assert_eq!(first, (here, Some([&b"x"[..], &pattern(100, 5)].concat().into())));
+        assert_eq!(server.down(here), PeerDown::Closed);
     }
 }
 
@@ -229,7 +260,7 @@ impl trunkline_transport::Upper for TestUpper {
         &mut self,
         _: &mut dyn trunkline_transport::Carrier,
         _: trunkline_transport::PeerKey,
-        _: trunkline_transport::PeerEvent,
+        _: PeerEvent,
     ) {
     }
     fn run(&mut self, _: &mut dyn trunkline_transport::Carrier) -> bool {

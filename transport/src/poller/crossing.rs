@@ -5,7 +5,8 @@
 //! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
 //! receive slot, which goes back there when the message is dropped. Credit bounds what a session
 //! has under way; who exceeds that is at fault, and not who then finds the ring full: what comes from
-//! others waits at the home.
+//! others waits at the home. What a home has not handed on when the session is closed is lost, although its
+//! sender was told that it arrived; what the home itself is meant by is taken first.
 //!
 //! Over XRC, and with one poller, there is nothing to hand on, and no ring.
 #![forbid(unsafe_code)]
@@ -217,7 +218,10 @@ impl Core {
         if !self.targets.contains_key(&target) {
             self.commands_within(true);
         }
-        let Some(known) = self.targets.get_mut(&target).filter(|known| !known.broken) else { return };
+        let Some(known) = self.targets.get_mut(&target) else { return self.stray(target, frame) };
+        if known.broken {
+            return;
+        }
         let (peer, number) = (known.peer, known.number);
         let frame = self.res.keep(frame);
         if !self.res.crossings.push(poller, Crossing { target, peer, number, frame }) {
@@ -258,6 +262,8 @@ impl Core {
         }
         if is_of_session(self) {
             self.frame_received(target, frame);
+        } else if !self.targets.contains_key(&target) {
+            self.stray(target, frame);
         }
     }
 

@@ -170,6 +170,8 @@ pub(crate) struct Core {
     targets: HashMap<QpNumber, Target>,
     /// Taken from the queue, but its time has not come.
     deferred: Option<command::Command>,
+    /// Frames of targets that may be told of behind that.
+    strays: Vec<(QpNumber, Received)>,
     shutdown: Option<Shutdown>,
     scanned_ms: u64,
 }

@@ -51,7 +51,7 @@ impl Core {
         loop {
             let next = self.deferred.take().or_else(|| self.res.handle.next_command());
             let Some(command) = next else { break };
-            if taking && matches!(command, Command::DeviceLost) {
+            if taking && matches!(command, Command::DeviceLost | Command::SessionClosed { .. }) {
                 self.deferred = Some(command);
                 break;
             }
@@ -61,7 +61,12 @@ impl Core {
                     self.target_added(peer, address, number, poller, target);
                 }
                 Command::SessionUp(session) => self.session_up(session),
-                Command::SessionClosed { peer, number } => self.session_closed(peer, number),
+                Command::SessionClosed { peer, number } => {
+                    self.deferred = Some(command);
+                    self.take_arrived();
+                    self.deferred = None;
+                    self.session_closed(peer, number);
+                }
                 Command::PeerDown { peer, number, cause } => self.peer_down(peer, number, cause),
                 Command::Forget { peer } => self.forget(peer),
                 Command::DeviceLost => self.device_lost(),
@@ -71,6 +76,10 @@ impl Core {
                 Command::Shutdown { deadline } => self.begin_shutdown(deadline),
                 Command::End => self.end(),
             }
+        }
+        if !taking {
+            // Their targets are gone, or were never told of.
+            self.strays.clear();
         }
         worked
     }
@@ -91,6 +100,11 @@ impl Core {
             return;
         };
         self.targets.insert(target, Target { peer, number, poller, pair, held: Vec::new(), broken: false });
+        let (of_it, others) = std::mem::take(&mut self.strays).into_iter().partition(|(qp, _)| *qp == target);
+        self.strays = others;
+        for (qp, frame) in of_it {
+            self.place(qp, frame);
+        }
     }
 
     fn session_up(&mut self, session: Box<SessionUp>) {

@@ -24,19 +24,36 @@ impl Core {
     pub(super) fn poll_completions(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..4 {
-            let mut completions = [Completion::default(); BATCH];
-            let Some(attached) = &self.res.attached else { break };
-            let count = attached.cq.poll(&mut completions);
-            if count == 0 {
-                break;
-            }
-            worked = true;
-            self.take(&completions[..count.min(BATCH)]);
+            let count = self.poll_batch();
+            worked |= count > 0;
             if count < BATCH {
                 break;
             }
         }
         worked
+    }
+
+    /// Takes what the CQ has by now: what came through a TGT that is destroyed was there before, and its
+    /// sender believes that it arrived.
+    pub(super) fn take_arrived(&mut self) {
+        let Some(attached) = &self.res.attached else { return };
+        let most = usize::try_from(attached.cq.capacity_cqe()).unwrap_or(usize::MAX) / BATCH + 1;
+        for _ in 0..most {
+            if self.poll_batch() < BATCH {
+                break;
+            }
+        }
+        self.take_crossed();
+    }
+
+    fn poll_batch(&mut self) -> usize {
+        let mut completions = [Completion::default(); BATCH];
+        let Some(attached) = &self.res.attached else { return 0 };
+        let count = attached.cq.poll(&mut completions).min(BATCH);
+        if count > 0 {
+            self.take(&completions[..count]);
+        }
+        count
     }
 
     fn take(&mut self, completions: &[Completion]) {
@@ -60,14 +77,28 @@ impl Core {
             if completion.wr_id & RECEIVE_BIT == 0 {
                 self.send_completed(completion);
             } else if let Some(Some((target, frame))) = frames.next() {
-                match self.res.crossings.other(&frame) {
-                    Some(poller) => self.cross(poller, target, frame),
-                    None => self.frame_received(target, frame),
-                }
+                self.place(target, frame);
             }
         }
         self.wake_crossed();
         self.res.grants.grant(self.res.now_ms);
+    }
+
+    /// A frame that came through a TGT, for us or for another poller.
+    pub(super) fn place(&mut self, target: QpNumber, frame: Received) {
+        match self.res.crossings.other(&frame) {
+            Some(poller) => self.cross(poller, target, frame),
+            None => self.frame_received(target, frame),
+        }
+    }
+
+    /// A frame of a TGT that nobody has told us of. It waits for that, if what tells of it may stand
+    /// behind a command that waits for us.
+    pub(super) fn stray(&mut self, qp: QpNumber, frame: Received) {
+        let of_it = self.strays.iter().filter(|(other, _)| *other == qp).count();
+        if self.deferred.is_some() && of_it < HELD {
+            self.strays.push((qp, frame));
+        }
     }
 
     pub(super) fn frame_received(&mut self, qp: QpNumber, frame: Received) {
@@ -76,7 +107,7 @@ impl Core {
             // listened yet.
             self.commands_within(true);
         }
-        let Some(target) = self.targets.get(&qp) else { return };
+        let Some(target) = self.targets.get(&qp) else { return self.stray(qp, frame) };
         let (peer, number) = (target.peer, target.number);
         let slot = self.trunk_of(peer, number);
         let Some(target) = self.targets.get_mut(&qp).filter(|target| !target.broken) else { return };

@@ -88,6 +88,7 @@ impl<U: Upper> Poller<U> {
             peers: HashMap::new(),
             targets: HashMap::new(),
             deferred: None,
+            strays: Vec::new(),
             shutdown: None,
             scanned_ms: 0,
         };
