@@ -1,44 +1,36 @@
 //! The CM thread: one per node. It owns the endpoints, makes INIs and TGTs, feeds the machines
-//! and performs what they ask for.
+//! and performs what they ask for. `dialling.rs`, `answers.rs` and `events.rs` are its active half, its
+//! passive half, and what it is told.
 //!
 //! Pollers reach it by commands and it reaches them the same way; neither waits for the other.
 //! It sleeps in mio whenever there is nothing to do, and nothing that it calls blocks.
 #![forbid(unsafe_code)]
 
 use super::absence::Presence;
-use super::endpoints::{Endpoints, Role};
+use super::endpoints::Endpoints;
 use super::machine::{Action, Machine};
 use super::peers::{PeerSession, Peers};
-use super::private_data::{Hello, Refusal, SessionName, Welcome};
-use crate::connections::ConnectionKind;
-use crate::frame::HEADER;
 use crate::incarnation::{DeviceShared, Listening};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
-use crate::poller::EAGER_BYTES;
-use crate::poller::command::{Command, SessionUp};
-use crate::shared::{NodeShared, canonical};
+use crate::poller::command::Command;
+use crate::shared::NodeShared;
 use crate::{PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
 use mio::{Events, Poll, Token, Waker};
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_verbs::{
-    AsyncEventKind, CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason, VerbsError,
-};
+use trunkline_verbs::{AsyncEventKind, CmId, VerbsError};
 
 /// Readiness of the waker; the device's descriptors have others.
 const WAKER: Token = Token(0);
-/// Peers that are known at once, at most; further ones are refused.
-const MAX_PEERS: usize = 16_384;
 
 /// An endpoint that knows the way to a peer, or why there is none.
-type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
+pub(super) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 
 /// What others tell the CM thread.
 #[derive(Debug)]
@@ -86,7 +78,7 @@ impl fmt::Debug for CmHandle {
 pub(crate) struct CmThread {
     pub(super) shared: Arc<NodeShared>,
     pub(super) poll: Poll,
-    handle: CmHandle,
+    pub(super) handle: CmHandle,
     pub(super) endpoints: Endpoints,
     /// Addresses that we listen on.
     pub(super) listening: Vec<SocketAddr>,
@@ -94,7 +86,7 @@ pub(crate) struct CmThread {
     pub(super) peers: Peers,
     drained: HashSet<PollerIndex>,
     /// For lines about strangers.
-    log: LogLimit,
+    pub(super) log: LogLimit,
     /// All sessions were closed.
     pub(super) closed: bool,
 }
@@ -208,7 +200,7 @@ impl CmThread {
         }
     }
 
-    fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
+    pub(super) fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         self.peers.add(key, address, || Machine::new(shared.epoch, pollers))
@@ -266,244 +258,6 @@ impl CmThread {
         }
     }
 
-    fn dial(
-        &mut self,
-        key: PeerKey,
-        number: u32,
-        poller: u16,
-        echo: Option<SessionName>,
-    ) -> Result<(), PeerDown> {
-        let Some(peer) = self.peers.get(key) else { return Ok(()) };
-        if peer.machine.current() != Some(number) {
-            return Ok(());
-        }
-        let (source, port) = self.source_for(peer).ok_or(PeerDown::Unreachable)?;
-        let hello = Hello {
-            listener_port: port,
-            session: SessionName { epoch: self.shared.epoch, number },
-            echo,
-            poller,
-            pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
-            connections: self.endpoints.connections(),
-        };
-        // Finding the way may take seconds, above all to a peer that is dead.
-        let (hello, handle) = (hello.emit(), self.handle.clone());
-        let done = move |outcome| {
-            handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
-        };
-        self.endpoints.begin_dial(peer.address, source, Box::new(done));
-        Ok(())
-    }
-
-    /// Goes on with what [`Self::dial`] began, unless its session is over by now.
-    fn resolved(&mut self, key: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome) {
-        let Some(peer) = self.peers.get(key) else { return };
-        if peer.machine.current() != Some(number) {
-            return;
-        }
-        let address = peer.address;
-        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
-            let now = Instant::now();
-            if let Some(left_out) = self.log.line(now) {
-                tracing::warn!(%address, %error, left_out, "cannot dial");
-            }
-            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::Unreachable, false, into));
-        }
-    }
-
-    /// From which of our addresses to reach a peer, and the port that we listen on there. `None`
-    /// as the address lets the device choose.
-    fn source_for(&self, peer: &PeerSession) -> Option<(Option<IpAddr>, NonZeroU16)> {
-        let fits = |address: &&SocketAddr| match peer.source {
-            Some(source) => address.ip() == source || address.ip().is_unspecified(),
-            None => address.is_ipv4() == peer.address.is_ipv4() || address.ip().is_unspecified(),
-        };
-        let listening = self.listening.iter().find(fits)?;
-        let source = peer.source.or_else(|| Some(listening.ip()).filter(|ip| !ip.is_unspecified()));
-        Some((source, NonZeroU16::new(listening.port())?))
-    }
-
-    fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(key) else { return };
-        let address = peer.address;
-        let Some(inis) = self.endpoints.take_inis(key, number) else {
-            peer.machine.fail(Instant::now(), number, PeerDown::DeviceFailed, false, actions);
-            return;
-        };
-        tracing::info!(peer = key.0, %address, pollers = welcome.srqs.len(), "session up");
-        for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
-            poller.command(Command::SessionUp(Box::new(SessionUp {
-                peer: key,
-                address,
-                number,
-                epoch: welcome.session.epoch,
-                qp,
-                srqs: welcome.srqs.clone(),
-                max_message: welcome.max_message,
-                max_frame: welcome.max_frame,
-                read_depth,
-            })));
-        }
-    }
-
-    fn event(&mut self, event: CmEvent) {
-        let now = Instant::now();
-        if matches!(event.kind, CmEventKind::DeviceRemoval) {
-            self.device_removed();
-        }
-        if !self.presence.is_present() {
-            // Of endpoints that are gone. A request that comes along is refused by its end.
-            return;
-        }
-        if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
-            self.request(&id, &parameters, &event.private_data);
-            return;
-        }
-        let Some((role, peer, number)) = self.endpoints.role(event.id) else {
-            self.endpoints.forget_closing(event.id, &event.kind);
-            return;
-        };
-        match event.kind {
-            CmEventKind::Established => match role {
-                Role::Ini(poller) => match Welcome::parse(&event.private_data) {
-                    Ok(welcome) => {
-                        self.endpoints.connected(peer, number, role);
-                        self.drive(peer, |machine, actions| {
-                            machine.answered(now, number, poller, welcome, actions);
-                        });
-                    }
-                    Err(refusal) => {
-                        let cause = PeerDown::Refused(refusal.explain());
-                        self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
-                    }
-                },
-                Role::Tgt(poller) => {
-                    self.endpoints.connected(peer, number, role);
-                    self.drive(peer, |machine, actions| machine.arrived(now, number, poller, actions));
-                }
-            },
-            kind => {
-                let Some((cause, transient)) =
-                    failure_of(&kind, &event.private_data, self.endpoints.connections())
-                else {
-                    return;
-                };
-                // Who dialled us and takes that back, because its session failed, may dial again.
-                let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
-                let transient = transient || is_taken_back;
-                tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
-                // What a poller waits for, or had, is told where the pollers are told.
-                let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
-                if let Some(half_made) = self.peers.get(peer).filter(unnoticed)
-                    && let Some(left_out) = self.log.line(now)
-                {
-                    let address = half_made.address;
-                    tracing::warn!(peer = peer.0, %address, %cause, left_out, "session not made");
-                }
-                self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
-            }
-        }
-    }
-
-    /// A peer dials.
-    fn request(&mut self, id: &Arc<dyn CmId>, parameters: &ConnectParameters, private_data: &[u8]) {
-        if let Err(refusal) = self.accept(id, parameters, private_data) {
-            tracing::debug!(?refusal, from = ?id.peer_address(), "request refused");
-            if let Err(error) = id.reject(&refusal.emit()) {
-                tracing::debug!(%error, "rejecting");
-            }
-        }
-    }
-
-    fn accept(
-        &mut self,
-        id: &Arc<dyn CmId>,
-        parameters: &ConnectParameters,
-        private_data: &[u8],
-    ) -> Result<(), Refusal> {
-        if self.closed {
-            return Err(Refusal::ShuttingDown);
-        }
-        let hello = Hello::parse(private_data)?;
-        match (self.endpoints.connections(), hello.connections) {
-            (ours, theirs) if ours == theirs => {}
-            (ConnectionKind::Xrc, _) => return Err(Refusal::UsesXrc),
-            (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
-        }
-        let from = id.peer_address().ok_or(Refusal::Nonsense)?;
-        // The dial-back goes to where the request came from, never to an address that it names.
-        let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
-        // Looked for before it is given out: addresses that are refused must leave no key behind,
-        // because nobody would ever forget it.
-        let known = self.shared.known_key(address).and_then(|key| self.peers.get(key));
-        if known.is_none() && self.peers.len() >= MAX_PEERS {
-            return Err(Refusal::Resources);
-        }
-        let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
-        if is_stranger && self.peers.is_crowded(address.ip(), self.endpoints.share()) {
-            return Err(Refusal::Crowded);
-        }
-        let key = self.shared.peer_key(address);
-        let local = id.local_address().ip();
-        let peer = self.peer(key, address);
-        peer.source = Some(local);
-        let now = Instant::now();
-        let mut actions = Vec::new();
-        let number = peer.machine.request(now, &hello, &mut actions);
-        // What ends an earlier session comes before, the dials of the new one after the accept.
-        let dials =
-            actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
-        let after = actions.split_off(dials);
-        self.drive(key, |_, into| into.extend(actions));
-        let number = match number {
-            Ok(number) => number,
-            Err(refusal) => {
-                self.drive(key, |_, into| into.extend(after));
-                return Err(refusal);
-            }
-        };
-        let welcome = Welcome {
-            session: SessionName { epoch: self.shared.epoch, number },
-            max_message: self.shared.limits.max_message_bytes as u64,
-            max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
-            srqs: self.endpoints.srqs(),
-        };
-        match self.endpoints.make_target(id, key, number, hello.poller) {
-            Ok(target) => {
-                self.tell(|| Command::TargetAdded {
-                    peer: key,
-                    address,
-                    number,
-                    poller: hello.poller,
-                    target,
-                });
-            }
-            Err(error) => {
-                if let Some(left_out) = self.log.line(now) {
-                    tracing::warn!(%error, left_out, "cannot make a TGT");
-                }
-                // Who dials may have given up meanwhile, and with that the endpoint its connection.
-                let transient = matches!(error, VerbsError::Invalid(_));
-                self.drive(key, |machine, into| {
-                    machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
-                });
-                return Err(Refusal::Resources);
-            }
-        }
-        if let Err(error) = self.endpoints.accept(id, parameters, welcome.emit()) {
-            if let Some(left_out) = self.log.line(now) {
-                tracing::warn!(%error, left_out, "cannot accept");
-            }
-            let transient = matches!(error, VerbsError::Invalid(_));
-            self.drive(key, |machine, into| {
-                machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
-            });
-            return Ok(());
-        }
-        self.drive(key, |_, into| into.extend(after));
-        Ok(())
-    }
-
     fn tick(&mut self) {
         let now = Instant::now();
         self.look(now);
@@ -533,54 +287,4 @@ impl Drop for EndPollers {
             poller.command(Command::End);
         }
     }
-}
-
-/// Why a listener may have refused without a word of ours.
-fn wrong_listener(connections: ConnectionKind) -> &'static str {
-    match connections {
-        ConnectionKind::Xrc => {
-            "what listens there takes no XRC connections: a Trunkline node that uses RC (then start this one with \
-             --connections rc, NodeOptions::connections), or no Trunkline node"
-        }
-        ConnectionKind::Rc => {
-            "what listens there takes no RC connections: a Trunkline node that uses XRC (then start that one with \
-             --connections rc, NodeOptions::connections), or no Trunkline node"
-        }
-    }
-}
-
-/// What an event that ends a connection says, and whether trying again may help.
-fn failure_of(
-    kind: &CmEventKind,
-    private_data: &[u8],
-    connections: ConnectionKind,
-) -> Option<(PeerDown, bool)> {
-    Some(match kind {
-        CmEventKind::Rejected(RejectReason::CONSUMER) => match Refusal::parse(private_data) {
-            Some(refusal @ (Refusal::Stale | Refusal::Crowded)) => {
-                (PeerDown::Refused(refusal.explain()), true)
-            }
-            Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
-            Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
-            // A connection manager answers so itself when the listener is of another type (contract J7);
-            // the kernel's also when the peer dropped the endpoint, because its session failed.
-            None => (PeerDown::Refused(wrong_listener(connections)), true),
-        },
-        CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
-        CmEventKind::Rejected(RejectReason::STALE_CONNECTION) => {
-            (PeerDown::Refused("left-overs of an earlier connection"), true)
-        }
-        CmEventKind::Rejected(RejectReason::NO_RESOURCES) => {
-            (PeerDown::Refused(Refusal::Resources.explain()), false)
-        }
-        CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable => {
-            (PeerDown::Unreachable, false)
-        }
-        CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
-        CmEventKind::Disconnected => (PeerDown::Closed, true),
-        // As a rule the peer took back its answer while the QP was brought up.
-        CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
-        CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
-        _ => return None,
-    })
 }

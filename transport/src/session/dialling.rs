@@ -1,0 +1,109 @@
+//! The active half of the CM thread: from a session that is wanted to INIs that its pollers have.
+//!
+//! ```text
+//! dial -> somebody finds the way -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
+//! ```
+//!
+//! The machine asks for it (`CmThread::drive`); what fails goes back to the machine.
+#![forbid(unsafe_code)]
+
+use super::cm_thread::{CmCommand, CmThread, DialOutcome};
+use super::machine::Action;
+use super::peers::PeerSession;
+use super::private_data::{Hello, SessionName, Welcome};
+use crate::poller::command::{Command, SessionUp};
+use crate::{PeerDown, PeerKey};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::Instant;
+
+impl CmThread {
+    /// Begins to find the way to a peer for one of a session's INIs.
+    pub(super) fn dial(
+        &mut self,
+        key: PeerKey,
+        number: u32,
+        poller: u16,
+        echo: Option<SessionName>,
+    ) -> Result<(), PeerDown> {
+        let Some(peer) = self.peers.get(key) else { return Ok(()) };
+        if peer.machine.current() != Some(number) {
+            return Ok(());
+        }
+        let (source, port) = self.source_for(peer).ok_or(PeerDown::Unreachable)?;
+        let hello = Hello {
+            listener_port: port,
+            session: SessionName { epoch: self.shared.epoch, number },
+            echo,
+            poller,
+            pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
+            connections: self.endpoints.connections(),
+        };
+        // Finding the way may take seconds, above all to a peer that is dead.
+        let (hello, handle) = (hello.emit(), self.handle.clone());
+        let done = move |outcome| {
+            handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
+        };
+        self.endpoints.begin_dial(peer.address, source, Box::new(done));
+        Ok(())
+    }
+
+    /// Goes on with what [`Self::dial`] began, unless its session is over by now.
+    pub(super) fn resolved(
+        &mut self,
+        key: PeerKey,
+        number: u32,
+        poller: u16,
+        hello: Vec<u8>,
+        outcome: DialOutcome,
+    ) {
+        let Some(peer) = self.peers.get(key) else { return };
+        if peer.machine.current() != Some(number) {
+            return;
+        }
+        let address = peer.address;
+        if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
+            let now = Instant::now();
+            if let Some(left_out) = self.log.line(now) {
+                tracing::warn!(%address, %error, left_out, "cannot dial");
+            }
+            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::Unreachable, false, into));
+        }
+    }
+
+    /// From which of our addresses to reach a peer, and the port that we listen on there. `None`
+    /// as the address lets the device choose.
+    fn source_for(&self, peer: &PeerSession) -> Option<(Option<IpAddr>, NonZeroU16)> {
+        let fits = |address: &&SocketAddr| match peer.source {
+            Some(source) => address.ip() == source || address.ip().is_unspecified(),
+            None => address.is_ipv4() == peer.address.is_ipv4() || address.ip().is_unspecified(),
+        };
+        let listening = self.listening.iter().find(fits)?;
+        let source = peer.source.or_else(|| Some(listening.ip()).filter(|ip| !ip.is_unspecified()));
+        Some((source, NonZeroU16::new(listening.port())?))
+    }
+
+    /// The session is there: the pollers get their INIs.
+    pub(super) fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        let address = peer.address;
+        let Some(inis) = self.endpoints.take_inis(key, number) else {
+            peer.machine.fail(Instant::now(), number, PeerDown::DeviceFailed, false, actions);
+            return;
+        };
+        tracing::info!(peer = key.0, %address, pollers = welcome.srqs.len(), "session up");
+        for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
+            poller.command(Command::SessionUp(Box::new(SessionUp {
+                peer: key,
+                address,
+                number,
+                epoch: welcome.session.epoch,
+                qp,
+                srqs: welcome.srqs.clone(),
+                max_message: welcome.max_message,
+                max_frame: welcome.max_frame,
+                read_depth,
+            })));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What the connection manager tells of endpoints, as the machine understands it: which session an
+//! event is about, whether that goes on, and what is told of it when it does not.
+//!
+//! The CM thread calls it for each event. Nothing here waits.
+#![forbid(unsafe_code)]
+
+use super::cm_thread::CmThread;
+use super::endpoints::Role;
+use super::peers::PeerSession;
+use super::private_data::{Refusal, Welcome};
+use crate::PeerDown;
+use crate::connections::ConnectionKind;
+use std::time::Instant;
+use trunkline_verbs::{CmEvent, CmEventKind, RejectReason};
+
+impl CmThread {
+    /// Takes an event of an endpoint, or of a listener.
+    pub(super) fn event(&mut self, event: CmEvent) {
+        let now = Instant::now();
+        if matches!(event.kind, CmEventKind::DeviceRemoval) {
+            self.device_removed();
+        }
+        if !self.presence.is_present() {
+            // Of endpoints that are gone. A request that comes along is refused by its end.
+            return;
+        }
+        if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
+            self.request(&id, &parameters, &event.private_data);
+            return;
+        }
+        let Some((role, peer, number)) = self.endpoints.role(event.id) else {
+            self.endpoints.forget_closing(event.id, &event.kind);
+            return;
+        };
+        match event.kind {
+            CmEventKind::Established => match role {
+                Role::Ini(poller) => match Welcome::parse(&event.private_data) {
+                    Ok(welcome) => {
+                        self.endpoints.connected(peer, number, role);
+                        self.drive(peer, |machine, actions| {
+                            machine.answered(now, number, poller, welcome, actions);
+                        });
+                    }
+                    Err(refusal) => {
+                        let cause = PeerDown::Refused(refusal.explain());
+                        self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
+                    }
+                },
+                Role::Tgt(poller) => {
+                    self.endpoints.connected(peer, number, role);
+                    self.drive(peer, |machine, actions| machine.arrived(now, number, poller, actions));
+                }
+            },
+            kind => {
+                let Some((cause, transient)) =
+                    failure_of(&kind, &event.private_data, self.endpoints.connections())
+                else {
+                    return;
+                };
+                // Who dialled us and takes that back, because its session failed, may dial again.
+                let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
+                let transient = transient || is_taken_back;
+                tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
+                // What a poller waits for, or had, is told where the pollers are told.
+                let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
+                if let Some(half_made) = self.peers.get(peer).filter(unnoticed)
+                    && let Some(left_out) = self.log.line(now)
+                {
+                    let address = half_made.address;
+                    tracing::warn!(peer = peer.0, %address, %cause, left_out, "session not made");
+                }
+                self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
+            }
+        }
+    }
+}
+
+/// Why a listener may have refused without a word of ours.
+fn wrong_listener(connections: ConnectionKind) -> &'static str {
+    match connections {
+        ConnectionKind::Xrc => {
+            "what listens there takes no XRC connections: a Trunkline node that uses RC (then start this one with \
+             --connections rc, NodeOptions::connections), or no Trunkline node"
+        }
+        ConnectionKind::Rc => {
+            "what listens there takes no RC connections: a Trunkline node that uses XRC (then start that one with \
+             --connections rc, NodeOptions::connections), or no Trunkline node"
+        }
+    }
+}
+
+/// What an event that ends a connection says, and whether trying again may help.
+fn failure_of(
+    kind: &CmEventKind,
+    private_data: &[u8],
+    connections: ConnectionKind,
+) -> Option<(PeerDown, bool)> {
+    Some(match kind {
+        CmEventKind::Rejected(RejectReason::CONSUMER) => match Refusal::parse(private_data) {
+            Some(refusal @ (Refusal::Stale | Refusal::Crowded)) => {
+                (PeerDown::Refused(refusal.explain()), true)
+            }
+            Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
+            Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
+            // A connection manager answers so itself when the listener is of another type (contract J7);
+            // the kernel's also when the peer dropped the endpoint, because its session failed.
+            None => (PeerDown::Refused(wrong_listener(connections)), true),
+        },
+        CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),
+        CmEventKind::Rejected(RejectReason::STALE_CONNECTION) => {
+            (PeerDown::Refused("left-overs of an earlier connection"), true)
+        }
+        CmEventKind::Rejected(RejectReason::NO_RESOURCES) => {
+            (PeerDown::Refused(Refusal::Resources.explain()), false)
+        }
+        CmEventKind::Rejected(RejectReason::TIMEOUT) | CmEventKind::Unreachable => {
+            (PeerDown::Unreachable, false)
+        }
+        CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
+        CmEventKind::Disconnected => (PeerDown::Closed, true),
+        // As a rule the peer took back its answer while the QP was brought up.
+        CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
+        CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),
+        _ => return None,
+    })
+}
