@@ -127,6 +127,31 @@ fn a_program_that_brings_up_its_own_qps_connects() {
     assert_eq!(tgt.query().unwrap().state, QpState::ReadyToSend, "a QP that was only named is left alone");
 }
 
+/// As when the RTU is lost: the peer's first message does as well, long before the reply is repeated.
+#[test]
+fn a_first_message_stands_for_the_last_word() {
+    let (near, far) = (Side::new(), Side::new());
+    let listener = far.listener();
+    let near_id = near.resolved(listener.local_address());
+    let ini = near.node.qp(QpType::XrcIni);
+    near_id.connect(&named(&ini, b"")).unwrap();
+    let (far_id, _) = far.requested();
+    let tgt = far.node.qp(QpType::XrcTgt);
+    far_id.attach(Arc::clone(&tgt)).unwrap();
+    far_id.accept(&ConnectParameters::default()).unwrap();
+    assert!(matches!(near.next().kind, CmEventKind::ConnectResponse { .. }));
+    bring_up(&near_id, &ini, &ALL);
+    assert!(far.channel.next_event().is_none(), "nothing was said yet");
+    far.node.receive(1, 0, 64);
+    post(&*ini, SendOperation::Send, &[near.node.sge(0, 64)], &*far.node.srq);
+    assert!(matches!(far.next().kind, CmEventKind::Established));
+    assert_eq!(far.node.completion().status, CompletionStatus::Success);
+    // What is said after all changes nothing.
+    near_id.establish().unwrap();
+    near_id.disconnect().unwrap();
+    assert!(matches!(far.next().kind, CmEventKind::Disconnected));
+}
+
 #[test]
 fn ids_keep_the_order_of_their_steps() {
     let (near, far) = (Side::new(), Side::new());

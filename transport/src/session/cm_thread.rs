@@ -24,7 +24,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-use trunkline_verbs::{AsyncEventKind, CmId, VerbsError};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, VerbsError};
 
 /// Readiness of the waker; the device's descriptors have others.
 const WAKER: Token = Token(0);
@@ -138,8 +138,12 @@ impl CmThread {
             }
             while let Some(event) = self.endpoints.next_async_event() {
                 tracing::debug!(?event, "asynchronous event");
-                if event.kind == AsyncEventKind::DeviceFatal {
-                    self.device_removed();
+                match (event.kind, event.subject) {
+                    (AsyncEventKind::DeviceFatal, _) => self.device_removed(),
+                    (AsyncEventKind::CommunicationEstablished, AsyncSubject::Qp(qp)) => {
+                        self.endpoints.packet_came(qp);
+                    }
+                    _ => {}
                 }
             }
             while let Some(event) = self.endpoints.next_event() {

@@ -5,6 +5,7 @@
 //! the disconnect, and a little longer so that the disconnect gets through.
 #![forbid(unsafe_code)]
 
+use super::last_words::LastWords;
 use crate::PeerKey;
 use crate::connections::ConnectionKind;
 use crate::incarnation::{DeviceShared, Intake};
@@ -64,6 +65,7 @@ pub(crate) struct Endpoints {
     sessions: HashMap<(PeerKey, u32), HashMap<Role, End>>,
     roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
     closing: HashMap<CmIdNumber, (Instant, Arc<dyn CmId>)>,
+    last_words: LastWords,
 }
 
 impl Endpoints {
@@ -74,6 +76,7 @@ impl Endpoints {
             sessions: HashMap::new(),
             roles: HashMap::new(),
             closing: HashMap::new(),
+            last_words: LastWords::default(),
         }
     }
 
@@ -106,6 +109,11 @@ impl Endpoints {
     /// Takes an asynchronous event of the device.
     pub(crate) fn next_async_event(&self) -> Option<AsyncEvent> {
         self.attached.as_ref()?.device.device.next_async_event()
+    }
+
+    /// A packet has come to a QP of ours whose connection may still await its peer's last word.
+    pub(crate) fn packet_came(&mut self, qp: QpNumber) {
+        self.last_words.packet_came(qp);
     }
 
     /// Takes an event of an endpoint.
@@ -244,6 +252,7 @@ impl Endpoints {
         let qp = self.make_tgt(poller)?;
         self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
         let number24 = qp.number();
+        self.last_words.await_at(number24, id);
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
         // The peer READs sources and probes by WRITE; attaching alone grants nothing.
@@ -285,6 +294,9 @@ impl Endpoints {
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();
+        if let Some(qp) = &end.qp {
+            self.last_words.no_more(qp.number(), &end.id);
+        }
         // Over RC the peer could reach our memory through the QP that we send with, too. Connecting has
         // set its rights, so they are taken away only now.
         let nothing = QpModify { access: Some(Access::empty()), ..QpModify::default() };
@@ -319,6 +331,9 @@ impl Endpoints {
         for (role, end) in ends {
             self.roles.remove(&end.id.number());
             end.id.detach();
+            if let Some(qp) = &end.qp {
+                self.last_words.no_more(qp.number(), &end.id);
+            }
             if end.id.disconnect().is_ok() {
                 self.closing.insert(end.id.number(), (until, end.id));
             }

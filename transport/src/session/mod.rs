@@ -11,6 +11,7 @@ pub(crate) mod cm_thread;
 mod dialling;
 mod endpoints;
 mod events;
+mod last_words;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;
