@@ -222,6 +222,7 @@ impl CmId for Id {
             RejectReason::CONSUMER => unsafe { rdma_reject(id, data, length) },
             // SAFETY: as above.
             RejectReason::VENDOR_OPTION => unsafe { rdma_reject_ece(id, data, length) },
+            // librdmacm has calls for these two reasons only.
             _ => {
                 nix::errno::Errno::EOPNOTSUPP.set();
                 -1

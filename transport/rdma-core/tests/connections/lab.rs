@@ -72,6 +72,19 @@ impl Lab {
         types
     }
 
+    /// An address that can be asked and has nobody who answers; `None` where none is known, which is said.
+    pub(crate) fn nobody(&self) -> Option<SocketAddr> {
+        use std::hash::{BuildHasher, RandomState};
+        let own = self.addresses[0];
+        if !own.is_loopback() || own.is_ipv6() {
+            // Past a loopback the kernel asks who has an address, and without an answer does not even try.
+            eprintln!("skip: no address is known that {own} could reach and where nobody is");
+            return None;
+        }
+        let [a, b, c, ..] = RandomState::new().hash_one(own).to_ne_bytes();
+        Some(SocketAddr::from(([127, a | 0x80, b, c.clamp(1, 254)], 7471)))
+    }
+
     pub(crate) fn channel(&self) -> Arc<dyn CmChannel> {
         self.device.connection_manager().create_channel().unwrap()
     }
@@ -119,6 +132,19 @@ impl Lab {
         let qp = self.qp(qp_type);
         id.attach(Arc::clone(&qp)).unwrap();
         id.connect(&parameters(private_data)).unwrap();
+        (id, qp)
+    }
+
+    /// Asks for a connection of a QP that is only named: to take the answer is the program's own business.
+    pub(crate) fn ask_by_hand(
+        &self,
+        to: SocketAddr,
+        qp_type: QpType,
+        on: &Arc<dyn CmChannel>,
+    ) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+        let id = self.endpoint(to, qp_type, on);
+        let qp = self.qp(qp_type);
+        id.connect(&ConnectParameters { qp_number: Some(qp.number()), ..parameters(b"") }).unwrap();
         (id, qp)
     }
 

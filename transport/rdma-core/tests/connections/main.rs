@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use trunkline_rdma_core::device_for;
 use trunkline_verbs::{
-    CmEventKind, CmId, CmOption, EndpointRequest, EndpointSide, PortSpace, QpState, QpType, QueuePair,
-    RejectReason, VerbsError,
+    CmEventKind, CmId, CmOption, ConnectParameters, EndpointRequest, EndpointSide, PortSpace, QpState,
+    QpType, QueuePair, RejectReason, VerbsError,
 };
 
 macro_rules! assert_kind {
@@ -147,7 +147,7 @@ fn a_program_can_bring_its_qp_up_itself() {
     assert!(id.connect(&parameters(b"")).is_err(), "neither a QP nor a number");
     let with_number = |qp: &Arc<dyn QueuePair>| {
         let qp_number = Some(qp.number());
-        trunkline_verbs::ConnectParameters { qp_number, ..parameters(b"x") }
+        ConnectParameters { qp_number, ..parameters(b"x") }
     };
     id.connect(&with_number(&near_qp)).unwrap();
 
@@ -168,6 +168,54 @@ fn a_program_can_bring_its_qp_up_itself() {
     id.establish().unwrap();
     assert_kind!(next(&far), far_id, CmEventKind::Established);
     far_id.communication_established();
+}
+
+#[test]
+fn who_asked_can_refuse_the_answer() {
+    let Some(lab) = Lab::open() else { return };
+    for types in lab.types() {
+        let (near, far) = (lab.channel(), lab.channel());
+        let listener = lab.listen(lab.addresses[0], types.1, &far);
+        let (id, _qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
+        let (far_id, ..) = requested(&far);
+        let far_qp = lab.accept(&far_id, types.1, b"welcome");
+        let event = assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
+        assert_eq!(&event.private_data[..8], b"welcome\0");
+        id.reject(b"not so").unwrap();
+        let event = assert_kind!(next(&far), far_id, CmEventKind::Rejected(RejectReason::CONSUMER));
+        assert_eq!((event.private_data.len(), &event.private_data[..7]), (148, &b"not so\0"[..]));
+        assert_eq!(state(&far_qp), QpState::Error);
+        assert!(id.establish().is_err(), "what was refused");
+    }
+}
+
+/// As when the last word is lost: the listening side hears of a packet, and that is as good.
+#[test]
+fn a_packet_stands_for_the_last_word() {
+    let Some(lab) = Lab::open() else { return };
+    for types in lab.types() {
+        let (near, far) = (lab.channel(), lab.channel());
+        let listener = lab.listen(lab.addresses[0], types.1, &far);
+        let (id, _qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
+        let (far_id, ..) = requested(&far);
+        let _far_qp = lab.accept(&far_id, types.1, b"");
+        assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
+        assert!(far.next_event().is_none(), "nothing was said yet");
+        far_id.communication_established();
+        assert_kind!(next(&far), far_id, CmEventKind::Established);
+    }
+}
+
+#[test]
+fn who_is_not_answered_learns_that() {
+    let Some(lab) = Lab::open() else { return };
+    let Some(nobody) = lab.nobody() else { return };
+    for types in lab.types() {
+        let near = lab.channel();
+        let (id, qp) = lab.ask(nobody, types.0, &near, b"");
+        assert_kind!(next(&near), id, CmEventKind::Unreachable);
+        assert_ne!(state(&qp), QpState::ReadyToSend);
+    }
 }
 
 #[test]
