@@ -308,13 +308,13 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
 
     /// Starts to listen, unbound at any port of every address; at most `backlog` requests wait
-    /// to be answered.
+    /// until they are told.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request.
+    /// Sends the request, once the way to the peer is resolved; an endpoint asks once, whatever the answer.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.

@@ -17,8 +17,9 @@ pub(super) enum State {
     ReqSent,
     /// Active: REP received, the program brings its QP up.
     RepReceived,
-    /// Passive: the program decides. Held against the listener's backlog.
-    ReqReceived(ListenerId),
+    /// Passive: the program decides. Held against the backlog of this listener until the program has
+    /// heard of it.
+    ReqReceived(Option<ListenerId>),
     /// Passive: REP sent.
     RepSent,
     /// Both sides may send.

@@ -21,7 +21,7 @@ pub struct Listen {
     pub port: u16,
     /// Which requests fit the listener's QPs; others are refused (contract J7). `None`: any.
     pub transport: Option<Transport>,
-    /// Requests that wait for an answer, at least 1; more are dropped, and come again.
+    /// Requests that the program has not heard of, at least 1; more are dropped, and come again.
     pub backlog: u32,
 }
 
@@ -87,14 +87,14 @@ impl Listeners {
         self.by_service.get(&service)?.iter().find(|listener| covers(listener.address, address))
     }
 
-    /// Whether as many requests wait for an answer as the listener wants at most.
+    /// Whether as many requests wait for the program as the listener wants at most.
     pub(super) fn is_full(&self, id: ListenerId) -> bool {
         let service = self.services.get(&id);
         let listeners = service.and_then(|service| self.by_service.get(service)).into_iter().flatten();
         listeners.filter(|listener| listener.id == id).any(|listener| listener.waiting >= listener.backlog)
     }
 
-    /// One more request waits for an answer, or one less. The listener may be gone.
+    /// One more request waits for the program, or one less. The listener may be gone.
     pub(super) fn count(&mut self, id: ListenerId, more: bool) {
         let Some(service) = self.services.get(&id) else { return };
         let listeners = self.by_service.get_mut(service).into_iter().flatten();

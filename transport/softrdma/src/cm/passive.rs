@@ -37,6 +37,12 @@ impl CmMachine {
         Ok(())
     }
 
+    /// The program has heard of a request: as in the kernel, it no longer counts against the
+    /// listener's backlog, whenever it is answered.
+    pub fn heard(&mut self, id: ConnectionId) {
+        self.table.hear(&mut self.listeners, id);
+    }
+
     /// A packet came in at a QP that is in RTR or RTS: if its connection still awaits the RTU,
     /// this does as well (contract rocev2 12.4).
     pub fn communication_established(&mut self, qpn: QpNumber) {
@@ -77,7 +83,7 @@ impl CmMachine {
             local_qpn: QpNumber::new(0),
             peer: request.peer,
             transaction,
-            state: State::ReqReceived(request.listener),
+            state: State::ReqReceived(Some(request.listener)),
             unanswered: None,
             has_alternate: req.alternate != Path::default(),
             reply_private: Vec::new(),

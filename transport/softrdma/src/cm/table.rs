@@ -91,6 +91,15 @@ impl Table {
         self.count(listeners, id, true);
     }
 
+    /// A request's program has heard of it, and may take its time.
+    pub(super) fn hear(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
+        let Some(State::ReqReceived(waiting)) = state else { return };
+        if let Some(listener) = waiting.take() {
+            listeners.count(listener, false);
+        }
+    }
+
     pub(super) fn set_timer(&mut self, id: ConnectionId, at: Option<u64>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(old) = connection.timer.take() {
@@ -163,7 +172,7 @@ impl Table {
     /// await an RTU.
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(connection) = self.connections.get(&id) else { return };
-        if let State::ReqReceived(listener) = connection.state {
+        if let State::ReqReceived(Some(listener)) = connection.state {
             listeners.count(listener, more);
         }
         if connection.state == State::RepSent {

@@ -53,6 +53,7 @@ impl CmChannel for SoftCmChannel {
         let kind = match kind {
             HappeningKind::ConnectRequest { new, parameters } => {
                 let channel = self.this.upgrade()?;
+                self.core.card().request_heard(new);
                 let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
                 CmEventKind::ConnectRequest { id, parameters }
             }

@@ -25,6 +25,8 @@ const PORT: u16 = 7;
 pub(super) enum Took {
     /// The program was asked.
     Taken,
+    /// Nothing that can be seen while the program is away.
+    Unseen,
     /// A connection came to be.
     Established,
     /// These counters, and no other.
@@ -45,6 +47,8 @@ pub(super) struct Asker {
     _listener: Arc<dyn CmId>,
     /// Requests that the program has not answered.
     requests: Vec<Arc<dyn CmId>>,
+    /// The program takes no events.
+    is_away: bool,
     /// What the node asked us for.
     asking: Option<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
     link: InProcessLink,
@@ -134,6 +138,7 @@ impl Asker {
             channel,
             _listener: listener,
             requests,
+            is_away: false,
             asking: None,
             link,
             address,
@@ -267,6 +272,22 @@ impl Asker {
         mra.local_id
     }
 
+    /// The program takes no events until it comes back.
+    pub(super) fn leave(&mut self) {
+        self.is_away = true;
+    }
+
+    /// The program hears of what it was asked for meanwhile; how often it was.
+    pub(super) fn come_back(&mut self) -> usize {
+        self.is_away = false;
+        let before = self.requests.len();
+        while let Some(event) = self.channel.next_event() {
+            let CmEventKind::ConnectRequest { id, .. } = event.kind else { panic!("{event:?}") };
+            self.requests.push(id);
+        }
+        self.requests.len() - before
+    }
+
     /// The program refuses what it was asked for.
     pub(super) fn refuse_requests(&mut self) {
         for request in self.requests.drain(..) {
@@ -360,7 +381,7 @@ impl Asker {
 
     fn what_happened(&mut self, before: &BTreeMap<&'static str, u64>) -> Took {
         let mut taken = Vec::new();
-        while let Some(event) = self.channel.next_event() {
+        while let Some(event) = if self.is_away { None } else { self.channel.next_event() } {
             match event.kind {
                 CmEventKind::ConnectRequest { id, .. } => {
                     self.requests.push(id);
@@ -380,6 +401,7 @@ impl Asker {
         match (taken.as_slice(), counted.is_empty()) {
             ([one], true) => one.clone(),
             ([], false) => Took::Counted(counted),
+            ([], true) if self.is_away => Took::Unseen,
             other => panic!("not exactly one thing happened: {other:?}, {counted:?}"),
         }
     }

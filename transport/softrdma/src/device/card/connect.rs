@@ -65,6 +65,8 @@ pub(super) struct Endpoint {
     /// `local` was asked for, so that nobody else gets it.
     pub(super) is_bound: bool,
     pub(super) has_route: bool,
+    /// It has asked its peer. As in the kernel, it does so once.
+    pub(super) has_asked: bool,
     pub(super) peer: Option<SocketAddr>,
     pub(super) connection: Option<ConnectionId>,
     pub(super) listener: Option<ListenerId>,
@@ -100,6 +102,7 @@ impl Endpoint {
             local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             is_bound: false,
             has_route: false,
+            has_asked: false,
             peer: None,
             connection: None,
             listener: None,
@@ -321,6 +324,13 @@ impl Card {
         result
     }
 
+    /// The program has been told of a request, whose endpoint this is.
+    pub(in crate::device) fn request_heard(&mut self, id: CmIdNumber) {
+        if let Some(connection) = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.connection) {
+            self.cm.machine.heard(connection);
+        }
+    }
+
     /// Sends the request of an active endpoint.
     pub(in crate::device) fn connect(
         &mut self,
@@ -341,8 +351,11 @@ impl Card {
         if endpoint.qp_type == QpType::XrcTgt {
             return Err(VerbsError::Invalid("a TGT's endpoint does not connect"));
         }
-        if endpoint.connection.is_some() {
-            return Err(VerbsError::Invalid("the endpoint is connecting or connected"));
+        if !endpoint.has_route {
+            return Err(VerbsError::Invalid("the way to the peer is not resolved"));
+        }
+        if endpoint.has_asked {
+            return Err(VerbsError::Invalid("the endpoint has asked its peer already; make another"));
         }
         let none = VerbsError::Invalid("attach a QP before connecting, or name one");
         let qpn = endpoint.qp.or(parameters.qp_number).ok_or(none)?;
@@ -369,7 +382,9 @@ impl Card {
         };
         let connection = self.cm.machine.connect(time.0, &connect).map_err(refusal)?;
         self.cm.by_connection.insert(connection, id);
-        self.endpoint(id)?.connection = Some(connection);
+        let endpoint = self.endpoint(id)?;
+        endpoint.connection = Some(connection);
+        endpoint.has_asked = true;
         self.finish(now);
         Ok(())
     }

@@ -47,6 +47,7 @@ impl Card {
                 endpoint.local = SocketAddr::new(source, self.client_port());
                 endpoint.role = Role::Active { remote };
                 endpoint.peer = Some(remote);
+                endpoint.has_route = true;
             }
         }
         Ok(self.insert_endpoint(endpoint))
