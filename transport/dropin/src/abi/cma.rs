@@ -34,6 +34,8 @@ super::codes::declare! { cma_codes;
     RAI_NOROUTE: c_int = 4;
     RAI_FAMILY: c_int = 8;
     RDMA_OPTION_ID: c_int = 0;
+    RDMA_OPTION_IB: c_int = 1;
+    RDMA_OPTION_IB_PATH: c_int = 1;
     RDMA_OPTION_ID_TOS: c_int = 0;
     RDMA_OPTION_ID_REUSEADDR: c_int = 1;
     RDMA_OPTION_ID_AFONLY: c_int = 2;

@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::border::{Errno, value};
 use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint, c_void};
+use std::mem::replace;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
 /// READs and atomics at once, for programs that name none; what the device has.
@@ -42,12 +43,14 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
         // SAFETY: the caller's promise.
         let parameters = unsafe { parameters(id, param) }?;
         id.endpoint.connect(&parameters)?;
+        lock(&id.facts).was_asked = true;
         complete(id)?;
         Ok(0)
     })
 }
 
-/// Accepts a request: the id's QP is brought up, then the peer is told.
+/// Accepts a request: the id's QP is brought up, then the peer is told. As in the kernel, an
+/// answer that cannot be given refuses the peer.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null or to be read, with its private data.
@@ -70,8 +73,11 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
                 .min(offered.1)
                 .min(MAX_RD_ATOMIC);
         qp::bring_up(id, parameters.responder_resources, parameters.initiator_depth)?;
+        let was_unheard = replace(&mut lock(&id.facts).is_unheard, false);
         if let Err(error) = id.endpoint.accept(&parameters) {
+            lock(&id.facts).is_unheard = was_unheard;
             let _left = qp::to_error(id);
+            let _gone = id.endpoint.reject_for(RejectReason::CONSUMER, &[]);
             return Err(error.into());
         }
         lock(&id.facts).was_connected = true;
@@ -201,7 +207,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// Ends a connection; its QP goes to ERR.
+/// Ends a connection; its QP goes to ERR. Where there is none any more, or not yet, that is all:
+/// only an id that nobody was asked by is refused.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -212,15 +219,15 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let id = unsafe { IdObject::of(id) }?;
         qp::to_error(id)?;
         let result = id.endpoint.disconnect();
-        let (was_connected, is_told) = {
+        let (was_asked, is_told) = {
             let facts = lock(&id.facts);
-            (facts.was_connected, facts.is_disconnected)
+            (facts.was_asked, facts.was_connected && facts.is_disconnected)
         };
         match result {
             // The peer was faster; a call that waited would wait for ever.
-            _ if was_connected && is_told => forget(id),
+            _ if is_told => forget(id),
             Ok(()) => complete(id)?,
-            Err(error) if !was_connected => return Err(error.into()),
+            Err(error) if !was_asked => return Err(error.into()),
             Err(_) => {}
         }
         Ok(0)

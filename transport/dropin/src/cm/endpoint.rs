@@ -1,7 +1,7 @@
 //! Endpoints: synchronous ids made from what `rdma_getaddrinfo` found (contract J2).
 
 use super::event::{forget, next};
-use super::id::{IdObject, Template, rdma_destroy_id};
+use super::id::{IdObject, rdma_destroy_id};
 use super::qp::{create_plain, rdma_destroy_qp};
 use super::resolve::{resolve_address, resolve_route};
 use super::sockaddr;
@@ -67,8 +67,11 @@ unsafe fn bind(
     id.endpoint.bind(source)?;
     id.show_addresses()?;
     let qp_type = id.get(|base| base.qp_type);
-    let attributes = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
-    lock(&id.facts).template = Some(Template { pd, attributes });
+    lock(&id.facts).template = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
+    if !pd.is_null() {
+        // Programs register what they receive in with the listener's domain.
+        id.set(|base| base.pd = pd);
+    }
     Ok(())
 }
 
@@ -147,7 +150,8 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
         // SAFETY: the request made it.
         let asked = unsafe { IdObject::of(new) }?;
         let template = lock(&object.facts).template;
-        if let Some(Template { pd, attributes: Some(mut attributes) }) = template {
+        if let Some(mut attributes) = template {
+            let pd = object.get(|base| base.pd);
             // SAFETY: the program keeps the endpoint's PD as long as its listener.
             if let Err(errno) = unsafe { create_plain(asked, pd, &mut attributes) } {
                 object.set(|base| base.event = event);

@@ -35,6 +35,9 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     value(|| {
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
         // SAFETY: the caller's promise.
         let taken = unsafe { next(channel) }?;
         // SAFETY: the caller's promise.
@@ -138,6 +141,9 @@ fn take(event: CmEvent) -> Option<*mut rdma_cm_event> {
 fn told(id: &IdObject, event: CmEvent) -> Option<Told> {
     let CmEvent { kind, private_data, .. } = event;
     let mut facts = lock(&id.facts);
+    if facts.is_unheard {
+        return None;
+    }
     match kind {
         CmEventKind::AddressResolved => {
             drop(facts);
@@ -198,7 +204,11 @@ fn requested(
     let id = IdObject::hand_out(new, channel, context, ps, qp_type, false);
     // SAFETY: it was made right now.
     let object = unsafe { IdObject::of(id) }.ok()?;
-    lock(&object.facts).offered = (parameters.responder_resources, parameters.initiator_depth);
+    {
+        let mut facts = lock(&object.facts);
+        facts.offered = (parameters.responder_resources, parameters.initiator_depth);
+        (facts.was_asked, facts.is_unheard) = (true, true);
+    }
     let mut ready = object.show_addresses();
     object.show_route();
     if ready.is_ok() && listener.is_synchronous() {

@@ -35,10 +35,14 @@ pub(super) struct IdObject {
 pub(super) struct Facts {
     /// READs and atomics that the peer has outstanding, and serves.
     pub(super) offered: (u8, u8),
-    /// Of a passive endpoint: what its connections' QPs are made with.
-    pub(super) template: Option<Template>,
+    /// Of a passive endpoint: what its connections' QPs are made with, in the endpoint's domain.
+    pub(super) template: Option<ibv_qp_init_attr>,
     /// The program was told that bringing the QP up failed, and is told nothing after.
     pub(super) has_failed: bool,
+    /// A peer was asked, or has asked.
+    pub(super) was_asked: bool,
+    /// A peer has asked, and the program has not accepted: as in the kernel, it is told of nothing.
+    pub(super) is_unheard: bool,
     /// There is or was a connection.
     pub(super) was_connected: bool,
     /// The program was told that it is over.
@@ -46,13 +50,6 @@ pub(super) struct Facts {
     pub(super) ece: (u32, u32),
     /// What `route.path_rec` points to.
     path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
-}
-
-/// What the QPs of a passive endpoint are made with.
-#[derive(Clone, Copy)]
-pub(super) struct Template {
-    pub(super) pd: *mut ibv_pd,
-    pub(super) attributes: Option<ibv_qp_init_attr>,
 }
 
 /// What the wire is told for a type of QP in a port space (contract J1).
@@ -81,7 +78,7 @@ impl IdObject {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_IB => PortSpace::Ib,
             RDMA_PS_UDP | RDMA_PS_IPOIB => return Err(Errno::EOPNOTSUPP),
-            _ => return Err(Errno(libc::EPROTONOSUPPORT)),
+            _ => return Err(Errno::EINVAL),
         };
         let wire_type = wire_type(port_space, qp_type)?;
         let device = host().device()?;

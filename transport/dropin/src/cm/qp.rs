@@ -156,8 +156,11 @@ pub(super) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Result<(), E
     Ok(())
 }
 
-/// Ends the CQs that the id holds.
+/// Ends the CQs that the id holds. Those of an XRC SRQ stay as long as that does.
 pub(super) fn destroy_cqs(id: &IdObject) {
+    if id.get(|base| base.qp_type == IBV_QPT_XRC_RECV && !base.srq.is_null()) {
+        return;
+    }
     let mut held = [(null_mut(), null_mut()); 2];
     id.set(|base| {
         let take = |cq: &mut *mut ibv_cq, channel: &mut *mut ibv_comp_channel| {

@@ -55,13 +55,16 @@ pub(super) fn resolve_address(
     complete(id)
 }
 
-/// Finds the way to the peer.
+/// Finds the way to the peer. The kernel takes no time at all for a mistake.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_resolve_route")]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int {
     value(|| {
+        if timeout_ms == 0 {
+            return Err(Errno::EINVAL);
+        }
         // SAFETY: the caller's promise.
         let id = unsafe { IdObject::of(id) }?;
         resolve_route(id)?;
@@ -89,8 +92,10 @@ pub unsafe extern "C" fn rdma_set_option(
     value(|| {
         // SAFETY: the caller's promise.
         let id = unsafe { IdObject::of(id) }?;
-        if level != RDMA_OPTION_ID {
-            return Err(Errno::EOPNOTSUPP);
+        match (level, name) {
+            (RDMA_OPTION_ID, _) => {}
+            (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno(libc::ENOSYS)),
         }
         // SAFETY: the caller's promise.
         let byte = || unsafe { fixed::<1>(option, length) }.map(|[byte]| byte);

@@ -30,7 +30,8 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
             let port = u16::from_be(v6.sin6_port);
             Ok(Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()))
         }
-        _ => Err(Errno(libc::EAFNOSUPPORT)),
+        // librdmacm knows no length for it, and none is none of an address.
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -54,8 +55,7 @@ pub(super) unsafe fn read_sized(
     match length(i32::from(family)) {
         // SAFETY: the caller's promise, for a length that is the family's.
         Some(length) if length == given => unsafe { read(pointer) },
-        Some(_) => Err(Errno::EINVAL),
-        None => Err(Errno(libc::EAFNOSUPPORT)),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
         }
         let storage = zeroed();
         // SAFETY: as above.
-        assert_eq!(unsafe { read((&raw const storage).cast()) }, Err(Errno(libc::EAFNOSUPPORT)));
+        assert_eq!(unsafe { read((&raw const storage).cast()) }, Err(Errno::EINVAL));
         // SAFETY: null is allowed.
         assert_eq!(unsafe { read(std::ptr::null()) }, Ok(None));
     }

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_
 /// What `init` names is alive.
 unsafe fn create(id: &IdObject, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let base = id.get(|base| *base);
-    if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || base.verbs.is_null() || !base.srq.is_null() {
+    if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || base.verbs.is_null() {
         return Err(Errno::EINVAL);
     }
     if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {

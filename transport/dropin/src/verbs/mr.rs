@@ -24,13 +24,18 @@ unsafe fn register(
     if length == 0 || addr.addr().checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
-    check_mapped(addr.addr(), length)?;
+    let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
+    let page = page_size()?;
+    // As the kernel: pages are what is mapped, so a byte keeps its place in one.
+    if flags & IBV_ACCESS_ZERO_BASED == 0 && iova % page as u64 != (addr.addr() % page) as u64 {
+        return Err(Errno::EINVAL);
+    }
+    check_mapped(addr.addr(), length, page)?;
     // SAFETY: a domain of the caller's, and its context.
     let (domain, owner) = unsafe { (pd_of(pd), context_of((*pd).context)) };
     // SAFETY: the caller promises that the range stays mapped until ibv_dereg_mr, and accesses it
     // as one accesses memory that a device writes.
     let memory = unsafe { Memory::from_raw_parts(start, length) };
-    let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
     let inner = domain.inner.register_at(memory, IoAddress(iova), rights)?;
     let base = UnsafeCell::new(ibv_mr {
         // SAFETY: the caller's domain.
@@ -47,12 +52,15 @@ unsafe fn register(
     Ok(mr.cast())
 }
 
+fn page_size() -> Result<usize, Errno> {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
+}
+
 /// `EFAULT` for a range with holes, as when the kernel pins it. What the program unmaps later is
 /// its own loss.
-fn check_mapped(address: usize, length: usize) -> Result<(), Errno> {
+fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     const PIECE: usize = 1 << 30;
-    // SAFETY: asks for a number.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)?;
     let mut at = address & !(page - 1);
     let end = address + length;
     while at < end {

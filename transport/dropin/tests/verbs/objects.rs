@@ -99,7 +99,13 @@ fn regions_are_checked_when_they_are_made() {
         assert!(ibv_reg_mr(lab.pd, address, 64, IBV_ACCESS_REMOTE_WRITE.cast_signed()).is_null());
         assert_eq!(errno(), Some(libc::EINVAL), "remote write without local write");
         let hinted = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-        let mr = ibv_reg_mr_iova2(lab.pd, address, 64, 1 << 20, hinted);
+        let elsewhere = (1 << 20) + (address.addr() % 4096) as u64;
+        assert!(
+            ibv_reg_mr_iova2(lab.pd, address, 64, elsewhere ^ 8, hinted).is_null(),
+            "another place in a page"
+        );
+        assert_eq!(errno(), Some(libc::EINVAL));
+        let mr = ibv_reg_mr_iova2(lab.pd, address, 64, elsewhere, hinted);
         assert!(!mr.is_null());
         assert_eq!(((*mr).addr, (*mr).length), (address, 64));
         assert_eq!(ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 0), IBV_REREG_MR_ERR_INPUT);
