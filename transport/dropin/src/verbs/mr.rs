@@ -8,7 +8,7 @@ use crate::border::{Errno, object, status, value};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use trunkline_verbs::{IoAddress, Memory};
+use trunkline_verbs::{Access, IoAddress, Memory};
 
 /// Registers `length` bytes at `addr` for work requests that name `iova`.
 unsafe fn register(
@@ -31,6 +31,9 @@ unsafe fn register(
         return Err(Errno::EINVAL);
     }
     check_mapped(addr.addr(), length, page)?;
+    if rights.contains(Access::LOCAL_WRITE) {
+        check_writable(addr.addr(), length, page)?;
+    }
     // SAFETY: a domain of the caller's, and its context.
     let (domain, owner) = unsafe { (pd_of(pd), context_of((*pd).context)) };
     // SAFETY: the caller promises that the range stays mapped until ibv_dereg_mr, and accesses it
@@ -75,6 +78,19 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
         at += piece;
     }
     Ok(())
+}
+
+/// `EFAULT` for memory that may be read only, as when the kernel pins it to be written. The first and
+/// the last page stand for all. Kernels before 5.14 cannot be asked, and let it pass.
+fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
+    let first = address & !(page - 1);
+    let last = (address + length - 1) & !(page - 1);
+    let may = |at: usize, how: c_int| {
+        // SAFETY: both kinds of advice fault a page in as an access would, and change no byte of it.
+        unsafe { libc::madvise(std::ptr::without_provenance_mut(at), page, how) == 0 }
+    };
+    let read_only = |at: usize| !may(at, libc::MADV_POPULATE_WRITE) && may(at, libc::MADV_POPULATE_READ);
+    if [first, last].into_iter().any(read_only) { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
 /// `ibv_reg_mr(3)`.

@@ -117,6 +117,35 @@ fn regions_are_checked_when_they_are_made() {
 }
 
 #[test]
+fn memory_that_may_not_be_written_is_not_registered_for_it() {
+    let lab = Lab::open();
+    // SAFETY: a mapping of the test's own.
+    unsafe {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let pages = libc::mmap(null_mut(), 2 * 4096, libc::PROT_READ | libc::PROT_WRITE, kind, -1, 0);
+        assert_ne!(pages, libc::MAP_FAILED);
+        let last = pages.byte_add(4096);
+        assert_eq!(libc::mprotect(last, 4096, libc::PROT_READ), 0);
+        // Without the call that tells, nothing is refused.
+        let is_told = libc::madvise(pages, 4096, libc::MADV_POPULATE_WRITE) == 0;
+        for (start, length, is_writable) in [(pages, 4096, true), (pages, 4097, false), (last, 64, false)] {
+            for access in [IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ] {
+                let mr = ibv_reg_mr(lab.pd, start, length, access.cast_signed());
+                let is_good = is_writable || access == IBV_ACCESS_REMOTE_READ || !is_told;
+                assert_eq!(!mr.is_null(), is_good, "{length} bytes, access {access}");
+                if mr.is_null() {
+                    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+                } else {
+                    assert_eq!(ibv_dereg_mr(mr), 0);
+                }
+            }
+        }
+        assert_eq!(libc::munmap(pages, 2 * 4096), 0);
+    }
+    lab.close();
+}
+
+#[test]
 fn missing_features_answer_and_do_not_crash() {
     let lab = Lab::open();
     let table = lab.table();
