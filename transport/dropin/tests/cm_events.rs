@@ -413,7 +413,7 @@ fn what_the_library_has_not_says_so() {
     let channel = Channel::new();
     let mut id = null_mut();
     // SAFETY: the channel lives.
-    let made = call(|| unsafe { rdma_create_id(channel.0, &raw mut id, null_mut(), RDMA_PS_UDP) });
+    let made = call(|| unsafe { rdma_create_id(channel.0, &raw mut id, null_mut(), RDMA_PS_IPOIB) });
     assert_eq!(made, Err(libc::EOPNOTSUPP));
     // SAFETY: null is refused, not followed.
     assert_eq!(call(|| unsafe { rdma_destroy_id(null_mut()) }), Err(libc::EINVAL));

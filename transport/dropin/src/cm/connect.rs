@@ -31,7 +31,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// Asks the peer for a connection.
+/// Asks the peer for a connection, or, in port space UDP, for its QP.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null or to be read, with its private data.
@@ -50,7 +50,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 }
 
 /// Accepts a request: the id's QP is brought up, then the peer is told. As in the kernel, an
-/// answer that cannot be given refuses the peer.
+/// answer that cannot be given refuses the peer. In port space UDP the peer is told of the QP that
+/// `param` names, and that is all.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null or to be read, with its private data.
@@ -59,6 +60,10 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     value(|| {
         // SAFETY: the caller's promise.
         let (id, param) = unsafe { (IdObject::of(id)?, param.as_ref()) };
+        if id.is_datagram() {
+            // SAFETY: the caller's promise.
+            return unsafe { answer(id, param) };
+        }
         let offered = lock(&id.facts).offered;
         // SAFETY: the caller's promise.
         let mut parameters = unsafe { parameters(id, param) }?;
@@ -84,6 +89,23 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         complete(id)?;
         Ok(0)
     })
+}
+
+/// Names a QP to who asked for one; nothing follows that a call could wait for.
+///
+/// # Safety
+/// The private data that `param` names may be read.
+unsafe fn answer(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<c_int, Errno> {
+    let parameters = match param {
+        // SAFETY: the caller's promise.
+        Some(param) => unsafe { parameters(id, Some(param)) }?,
+        None => ConnectParameters { qp_number: Some(QpNumber::new(0)), ..ConnectParameters::default() },
+    };
+    if let Err(error) = id.endpoint.accept(&parameters) {
+        let _gone = id.endpoint.reject(&[]);
+        return Err(error.into());
+    }
+    Ok(0)
 }
 
 /// What the connection is to be like.
@@ -207,8 +229,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// Ends a connection; its QP goes to ERR. Where there is none any more, or not yet, that is all:
-/// only an id that nobody was asked by is refused.
+/// Ends a connection; its QP goes to ERR. Where there is none any more, or not yet, or never will be
+/// as in port space UDP, that is all: only an id that nobody was asked by is refused.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -217,6 +239,9 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     value(|| {
         // SAFETY: the caller's promise.
         let id = unsafe { IdObject::of(id) }?;
+        if id.is_datagram() {
+            return if lock(&id.facts).was_asked { Ok(0) } else { Err(Errno::EINVAL) };
+        }
         qp::to_error(id)?;
         let result = id.endpoint.disconnect();
         let (was_asked, is_told) = {

@@ -14,7 +14,7 @@ use crate::verbs::events::{EventCount, lock};
 use std::ffi::{c_int, c_uint};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use trunkline_verbs::{CmEvent, CmEventKind, CmId, ConnectParameters, RejectReason};
+use trunkline_verbs::{CmEvent, CmEventKind, CmId, ConnectParameters, Device, RejectReason, SidrStatus};
 
 /// An event as C holds it.
 #[repr(C)]
@@ -76,13 +76,16 @@ struct Told {
     status: c_int,
     private_data: Vec<u8>,
     parameters: Option<ConnectParameters>,
+    /// In port space UDP: the way to the QP that was named.
+    address: ibv_ah_attr,
     /// The new id of a request.
     new: *mut rdma_cm_id,
 }
 
 impl Told {
     fn plain(event: c_uint) -> Self {
-        Self { event, status: 0, private_data: Vec::new(), parameters: None, new: null_mut() }
+        let address = ibv_ah_attr::default();
+        Self { event, status: 0, private_data: Vec::new(), parameters: None, address, new: null_mut() }
     }
 
     fn failed(event: c_uint, errno: c_int) -> Self {
@@ -106,10 +109,21 @@ impl Told {
             qp_num: from.and_then(|from| from.qp_number).map_or(0, |number| number.get()),
         };
         let is_request = !self.new.is_null();
+        let ud = rdma_ud_param {
+            private_data: conn.private_data,
+            private_data_len: length,
+            ah_attr: self.address,
+            qp_num: conn.qp_num,
+            qkey: from.map_or(0, |from| from.q_key),
+        };
         // The union's larger member is set first, so that no byte of it is left unwritten.
         // SAFETY: numbers and null pointers.
         let mut param = rdma_cm_event_param { ud: unsafe { std::mem::zeroed() } };
-        param.conn = conn;
+        if id.is_datagram() {
+            param.ud = ud;
+        } else {
+            param.conn = conn;
+        }
         let base = rdma_cm_event {
             id: if is_request { self.new } else { id.pointer() },
             listen_id: if is_request { id.pointer() } else { null_mut() },
@@ -171,6 +185,16 @@ fn told(id: &IdObject, event: CmEvent) -> Option<Told> {
             facts.was_connected = true;
             Some(Told::plain(RDMA_CM_EVENT_ESTABLISHED))
         }
+        CmEventKind::ServiceResolved { parameters } => {
+            drop(facts);
+            let address = way(id);
+            let established = Told::plain(RDMA_CM_EVENT_ESTABLISHED);
+            Some(Told { private_data, parameters: Some(parameters), address, ..established })
+        }
+        CmEventKind::ServiceRefused(SidrStatus(status)) => {
+            let unreachable = Told::plain(RDMA_CM_EVENT_UNREACHABLE);
+            Some(Told { status: c_int::from(status), private_data, ..unreachable })
+        }
         _ if facts.has_failed && !matches!(kind, CmEventKind::TimewaitExit) => None,
         CmEventKind::ConnectError => Some(Told::failed(RDMA_CM_EVENT_CONNECT_ERROR, libc::EIO)),
         CmEventKind::Unreachable => Some(Told::failed(RDMA_CM_EVENT_UNREACHABLE, libc::ETIMEDOUT)),
@@ -189,6 +213,16 @@ fn told(id: &IdObject, event: CmEvent) -> Option<Told> {
         // Kinds that this library does not know have no number in C.
         _ => None,
     }
+}
+
+/// The way to the peer of a resolved id, as a UD QP would take it.
+fn way(id: &IdObject) -> ibv_ah_attr {
+    let (sgid, dgid) = id.get(|base| (base.route.addr.ibaddr.sgid, base.route.addr.ibaddr.dgid));
+    let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
+    let own = table.iter().find(|entry| entry.gid.0 == sgid.raw);
+    let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok()).unwrap_or(0);
+    let grh = ibv_global_route { dgid, sgid_index, hop_limit: 64, ..ibv_global_route::default() };
+    ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
 /// A request makes an id, on the listener's channel, or on its own if the listener is

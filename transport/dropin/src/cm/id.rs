@@ -52,14 +52,25 @@ pub(super) struct Facts {
     path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// What the wire is told for a type of QP in a port space (contract J1).
+/// What the wire is told for a type of QP in a port space (contract J1). In port space UDP, where
+/// nothing is connected, it is told of no QP but by its number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
-        (_, IBV_QPT_RC) | (PortSpace::Tcp, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) => Ok(QpType::Rc),
+        (PortSpace::Tcp | PortSpace::Ib, IBV_QPT_RC)
+        | (PortSpace::Tcp, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) => Ok(QpType::Rc),
         (PortSpace::Ib, IBV_QPT_XRC_SEND) => Ok(QpType::XrcIni),
         (PortSpace::Ib, IBV_QPT_XRC_RECV) => Ok(QpType::XrcTgt),
-        // The device has no UD, and so no connection manager for it.
+        (PortSpace::Udp, IBV_QPT_UD) => Ok(QpType::Rc),
+        // The device has no UD, and no other port space says which it is.
         _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// The type of QP that an id without further word is for.
+fn usual_type(ps: c_uint) -> c_uint {
+    match ps {
+        RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
+        _ => IBV_QPT_RC,
     }
 }
 
@@ -77,7 +88,8 @@ impl IdObject {
         let port_space = match ps {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_IB => PortSpace::Ib,
-            RDMA_PS_UDP | RDMA_PS_IPOIB => return Err(Errno::EOPNOTSUPP),
+            RDMA_PS_UDP => PortSpace::Udp,
+            RDMA_PS_IPOIB => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         };
         let wire_type = wire_type(port_space, qp_type)?;
@@ -173,6 +185,11 @@ impl IdObject {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
+    /// Whether it asks for QPs and names them, and connects nothing.
+    pub(super) fn is_datagram(&self) -> bool {
+        self.get(|base| base.qp_type) == IBV_QPT_UD
+    }
+
     /// Shows the endpoint's addresses, and the device once an address says which it is. A
     /// listener at every address has none.
     pub(super) fn show_addresses(&self) -> Result<(), Errno> {
@@ -241,7 +258,7 @@ pub unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     value(|| {
         // SAFETY: the caller's promise.
-        let made = unsafe { IdObject::create(channel, context, ps, IBV_QPT_RC) }?;
+        let made = unsafe { IdObject::create(channel, context, ps, usual_type(ps)) }?;
         // SAFETY: the caller's promise.
         unsafe { id.write(made) };
         Ok(0)

@@ -72,6 +72,10 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_q
 /// What `init` names is alive.
 unsafe fn create(id: &IdObject, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     let base = id.get(|base| *base);
+    if id.is_datagram() {
+        // The device has no UD QPs, and the others are connected.
+        return Err(if init.qp_type == IBV_QPT_UD { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+    }
     if !base.qp.is_null() || base.verbs.is_null() {
         return Err(Errno::EINVAL);
     }

@@ -41,6 +41,7 @@ impl CmMachine {
     /// listener's backlog, whenever it is answered.
     pub fn heard(&mut self, id: ConnectionId) {
         self.table.hear(&mut self.listeners, id);
+        self.questions.hear(&mut self.listeners, id);
     }
 
     /// A packet came in at a QP that is in RTR or RTS: if its connection still awaits the RTU,

@@ -14,8 +14,9 @@ use std::net::IpAddr;
 pub(super) enum Stage {
     /// We asked: sent again until it is answered, or nobody can be expected to answer any more.
     Asked { message: Box<CmMessage>, sent: u32, until: u64 },
-    /// The program decides. Held against the listener's backlog.
-    Undecided(ListenerId),
+    /// The program decides. Held against the backlog of this listener until the program has heard
+    /// of it.
+    Undecided(Option<ListenerId>),
     /// Answered or refused by this, which is said again to whoever asks again.
     Answered(Box<CmMessage>),
 }
@@ -99,6 +100,15 @@ impl Questions {
         Some(copy)
     }
 
+    /// The program has heard of it, and may take its time.
+    pub(super) fn hear(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
+        let Some(Stage::Undecided(waiting)) = stage else { return };
+        if let Some(listener) = waiting.take() {
+            listeners.count(listener, false);
+        }
+    }
+
     /// The program has decided. Of more answers than `limit` the oldest is forgotten.
     pub(super) fn answer(
         &mut self,
@@ -139,7 +149,9 @@ impl Questions {
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(question) = self.questions.get(&id) else { return };
         let Stage::Undecided(listener) = question.stage else { return };
-        listeners.count(listener, more);
+        if let Some(listener) = listener {
+            listeners.count(listener, more);
+        }
         let peer = question.key.addresses.remote;
         let of_peer = self.undecided.entry(peer).or_default();
         let step = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };

@@ -146,7 +146,7 @@ impl CmMachine {
         }
         let id = self.new_id();
         let timer = now.saturating_add(self.config.decision_ns);
-        let stage = Stage::Undecided(request.listener);
+        let stage = Stage::Undecided(Some(request.listener));
         self.questions.insert(&mut self.listeners, Question { id, key, stage, timer });
         self.tell(Event::ServiceRequest(id, Box::new(request)));
     }

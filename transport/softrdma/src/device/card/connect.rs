@@ -75,8 +75,6 @@ pub(super) struct Endpoint {
     pub(super) named_qp: Option<QpNumber>,
     /// What the peer said.
     pub(super) offered: Option<Peer>,
-    /// Of port space UDP: its question is settled.
-    pub(super) is_spent: bool,
     /// Where the peer starts to send.
     announced: Psn,
     pub(super) traffic_class: u8,
@@ -109,7 +107,6 @@ impl Endpoint {
             qp: None,
             named_qp: None,
             offered: None,
-            is_spent: false,
             announced,
             traffic_class: 0,
             reuses_address: false,

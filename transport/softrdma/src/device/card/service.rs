@@ -27,13 +27,15 @@ impl Card {
         let Role::Active { remote } = endpoint.role else {
             return Err(VerbsError::Invalid("an endpoint without a peer, or a passive one, does not ask"));
         };
-        if endpoint.connection.is_some() || endpoint.is_spent {
-            return Err(VerbsError::Invalid("the endpoint asks or has asked"));
+        if !endpoint.has_route || endpoint.has_asked {
+            return Err(VerbsError::Invalid("an endpoint asks once, when the way to the peer is resolved"));
         }
         let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
         let question = self.cm.machine.ask(time.0, &ask).map_err(refusal)?;
         self.cm.by_connection.insert(question, id);
-        self.endpoint(id)?.connection = Some(question);
+        let endpoint = self.endpoint(id)?;
+        endpoint.connection = Some(question);
+        endpoint.has_asked = true;
         self.finish(now);
         Ok(())
     }
@@ -74,7 +76,6 @@ impl Card {
         self.cm.by_connection.remove(&question);
         if let Some(endpoint) = self.cm.endpoints.get_mut(&id) {
             endpoint.connection = None;
-            endpoint.is_spent = true;
         }
     }
 
