@@ -105,8 +105,11 @@ fn an_id_asks_once() {
     assert_eq!(disconnect(near), Ok(()), "there is nothing to end yet, which is no mistake");
     let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
     // SAFETY: the id lives.
-    call(|| unsafe { rdma_reject(asked.id, null_mut(), 0) }).unwrap();
+    let refuse = || call(|| unsafe { rdma_reject(asked.id, null_mut(), 0) });
+    refuse().unwrap();
     near_channel.expect(RDMA_CM_EVENT_REJECTED);
+    assert_eq!(refuse(), Err(libc::EINVAL), "it was refused");
+    assert_eq!(accept(asked.id, &mut rdma_conn_param { qp_num: 0x1234, ..with(b"") }), Err(libc::EINVAL));
     assert_eq!(connect(near, &mut with(b"")), Err(libc::EINVAL));
     assert_eq!(disconnect(near), Ok(()));
     end(&[near, asked.id, listener]);

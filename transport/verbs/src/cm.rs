@@ -285,7 +285,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// answers by [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
     ///
     /// # Errors
-    /// As `bind`.
+    /// As `bind`, and [`VerbsError::Os`] where the host knows no route to the peer.
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
 
     /// Finds the way to the peer; answers by [`CmEventKind::RouteResolved`].

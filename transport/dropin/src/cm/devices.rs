@@ -13,6 +13,10 @@ use std::ptr::null_mut;
 #[unsafe(export_name = "trunkline_rdma_get_devices")]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     object(|| {
+        if !count.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { count.write(0) };
+        }
         let list = Box::new([host().context()?, null_mut()]);
         if !count.is_null() {
             // SAFETY: the caller's promise.

@@ -541,7 +541,7 @@ pub(super) fn refusal(error: CmError) -> VerbsError {
         CmError::AddressFamily => {
             VerbsError::Invalid("source and destination are of different address families")
         }
-        CmError::Unknown => VerbsError::Gone,
+        CmError::Unknown => VerbsError::Invalid("the connection is over"),
         _ => VerbsError::Invalid("the connection is not in a state for this call"),
     }
 }

@@ -7,6 +7,7 @@ use super::connect::{Endpoint, Happening, HappeningKind, Role};
 use crate::device::signal::Signal;
 use crate::host::ServiceClaim;
 use crate::wire::cm::ServiceId;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::{
@@ -36,6 +37,7 @@ impl Card {
                 endpoint.is_bound = true;
             }
             EndpointSide::Active { remote, source } => {
+                self.check_way(remote)?;
                 let source = match source {
                     Some(source) => {
                         self.gid_of(source)?;
@@ -197,6 +199,7 @@ impl Card {
         if bound.is_some_and(|bound| bound.is_ipv4() != remote.is_ipv4()) {
             return Err(VerbsError::Invalid("source and destination are of different address families"));
         }
+        self.check_way(remote)?;
         match self.resolve(bound, remote) {
             Ok((local, remote)) => {
                 let endpoint = self.endpoint(id)?;
@@ -278,10 +281,21 @@ impl Card {
             .ok_or(VerbsError::AddressNotAvailable("no port of the device has it; see its GID table"))
     }
 
+    /// Refuses what the host's routing knows no way to; a network in process has none of its own.
+    fn check_way(&self, remote: SocketAddr) -> Result<(), VerbsError> {
+        if self.host.is_none() || remote.ip().is_unspecified() {
+            return Ok(());
+        }
+        match route_source(remote) {
+            Err(error) if is_nowhere(&error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// The own address for packets to `remote`: the route's, when the table has it, else the
     /// first of the family. It is open afterwards.
     fn choose_source(&mut self, remote: SocketAddr) -> Result<IpAddr, VerbsError> {
-        let routed = route_source(remote);
+        let routed = route_source(remote).ok();
         let table = self.gids.addresses();
         let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
         let chosen = table
@@ -329,11 +343,16 @@ fn loopback(family: IpAddr) -> IpAddr {
 }
 
 /// The address that the host's routing would send from.
-fn route_source(remote: SocketAddr) -> Option<IpAddr> {
+fn route_source(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+    let socket = std::net::UdpSocket::bind((any, 0))?;
     // Connecting a UDP socket asks for the route and sends nothing.
-    socket.connect(remote).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
+    socket.connect(remote)?;
+    socket.local_addr().map(|address| address.ip())
+}
+
+/// Whether the host's routing says that no packet gets there.
+fn is_nowhere(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
 }
