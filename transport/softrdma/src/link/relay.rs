@@ -54,8 +54,8 @@ pub(crate) enum MemberMessage {
     Lost(MemberId),
 }
 
-/// A request for a connection: the asking side's address and comm id, and the service.
-type Request = (IpAddr, u32, ServiceId);
+/// A request for a connection: the asking side's address and comm id.
+type Request = (IpAddr, u32);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -78,9 +78,9 @@ pub(super) struct Relay {
     arrived: Vec<u8>,
     at: usize,
     waiting: VecDeque<MemberMessage>,
-    /// Who got which request, by what names it: it may be repeated when
-    /// nobody listens any more, and would be refused elsewhere.
-    requests: HashMap<Request, MemberId>,
+    /// Who got which request, and for which service: it may be repeated when nobody listens any
+    /// more, and would be refused elsewhere, and it may be taken back.
+    requests: HashMap<Request, (ServiceId, MemberId)>,
     looks: u32,
     counts: Counts,
 }
@@ -238,6 +238,10 @@ impl Relay {
             CmMessage::SidrReq(req) => return self.listening(datagram, req.request_id, req.service_id),
             CmMessage::SidrRep(rep) => rep.request_id,
             CmMessage::Mra(mra) => mra.remote_id,
+            // A request is taken back by a peer that knows no id of ours.
+            CmMessage::Rej(rej) if rej.remote_id == 0 => {
+                return self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner);
+            }
             CmMessage::Rej(rej) => rej.remote_id,
             CmMessage::Rep(rep) => rep.remote_id,
             CmMessage::Rtu(ids) | CmMessage::Drep(ids) => ids.remote_id,
@@ -249,22 +253,22 @@ impl Relay {
 
     /// Who listens for what a peer asks for, or did when it asked first.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
-        let asks = (datagram.source.ip(), id, service);
+        let asks = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
             Some(owner) => {
-                self.remember(asks, owner);
+                self.remember(asks, service, owner);
                 Some(owner)
             }
-            None => self.requests.get(&asks).copied(),
+            None => self.requests.get(&asks).filter(|(of, _)| *of == service).map(|(_, owner)| *owner),
         }
     }
 
-    fn remember(&mut self, asks: Request, owner: MemberId) {
+    fn remember(&mut self, asks: Request, service: ServiceId, owner: MemberId) {
         if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&asks) {
             // Forged ones cost the memory of others, which matters only to who stops to listen.
             self.requests.clear();
         }
-        self.requests.insert(asks, owner);
+        self.requests.insert(asks, (service, owner));
     }
 
     /// The next `take` looks.

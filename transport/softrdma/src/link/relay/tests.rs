@@ -3,12 +3,12 @@
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
 use crate::host::testing::Folder;
-use crate::wire::cm::{Dreq, Ids, SidrRep, SidrReq};
+use crate::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use crate::wire::{Opcode, mad_packet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use trunkline_verbs::{PortSpace, Psn, QpNumber, SidrStatus};
+use trunkline_verbs::{PortSpace, Psn, QpNumber, RejectReason, SidrStatus};
 
 /// A member with its link.
 struct Member {
@@ -188,6 +188,26 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
     assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]));
     assert_eq!(payloads(other.receive()), pick(&[0, 4, 5, 10, 13]));
+    // Taken back by who knows no id of ours yet, it goes where it was asked.
+    let taken_back = |local_id| {
+        let (reason, answered) = (RejectReason::TIMEOUT, Answered::OTHER);
+        cm_packet(&CmMessage::Rej(Rej {
+            local_id,
+            remote_id: 0,
+            answered,
+            reserved_8: 0,
+            info_length: 8,
+            reserved_9: false,
+            reason,
+            info: [0; 72],
+            private: [0; 148],
+        }))
+    };
+    // The request above has the id 0.
+    let rejs = [taken_back(0), taken_back(1234)];
+    other.send(address, to_port(address), &rejs);
+    assert_eq!(payloads(holder.receive()), rejs[1..]);
+    assert_eq!(payloads(other.receive()), rejs[..1]);
     drop(claim);
     // Repeated, it still goes to whom it went to; one that is new stays.
     other.send(address, to_port(address), &messages[..1]);
