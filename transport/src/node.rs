@@ -190,6 +190,7 @@ impl Node {
             srqs: device.map_or(0, |device| u32::try_from(device.srqs.len()).unwrap_or(u32::MAX)),
             rnr: sum(&["rnr_nak_sent", "rnr_nak_received"]),
             retransmits: sum(&["retransmits"]),
+            other_kind: sum(&["cm_refused_other_kind"]),
             traffic: self.shared.traffic.report(),
             counters,
         }

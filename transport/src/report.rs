@@ -50,6 +50,10 @@ pub struct NodeReport {
     pub rnr: u64,
     /// Packets sent again since the start.
     pub retransmits: u64,
+    /// Requests of peers that were refused because these want connections of the other kind, as far as the
+    /// device tells; the log names each peer once. Both sides need the same
+    /// [`crate::NodeOptions::connections`].
+    pub other_kind: u64,
     /// All counters of the device, with those of the devices before it.
     pub counters: Vec<Counter>,
     /// Messages by peer, local and remote poller.

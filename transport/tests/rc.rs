@@ -141,5 +141,9 @@ fn nodes_of_different_kinds_say_why_they_cannot_speak() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
+        // The other side knows, too, where its device tells.
+        let report = server.report();
+        assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
+        assert_eq!(client.report().other_kind, 0);
     }
 }

@@ -46,7 +46,7 @@ fn every_field_of_a_request() {
             asker.refuse_requests();
         }
     }
-    let all = ["no_qp", "pkey", "service_id", "transport", "gid", "mtu", "consumer"];
+    let all = ["no_qp", "pkey", "service_id", "transport", "gid", "mtu", "consumer", "other_kind"];
     for reason in all.map(|reason| format!("cm_refused_{reason}")) {
         assert!(asker.node.counter(&reason) > 0, "{reason} was never counted");
     }

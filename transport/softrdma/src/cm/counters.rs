@@ -73,6 +73,7 @@ pub struct CmCounters {
     pub retransmitted: u64,
     dropped: [u64; CmDrop::ALL.len()],
     refused: [u64; REFUSALS.len()],
+    other_kind: u64,
 }
 
 impl CmCounters {
@@ -85,11 +86,18 @@ impl CmCounters {
     /// How many were refused, for each reason with its name in metrics; together they are
     /// [`CmDrop::Refused`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
+        let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));
+        by_reason.chain([("cm_refused_other_kind", self.other_kind)])
     }
 
     pub(super) const fn count(&mut self, cause: CmDrop) {
         self.dropped[cause as usize] += 1;
+    }
+
+    /// A refusal of the machine itself, because the listener takes connections of the other kind.
+    pub(super) const fn refuse_other_kind(&mut self) {
+        self.count(CmDrop::Refused);
+        self.other_kind += 1;
     }
 
     /// A refusal of the machine itself.

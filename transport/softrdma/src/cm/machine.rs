@@ -3,6 +3,7 @@
 use super::config::SLOT_SHIFT;
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
+use super::other_kinds::{OtherKind, OtherKinds};
 use super::questions::Questions;
 use super::table::Table;
 use super::{CmConfig, CmCounters, CmDrop, CmError, Event};
@@ -38,6 +39,7 @@ pub struct CmMachine {
     pub(super) table: Table,
     pub(super) questions: Questions,
     pub(super) counters: CmCounters,
+    pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
     next_id: u32,
     random: u64,
@@ -55,6 +57,7 @@ impl CmMachine {
             table: Table::default(),
             questions: Questions::default(),
             counters: CmCounters::default(),
+            other_kinds: OtherKinds::default(),
             agent: 0,
             next_id: 0,
             random: config.seed,
@@ -116,6 +119,12 @@ impl CmMachine {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The next peer that was refused because it asks for another kind of connection than what listens
+    /// takes; each is named once, the first 64 of them.
+    pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
+        self.other_kinds.poll()
     }
 
     /// What was counted so far.

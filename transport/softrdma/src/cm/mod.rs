@@ -43,6 +43,7 @@ mod fuzz;
 mod listener;
 mod machine;
 mod message;
+mod other_kinds;
 mod parameters;
 mod passive;
 mod questions;
@@ -58,6 +59,7 @@ pub use event::{ConnectRequest, Event, ServiceRequest};
 pub use fuzz::fuzz;
 pub use listener::{Listen, ListenerId};
 pub use machine::{CmMachine, Transmit};
+pub use other_kinds::OtherKind;
 pub use parameters::{Accept, Answer, Ask, Connect, Peer, Transport};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::connection::{Addresses, Connection, RemoteKey, State};
 use super::event::ConnectRequest;
+use super::other_kinds::OtherKind;
 use super::{Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport, message};
 use crate::wire::cm::{
     ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
@@ -11,7 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PortSpace, QpNumber, RejectReason};
 
 /// Why a request is answered by the machine itself.
-type Refusal = RejectReason;
+struct Refusal {
+    reason: RejectReason,
+    /// Nothing is wrong with it, but that the listener takes others.
+    other_kind: Option<OtherKind>,
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Self {
+        Self { reason, other_kind: None }
+    }
+}
 
 impl CmMachine {
     /// Answers a request; the QP is in RTS. `Established`, `Rejected`, `Disconnected` or
@@ -63,8 +74,14 @@ impl CmMachine {
         }
         let request = match self.check_req(now, addresses, req) {
             Ok(request) => request,
-            Err(reason) => {
-                self.counters.refuse(reason);
+            Err(Refusal { reason, other_kind }) => {
+                match other_kind {
+                    Some(other) => {
+                        self.counters.refuse_other_kind();
+                        self.other_kinds.refused(other);
+                    }
+                    None => self.counters.refuse(reason),
+                }
                 self.refuse_req(addresses, transaction, req, reason);
                 return;
             }
@@ -127,26 +144,26 @@ impl CmMachine {
     /// Whether the REQ makes sense, and somebody here wants it.
     fn check_req(&mut self, now: u64, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
         if !is_usable(req.qpn) {
-            return Err(RejectReason::NO_QP);
+            return Err(RejectReason::NO_QP.into());
         }
         let transport = Transport::from_wire(req.transport).ok_or(RejectReason::INVALID_TRANSPORT_TYPE)?;
         let mtu = Mtu::from_code(req.mtu).ok_or(RejectReason::INVALID_PATH_MTU)?;
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
-            return Err(RejectReason::UNSUPPORTED);
+            return Err(RejectReason::UNSUPPORTED.into());
         }
         // A peer that names other addresses than it has is behind a translator or lies; either
         // way the QPs could not talk to each other.
         let gid = |ip: IpAddr| Gid::from(ip);
         if (req.primary.local_gid, req.primary.remote_gid) != (gid(at.remote), gid(at.local)) {
-            return Err(RejectReason::INVALID_PRIMARY_GID);
+            return Err(RejectReason::INVALID_PRIMARY_GID.into());
         }
         let header = AddressHeader::parse(&req.private);
         let (source, destination) = header.addresses().ok_or(RejectReason::CONSUMER)?;
         if (source.ip().to_canonical(), destination.to_canonical()) != (at.remote, at.local) {
-            return Err(RejectReason::INVALID_SERVICE_ID);
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
         }
         if self.end_stale(now, at, req.ca_guid, req.local_id, req.qpn) {
-            return Err(RejectReason::STALE_CONNECTION);
+            return Err(RejectReason::STALE_CONNECTION.into());
         }
         let is_service = |(space, _)| space != PortSpace::Udp;
         let listener = self
@@ -154,9 +171,10 @@ impl CmMachine {
             .find(req.service_id, at.local)
             .filter(|_| req.service_id.space_and_port().is_some_and(is_service))
             .ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        if listener.transport.is_some_and(|wanted| wanted != transport) {
+        if let Some(listening) = listener.transport.filter(|wanted| *wanted != transport) {
             // contract J7
-            return Err(RejectReason::CONSUMER);
+            let other_kind = Some(OtherKind { peer: at.remote, asked: transport, listening });
+            return Err(Refusal { reason: RejectReason::CONSUMER, other_kind });
         }
         let port = req.service_id.space_and_port().map_or(0, |(_, port)| port);
         Ok(ConnectRequest {

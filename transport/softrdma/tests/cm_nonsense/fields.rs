@@ -38,6 +38,7 @@ const NO_QP: Verdict = Refused("cm_refused_no_qp", RejectReason::NO_QP);
 const SERVICE: Verdict = Refused("cm_refused_service_id", RejectReason::INVALID_SERVICE_ID);
 const TRANSPORT: Verdict = Refused("cm_refused_transport", RejectReason::INVALID_TRANSPORT_TYPE);
 const CONSUMER: Verdict = Refused("cm_refused_consumer", RejectReason::CONSUMER);
+const OTHER_KIND: Verdict = Refused("cm_refused_other_kind", RejectReason::CONSUMER);
 const MTU: Verdict = Refused("cm_refused_mtu", RejectReason::INVALID_PATH_MTU);
 const PKEY: Verdict = Refused("cm_refused_pkey", RejectReason::UNSUPPORTED);
 const GID: Verdict = Refused("cm_refused_gid", RejectReason::INVALID_PRIMARY_GID);
@@ -73,7 +74,7 @@ pub(super) const REQ: &[Field] = &[
     field("remote response timeout", 43, 0, 5, any),
     field("transport service", 43, 5, 2, |value, _| match value {
         3 => Taken,
-        0 => CONSUMER, // RC, of which this listener wants none (contract J7).
+        0 => OTHER_KIND, // RC, of which this listener wants none (contract J7).
         _ => TRANSPORT,
     }),
     field("flow control", 43, 7, 1, any),

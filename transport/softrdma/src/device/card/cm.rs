@@ -6,7 +6,7 @@
 use super::Card;
 use super::connect::{Endpoint, Happening, HappeningKind, Role};
 use super::service::named;
-use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport};
+use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
 use crate::device::random::Random;
 use crate::engine::Time;
 use crate::link::ROCE_PORT;
@@ -119,6 +119,15 @@ impl Card {
         }
         while let Some(event) = self.cm.machine.poll_event() {
             self.handle_cm_event(event, now);
+        }
+        while let Some(OtherKind { peer, asked, listening }) = self.cm.machine.poll_other_kind() {
+            tracing::warn!(
+                %peer,
+                ?asked,
+                ?listening,
+                "a peer is refused: it asks for another kind of connection than what listens here takes; both \
+                 sides need the same"
+            );
         }
         while let Some(transmit) = self.cm.machine.poll_transmit() {
             let source = self.link.source(transmit.from);
