@@ -124,6 +124,13 @@ impl UdpLink {
     }
 
     /// Port 4791, or a port behind the member that has it.
+    ///
+    /// It sleeps, although the card's lock is held and others who poll the card wait for that. Only who
+    /// uses an address for the first time comes here, and it sleeps only while port 4791 is taken and no
+    /// member that lives says that it has it: for the moment between a bind and the word about it, or
+    /// between a holder's death and its successor. A stranger's socket there is an error, after
+    /// [`SAYING_SO`] or [`TAKE_OVER`]. Connections outlast that much: a peer that hears nothing
+    /// repeats, and gives up only after several ACK timeouts of 134 ms or more.
     fn bind_or_share(&mut self, address: IpAddr) -> Result<Bound, LinkError> {
         let start = Instant::now();
         loop {
