@@ -7,11 +7,13 @@ mod common;
 
 use common::*;
 use std::ffi::c_int;
+use std::net::Ipv4Addr;
 use std::ptr::null_mut;
 use std::time::Duration;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 use trunkline_dropin::verbs::*;
+use trunkline_verbs::Gid;
 
 /// Two connected ids, each with a QP and a channel.
 struct Joined {
@@ -269,7 +271,7 @@ fn j11_reusing_the_qp_of_a_living_connection_ends_that_one() {
         let at = u16::from_be(rdma_get_dst_port(joined.near));
         let far = (&raw const (*joined.near).route.addr.dst).cast::<libc::sockaddr_in>().read();
         let near = (&raw const (*joined.near).route.addr.src).cast::<libc::sockaddr_in>().read();
-        let ip = |address: libc::sockaddr_in| std::net::Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
+        let ip = |address: libc::sockaddr_in| Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
         let to = std::net::SocketAddrV4::new(ip(far), at);
         let second = second_channel.resolved(ip(near), to, RDMA_PS_TCP);
         let qp_num = (*(*joined.near).qp).qp_num;
@@ -367,7 +369,7 @@ fn destroying_waits_for_what_was_told() {
 fn a_listener_at_every_address_has_no_device() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let id = far_channel.id(RDMA_PS_TCP);
-    let mut everywhere = c_address(std::net::Ipv4Addr::UNSPECIFIED, 0);
+    let mut everywhere = c_address(Ipv4Addr::UNSPECIFIED, 0);
     // SAFETY: id and address live.
     unsafe {
         call(|| rdma_bind_addr(id, (&raw mut everywhere).cast())).unwrap();
@@ -384,6 +386,32 @@ fn a_listener_at_every_address_has_no_device() {
         assert_eq!(call(|| rdma_get_request(id, &raw mut asked)), Err(libc::EINVAL), "it is asynchronous");
     }
     destroy(id);
+}
+
+#[test]
+fn localhost_is_no_device_where_there_are_other_addresses() {
+    let channel = Channel::new();
+    let [localhost, own] = [Ipv4Addr::LOCALHOST, address()].map(|ip| {
+        let (id, mut at) = (channel.id(RDMA_PS_TCP), c_address(ip, 0));
+        // SAFETY: id and address live.
+        call(|| unsafe { rdma_bind_addr(id, (&raw mut at).cast()) }).unwrap();
+        id
+    });
+    // SAFETY: the ids live, and an id at an address of its own has the device.
+    unsafe {
+        let (mut gid, mut others) = (ibv_gid::default(), false);
+        for index in 0.. {
+            if ibv_query_gid((*own).verbs, 1, index, &raw mut gid) != 0 {
+                break;
+            }
+            let ip = Gid(gid.raw).ip();
+            others |= !ip.is_unspecified() && !ip.is_loopback();
+        }
+        assert_eq!(((*localhost).verbs.is_null(), (*localhost).pd.is_null()), (others, others));
+        assert_ne!(rdma_get_src_port(localhost), 0);
+    }
+    destroy(localhost);
+    destroy(own);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::verbs::events::{EventCount, lock};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::replace;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -191,7 +191,7 @@ impl IdObject {
     }
 
     /// Shows the endpoint's addresses, and the device once an address says which it is. A
-    /// listener at every address has none.
+    /// listener at every address has none, nor has one at localhost.
     pub(super) fn show_addresses(&self) -> Result<(), Errno> {
         let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
         self.set(|base| {
@@ -200,7 +200,7 @@ impl IdObject {
                 sockaddr::write(peer, &mut base.route.addr.dst);
             }
         });
-        if local.ip().is_unspecified() {
+        if local.ip().is_unspecified() || peer.is_none() && names_no_device(local.ip())? {
             return Ok(());
         }
         let (context, pd) = (host().context()?, host().pd()?);
@@ -239,6 +239,17 @@ impl IdObject {
         let place = facts.path.insert(Box::new(UnsafeCell::new(path))).get();
         self.set(|base| (base.route.path_rec, base.route.num_paths) = (place, 1));
     }
+}
+
+/// Whether a kernel would take what is bound there for bound to no device in particular. It does
+/// so at loopback addresses, and libfabric's servers rely on it: they advertise the address of
+/// the device they got. Where the device has no other address, the answer is the device.
+fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
+    if ip != Ipv4Addr::LOCALHOST && ip != Ipv6Addr::LOCALHOST {
+        return Ok(false);
+    }
+    let addresses = host().device()?.gid_table();
+    Ok(addresses.iter().any(|entry| !entry.gid.ip().is_loopback()))
 }
 
 fn gid(address: SocketAddr) -> ibv_gid {
