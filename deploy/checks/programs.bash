@@ -21,6 +21,7 @@ faults=              # TRUNKLINE_FAULTS of what is started next; %a in it is the
 declare -A endings=() # of each run that failed: why, and what its programs said last
 priority=()          # command that gives a higher one, if it may
 wrapper=()           # what stands before a program, for example valgrind
+client_says=         # pattern: what a line of each client's output must match
 exec {ticks}<> <(:)
 
 # tick: 20 ms, without a process.
@@ -90,9 +91,14 @@ make_places() {
         chmod -R a+rX $libraries && mkdir -m 0700 $runtime && { ((EUID != 0)) || [[ '${drop[*]}' == '' ]] || chown 65534:65534 $runtime; }")
 }
 
+# Whatever lives in the places goes with them, also what programs have started themselves.
 end_places() {
-    local pid
-    for pid in "${running[@]}" "${holder[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+    local pid place namespaces=" " process
+    for pid in "${running[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+    for place in "${!holder[@]}"; do namespaces+="$(readlink "/proc/${holder[$place]}/ns/net") "; done
+    for process in /proc/[0-9]*; do
+        if [[ $namespaces == *" $(readlink "$process/ns/net" 2>/dev/null) "* ]]; then kill -KILL "${process#/proc/}" 2>/dev/null; fi
+    done
     running=()
     holder=()
 }
@@ -122,11 +128,14 @@ stop() {
     while ! finished "$1"; do tick; done
 }
 
-# listens tcp PORT PID, or listens cm - PID: whether a client may start now. A program of librdmacm listens when its network
-# namespace holds UDP port 4791 and its main thread sleeps, three times running.
+# listens READY PORT PID OUTPUT: whether a client may start now, which waits by itself where READY is "now". With "says PATTERN"
+# the server's output tells. A program of librdmacm listens when its network namespace holds UDP port 4791 and its main thread
+# sleeps, three times running.
 listens() {
     local hex count
     case $1 in
+    now) ;;
+    says\ *) grep -qsE "${1#says }" "$4" ;;
     tcp)
         printf -v hex %04X "$2"
         grep -qsE "^ *[0-9]+: [0-9A-F]+:$hex [0-9A-F:]+ 0A " "/proc/$3/net/tcp" "/proc/$3/net/tcp6"
@@ -142,7 +151,7 @@ listens() {
 }
 
 # exchange NAME READY WHERE SECONDS SERVER CLIENT [COUNT]: a server and COUNT clients, all to end with status 0 in that time and
-# with nothing unexpected on stderr. READY is tcp or cm, WHERE one or two. In the commands %p is a port, %s the server's address.
+# with nothing unexpected on stderr. READY is tcp, cm, "says PATTERN" or now, WHERE one or two. In the commands %p is a port, %s the server's address.
 exchange() {
     local name=$1 server=$5 client=$6 attempt why="" began=$SECONDS failed=""
     if ! chosen "$name"; then return; fi
@@ -185,7 +194,7 @@ try() {
     # shellcheck disable=SC2086 # the commands are lists of words
     start "$at" "$output.server" $server
     pids=("$started")
-    while ! listens "$ready" "$port" "${pids[0]}"; do
+    while ! listens "$ready" "$port" "${pids[0]}" "$output.server.out"; do
         if finished "${pids[0]}"; then why="the server ended with status $status before a client came; " && break; fi
         if ((SECONDS > until)); then why="the server did not listen within $limit s; " && stop "${pids[0]}" && break; fi
         tick
@@ -215,6 +224,11 @@ try() {
         done
     fi
     look_for_errors "$output"
+    if [[ -n $client_says && -z $why ]]; then
+        for ((index = 0; index < clients; index++)); do
+            grep -qE "$client_says" "$output.client$index.out" || why+="client $index does not say $client_says; "
+        done
+    fi
 }
 
 # single NAME SECONDS COMMAND: one program by itself, in "near"; its output stays in $scratch/run.out.

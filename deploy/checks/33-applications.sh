@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Whole applications that none of us wrote, unmodified, on the drop-in libraries: qperf, fio, libfabric's verbs provider and
+# QEMU's live migration, each between processes of one address and across two network namespaces.
+#
+# deploy/checks/33-applications.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
+# shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
+. "$(dirname "$0")/common.bash"
+. deploy/checks/programs.bash
+choose "$@"
+time_up=$((SECONDS + 420))
+machine="qemu-system-x86_64 -machine q35,accel=tcg -m 64 -nodefaults -display none -kernel /tmp/guest"
+
+# Which applications there are, after an attempt to install what is missing; the skips have been said.
+declare -A have=()
+for_each_application() {
+    "$1" qperf qperf qperf
+    "$1" fio fio fio
+    "$1" fi_pingpong fi_pingpong libfabric-bin
+    "$1" qemu qemu-system-x86_64 qemu-system-x86
+}
+look_for() { if need "$@"; then have[$1]=1; fi; }
+assume() { have[$1]=1; }
+
+if ((listing)); then
+    for_each_application assume
+else
+    places_possible applications || exit 0
+    for_each_application look_for
+    if [[ ${have[qemu]-} ]]; then need qemu python3 python3-minimal || unset "have[qemu]"; fi
+    if ! cargo dropin; then
+        fail applications-build "cargo dropin failed"
+        exit 1
+    fi
+    enter_user_namespace "$@"
+    if ! make_places; then
+        fail applications-places "the network namespaces could not be made"
+        exit 1
+    fi
+fi
+
+# With the connection manager only: without it, qperf sends no GID along, which RoCE can't do without.
+qperf_runs() {
+    local where=$1 run="qperf -lp %p" tests
+    tests="rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat rc_rdma_write_poll_lat"
+    tests+=" rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add"
+    exchange "qperf-$where" tcp "$where" 60 "$run" "$run -t 1 -cm 1 %s $tests quit"
+}
+
+# fio lets the server's output lie until its buffer is full; hence stdbuf. It posts receives for what will be sent and asks for
+# no RNR retries, so with send the server has one for each message. What stands in the way even so: the client begins half a
+# second after the server was ready, and the server may have had no processor in it.
+fio_runs() {
+    local where=$1 verb run="stdbuf -oL fio --thread --ioengine=rdma --port=%p --size=8m --bs=64k"
+    client_says='io=8192KiB \(8389kB\)'
+    for verb in write read send; do
+        if [[ $verb == send ]]; then attempts=3 again_for='RNR|receiver not ready'; fi
+        exchange "fio-$verb-$where" "says waiting for connection" "$where" 60 "$run --name=server --rw=read --iodepth=128" \
+            "$run --name=client --hostname=%s --verb=$verb --rw=write --iodepth=4"
+    done
+    client_says="" attempts=1 again_for=""
+}
+
+libfabric_runs() {
+    local where=$1 run="fi_pingpong -c -S all -I 5"
+    pingpong() { exchange "fi_pingpong-$1-$where" tcp "$where" 60 "$run $2 -B %p" "$run $2 -P %p %s"; }
+    pingpong msg "-p verbs -e msg"
+    pingpong rdm "-p verbs;ofi_rxm -e rdm"
+    pingpong rdm-tagged "-p verbs;ofi_rxm -e rdm -m tagged"
+}
+
+# A guest moves while it runs, with its memory pinned as a whole or piece by piece; then not one byte of it may differ.
+qemu_runs() {
+    local where=$1 pinned
+    client_says='completed, running, 0 of [0-9]+ bytes differ'
+    for pinned in off on; do
+        exchange "qemu-migration-pinned-$pinned-$where" now "$where" 60 "$machine -S -incoming defer -qmp unix:/tmp/%p,server=on,wait=off" \
+            "python3 -B /tmp/migration.py migrate /tmp/%p %s %p $pinned $machine"
+    done
+    client_says=""
+}
+
+if [[ ${have[qemu]-} ]] && ((!listing)); then
+    (in_place near tee /tmp/migration.py) <deploy/checks/migration.py >/dev/null
+    python3 -B deploy/checks/migration.py guest | (in_place near tee /tmp/guest) >/dev/null
+fi
+for where in one two; do
+    if [[ ${have[qperf]-} ]]; then qperf_runs $where; fi
+    if [[ ${have[fio]-} ]]; then fio_runs $where; fi
+    if [[ ${have[fi_pingpong]-} ]]; then libfabric_runs $where; fi
+    if [[ ${have[qemu]-} ]]; then qemu_runs $where; fi
+done
+table
+exit "$check_status"
