@@ -66,6 +66,9 @@ libfabric_runs() {
     pingpong msg "-p verbs -e msg"
     pingpong rdm "-p verbs;ofi_rxm -e rdm"
     pingpong rdm-tagged "-p verbs;ofi_rxm -e rdm -m tagged"
+    # With the domain named, it is XRC or nothing.
+    run="env FI_VERBS_PREFER_XRC=1 FI_OFI_RXM_USE_SRX=1 $run"
+    pingpong xrc "-p verbs;ofi_rxm -e rdm -d trunkline0-xrc"
 }
 
 # A guest moves while it runs, with its memory pinned as a whole or piece by piece; then not one byte of it may differ.
