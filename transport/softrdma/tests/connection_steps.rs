@@ -5,10 +5,9 @@
 
 mod common;
 
-use common::node::{BOUND, Node, post, wait_readable};
+use common::node::{Node, next_event, post};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, CmOption, CompletionStatus, ConnectParameters, Device, PortSpace,
     QpState, QpType, QueuePair, RejectReason, SendOperation, VerbsError,
@@ -35,14 +34,7 @@ impl Side {
     }
 
     fn next(&self) -> CmEvent {
-        let until = Instant::now() + BOUND;
-        loop {
-            if let Some(event) = self.channel.next_event() {
-                return event;
-            }
-            assert!(Instant::now() < until, "no event");
-            wait_readable(&*self.channel);
-        }
+        next_event(&*self.channel)
     }
 
     /// An id that listens, at a free port.

@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::node::{BOUND, Node, post, wait_readable};
+use common::node::{Node, next_event, post, wait_readable};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_verbs::{
@@ -20,14 +19,7 @@ fn channel(node: &Node) -> Arc<dyn CmChannel> {
 }
 
 fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
-    let until = Instant::now() + BOUND;
-    loop {
-        if let Some(event) = channel.next_event() {
-            return event;
-        }
-        assert!(Instant::now() < until, "no event");
-        wait_readable(&**channel);
-    }
+    next_event(&**channel)
 }
 
 fn listen(node: &Node, at: IpAddr, on: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {

@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::node::{BOUND, Node, wait_readable};
+use common::node::{Node, next_event};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
     CmChannel, CmEvent, CmEventKind, CmId, ConnectParameters, Device, PortSpace, QpNumber, QpType,
@@ -40,14 +39,7 @@ impl Side {
     }
 
     fn next(&self) -> CmEvent {
-        let until = Instant::now() + BOUND;
-        loop {
-            if let Some(event) = self.channel.next_event() {
-                return event;
-            }
-            assert!(Instant::now() < until, "no event");
-            wait_readable(&*self.channel);
-        }
+        next_event(&*self.channel)
     }
 
     /// An id that listens, at a free port.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::{
-    Access, AddressVector, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Gid, Memory,
-    MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
-    QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge,
-    SharedReceiveQueue, SrqInit, SrqKind, XrcDomain, XrcdFlags,
+    Access, AddressVector, CmChannel, CmEvent, Completion, CompletionChannel, CompletionQueue, CqInit,
+    Device, Gid, Memory, MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpNumber, QpState,
+    QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation,
+    SendRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
 /// How long anything may take on a loaded machine.
@@ -115,6 +115,18 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     let mut events = Events::with_capacity(1);
     poll.poll(&mut events, Some(BOUND)).unwrap();
     assert!(!events.is_empty(), "the descriptor never became readable");
+}
+
+/// Waits for the next event of connections.
+pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
+    let until = Instant::now() + BOUND;
+    loop {
+        if let Some(event) = channel.next_event() {
+            return event;
+        }
+        assert!(Instant::now() < until, "no event");
+        wait_readable(channel);
+    }
 }
 
 /// Connects an INI at `near` to a TGT at `far` without the connection manager.
