@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whole applications that none of us wrote, unmodified, on the drop-in libraries: qperf, fio, libfabric's verbs provider and
-# QEMU's live migration, each between processes of one address and across two network namespaces.
+# Whole applications that none of us wrote, unmodified, on the drop-in libraries: qperf, fio, libfabric's verbs provider, UCX's
+# rc_verbs transport and QEMU's live migration, each between processes of one address and across two network namespaces.
 #
 # deploy/checks/33-applications.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
@@ -16,6 +16,7 @@ for_each_application() {
     "$1" qperf qperf qperf
     "$1" fio fio fio
     "$1" fi_pingpong fi_pingpong libfabric-bin
+    "$1" ucx ucx_perftest ucx-utils
     "$1" qemu qemu-system-x86_64 qemu-system-x86
 }
 look_for() { if need "$@"; then have[$1]=1; fi; }
@@ -37,6 +38,31 @@ else
         exit 1
     fi
 fi
+
+# UCX takes a device for accessible by its character device, which it looks at and does not open: any will do, in a /dev of the
+# places' own.
+show_device_file() {
+    # shellcheck disable=SC2016 # what is in quotes is for the shell in the place
+    (in_place near bash -c 'mkdir /tmp/dev && mount -t tmpfs -o mode=0755 tmpfs /tmp/dev && cd /tmp/dev && mkdir shm infiniband &&
+        mount -t tmpfs -o mode=1777 tmpfs shm &&
+        for node in null zero full random urandom; do touch $node && mount --bind /dev/$node $node || exit; done
+        touch infiniband/uverbs0 && mount --bind /dev/null infiniband/uverbs0 && mount --rbind /tmp/dev /dev') 2>"$scratch/device.log"
+}
+
+# Of UCX what it calls UCT: the layer above makes connections by UD QPs.
+ucx_runs() {
+    local where=$1 run="ucx_perftest -p %p -d trunkline0:1 -x rc_verbs"
+    transfer() { exchange "ucx-$1-$2-$where" tcp "$where" 60 "$run -t $1 -D $2 -s $3" "$run -t $1 -D $2 -s $3 -n 500 -w 50 %s"; }
+    transfer am_lat short 8
+    transfer am_bw bcopy 4096
+    transfer am_bw zcopy 8000
+    transfer put_bw short 8
+    transfer put_bw zcopy 65536
+    transfer get bcopy 4096
+    transfer get zcopy 65536
+    transfer fadd short 8
+    transfer cswap short 8
+}
 
 # With the connection manager only: without it, qperf sends no GID along, which RoCE can't do without.
 qperf_runs() {
@@ -86,10 +112,15 @@ if [[ ${have[qemu]-} ]] && ((!listing)); then
     (in_place near tee /tmp/migration.py) <deploy/checks/migration.py >/dev/null
     python3 -B deploy/checks/migration.py guest | (in_place near tee /tmp/guest) >/dev/null
 fi
+if [[ ${have[ucx]-} ]] && ((!listing)) && ! show_device_file; then
+    skip ucx "no /dev of its own can be made here: $(tail -n 1 "$scratch/device.log")"
+    unset "have[ucx]"
+fi
 for where in one two; do
     if [[ ${have[qperf]-} ]]; then qperf_runs $where; fi
     if [[ ${have[fio]-} ]]; then fio_runs $where; fi
     if [[ ${have[fi_pingpong]-} ]]; then libfabric_runs $where; fi
+    if [[ ${have[ucx]-} ]]; then ucx_runs $where; fi
     if [[ ${have[qemu]-} ]]; then qemu_runs $where; fi
 done
 table
