@@ -120,6 +120,30 @@ ucmatose_runs() {
     lossless
 }
 
+# What programs do with their queues: several QPs, both ways at once, few completions, lists of requests, shared receive queues,
+# inline data, small packets, the older posting calls. What several QPs have under way is kept small enough for the receive buffer
+# that they share: see "Several QPs" in docs/software-device.md.
+perftest_options() {
+    local where=$1 operation few="-s 4096 -t 4"
+    options() { exchange "$2-$1-$where" tcp "$where" 60 "$2 -F -x 0 -p %p -n 512 $3" "$2 -F -x 0 -p %p -n 512 $3 %s"; }
+    for operation in send write read; do
+        options qps ib_${operation}_bw "-q 4 $few"
+        options qps-xrc ib_${operation}_bw "-c XRC -q 4 $few"
+        options both-ways ib_${operation}_bw "-b -q 3 $few"
+        options moderation ib_${operation}_bw "-t 64 -Q 16"
+        options lists ib_${operation}_bw "-l 8"
+        options mtu-256 ib_${operation}_bw "-m 256"
+        options old-post ib_${operation}_bw "--use_old_post_send"
+    done
+    options srq ib_send_bw "--use-srq -q 4 $few"
+    options srq-xrc ib_send_bw "--use-srq -q 4 -c XRC $few"
+    options inline ib_send_lat "-I 64 -s 64"
+    options inline ib_write_lat "-I 64 -s 64"
+    options one-outstanding ib_read_bw "-o 1"
+    options compare ib_atomic_bw "-A CMP_AND_SWAP -b -q 2"
+    options add ib_atomic_bw "-A FETCH_AND_ADD -b -q 2"
+}
+
 perftest_runs() {
     local where=$1 program type run
     for program in ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat; do
@@ -130,6 +154,7 @@ perftest_runs() {
     done
     run="ib_send_bw -F -x 0 -p %p -n 500 -e"
     exchange "ib_send_bw-events-$where" tcp "$where" 60 "$run" "$run %s"
+    perftest_options "$where"
     run="ib_send_bw -F -x 0 -p %p -n 5"
     if [[ $where == two ]]; then run+=" -a"; else run+=" -s 8388608"; fi
     exchange "ib_send_bw-sizes-$where" tcp "$where" 120 "$run" "$run %s"
