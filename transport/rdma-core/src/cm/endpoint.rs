@@ -179,3 +179,22 @@ pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     unsafe { id.destroy() };
     name
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn what_is_not_served_is_refused_before_librdmacm_is_asked() {
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
+        let asked = |port_space, qp_type| {
+            validate(&EndpointRequest { side: EndpointSide::Passive { local }, port_space, qp_type })
+        };
+        assert_eq!(asked(PortSpace::Tcp, QpType::Rc), Ok(()));
+        assert_eq!(asked(PortSpace::Ib, QpType::XrcTgt), Ok(()));
+        assert!(matches!(asked(PortSpace::Udp, QpType::Rc), Err(VerbsError::NotSupported(_))));
+        assert!(matches!(asked(PortSpace::Tcp, QpType::XrcTgt), Err(VerbsError::Invalid(_))));
+        assert!(matches!(asked(PortSpace::Ib, QpType::XrcIni), Err(VerbsError::Invalid(_))));
+    }
+}

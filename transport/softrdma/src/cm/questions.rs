@@ -139,10 +139,11 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        if self.answered.front() == Some(&id) {
-            self.answered.pop_front();
-        } else {
-            self.answered.retain(|other| *other != id);
+        // It is the oldest, or as old as that.
+        if matches!(question.stage, Stage::Answered(_))
+            && let Some(at) = self.answered.iter().position(|other| *other == id)
+        {
+            self.answered.remove(at);
         }
     }
 
