@@ -42,7 +42,10 @@ unsafe extern "C" fn before() {
 }
 
 unsafe extern "C" fn in_parent() {
-    crate::border::guarded((), || drop(FORKING.take()));
+    crate::border::guarded((), || {
+        super::end::forked();
+        drop(FORKING.take());
+    });
 }
 
 unsafe extern "C" fn in_child() {

@@ -43,6 +43,7 @@ impl Host {
             Errno::from(trunkline_verbs::VerbsError::from(error))
         })?;
         super::fork::install();
+        super::end::install();
         device.on_async_event(|event| host().router.deliver(event));
         *known = Some(Arc::clone(&device));
         Ok(device)
@@ -51,6 +52,11 @@ impl Host {
     /// The device, when it is open.
     pub(crate) fn opened(&self) -> Option<Arc<SoftDevice>> {
         lock(&self.device).clone()
+    }
+
+    /// The device, when it is open and nobody is just opening it.
+    pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
+        self.device.try_lock().ok()?.clone()
     }
 
     /// A number that no other object of the process has.

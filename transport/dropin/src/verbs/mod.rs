@@ -23,6 +23,7 @@ pub(crate) mod convert;
 mod cq;
 mod cq_ex;
 mod device;
+mod end;
 pub(crate) mod events;
 mod fork;
 mod gid;

@@ -87,6 +87,29 @@ impl CmMachine {
         }
     }
 
+    /// The process ends, and its program has not said so: each peer is told once, as when the kernel
+    /// closes what a process leaves behind. Nothing else changes: the program may still come to it.
+    pub fn part_from_all(&mut self, now: u64) {
+        for id in self.table.ids() {
+            let Ok(connection) = self.own(id) else { continue };
+            let is_target = connection.transport == Transport::Xrc && !connection.is_active;
+            match connection.state {
+                // Others may use the TGT (contract J9).
+                State::Established if is_target => {}
+                State::RepSent | State::Established => self.start_dreq(now, id),
+                State::ReqReceived(_) | State::RepReceived => {
+                    // `own` has shown that it is there and in a state for it.
+                    let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
+                }
+                State::ReqSent => {
+                    let rej = message::rej_timeout(&self.config, id);
+                    self.send(id, &rej);
+                }
+                State::Idle | State::DreqSent | State::Timewait => {}
+            }
+        }
+    }
+
     pub(super) fn handle_rej(&mut self, now: u64, addresses: Addresses, rej: &Rej) {
         let Some(connection) = self.rejected(addresses, rej) else {
             self.counters.count(CmDrop::UnknownConnection);

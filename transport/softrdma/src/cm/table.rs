@@ -122,6 +122,11 @@ impl Table {
         self.connections.remove(&id);
     }
 
+    /// All connections there are now.
+    pub(super) fn ids(&self) -> Vec<ConnectionId> {
+        self.connections.keys().copied().collect()
+    }
+
     pub(super) fn states(&self) -> impl Iterator<Item = &State> {
         self.connections.values().map(|connection| &connection.state)
     }

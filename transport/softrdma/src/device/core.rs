@@ -16,7 +16,7 @@ use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trunkline_verbs::VerbsError;
 
 /// What the background thread shares with the objects.
@@ -103,6 +103,21 @@ impl Core {
         self.shared.progress.card_changed(&card, now);
         drop(card);
         result
+    }
+
+    /// As `act`, for a process that ends, perhaps in the middle of something: if the card can be had
+    /// within `patience`, and is not the copy of one that another process uses.
+    pub(super) fn act_at_the_end(&self, patience: Duration, action: impl FnOnce(&mut Card, Instant)) {
+        let began = Instant::now();
+        while !self.shared.progress.is_orphan() {
+            match self.shared.card.try_lock() {
+                Ok(mut card) => return action(&mut card, Instant::now()),
+                Err(TryLockError::WouldBlock) if began.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(_) => return,
+            }
+        }
     }
 
     /// The device is taken out of its slot.

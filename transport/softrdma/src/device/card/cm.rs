@@ -129,6 +129,20 @@ impl Card {
                  sides need the same"
             );
         }
+        self.gather_cm();
+    }
+
+    /// The process ends. Nobody is told of anything here, and no lock but the card's is taken: the
+    /// program may have been interrupted anywhere.
+    pub(in crate::device) fn part_from_all(&mut self, now: Instant) {
+        let time = self.time(now);
+        self.cm.machine.part_from_all(time.0);
+        self.gather_cm();
+        self.send(now);
+    }
+
+    /// Messages of the CM, on their way out.
+    fn gather_cm(&mut self) {
         while let Some(transmit) = self.cm.machine.poll_transmit() {
             let source = self.link.source(transmit.from);
             let destination = SocketAddr::new(transmit.to, ROCE_PORT);
