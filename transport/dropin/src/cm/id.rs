@@ -191,7 +191,7 @@ impl IdObject {
     }
 
     /// Shows the endpoint's addresses, and the device once an address says which it is. A
-    /// listener at every address has none, nor has one at localhost.
+    /// listener at every address has none.
     pub(super) fn show_addresses(&self) -> Result<(), Errno> {
         let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
         self.set(|base| {
@@ -241,15 +241,13 @@ impl IdObject {
     }
 }
 
-/// Whether a kernel would take what is bound there for bound to no device in particular. It does
-/// so at loopback addresses, and libfabric's servers rely on it: they advertise the address of
-/// the device they got. Where the device has no other address, the answer is the device.
+/// Whether what is bound there is bound to no device in particular, as a kernel has it at loopback
+/// addresses. Here localhost is an address of the device as any other, unless the user named the
+/// device's addresses without it. libfabric's servers advertise the address of the device that they
+/// are shown, and localhost if that shows one.
 fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
-    if ip != Ipv4Addr::LOCALHOST && ip != Ipv6Addr::LOCALHOST {
-        return Ok(false);
-    }
-    let addresses = host().device()?.gid_table();
-    Ok(addresses.iter().any(|entry| !entry.gid.ip().is_loopback()))
+    let is_localhost = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
+    Ok(is_localhost && host().device()?.is_named_without(ip))
 }
 
 fn gid(address: SocketAddr) -> ibv_gid {

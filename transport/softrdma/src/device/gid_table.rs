@@ -17,14 +17,14 @@ const MAX_ENTRIES: usize = 256;
 #[derive(Debug, Clone)]
 pub(super) struct GidTable {
     addresses: Vec<IpAddr>,
-    /// The addresses were named by the user: then no others are added.
-    named: bool,
+    /// So many addresses were named by the user. Others are loopback addresses that were bound.
+    named: Option<usize>,
 }
 
 impl GidTable {
     /// A table of exactly these.
     pub(super) fn named(addresses: Vec<IpAddr>) -> Self {
-        Self { addresses, named: true }
+        Self { named: Some(addresses.len()), addresses }
     }
 
     /// The table of an unconfigured device.
@@ -48,7 +48,7 @@ impl GidTable {
                 addresses.push(address);
             }
         }
-        Ok(Self { addresses, named: false })
+        Ok(Self { addresses, named: None })
     }
 
     /// All addresses, by index.
@@ -76,7 +76,12 @@ impl GidTable {
 
     /// Whether the user named the addresses.
     pub(super) fn is_named(&self) -> bool {
-        self.named
+        self.named.is_some()
+    }
+
+    /// Whether the user named the addresses, and this one is not among them.
+    pub(super) fn is_named_without(&self, address: IpAddr) -> bool {
+        self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }
 
     /// As verbs show it.
@@ -132,6 +137,10 @@ mod tests {
         assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(1));
         assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(1));
         assert_eq!(table.entries().len(), 2);
+        let is_without = |text: &str| table.is_named_without(text.parse().unwrap());
+        assert!(!is_without("10.0.0.1") && is_without("127.4.4.4"), "what joined was not named");
+        let of_host = GidTable::of_host().unwrap();
+        assert!(!of_host.is_named_without("127.0.0.1".parse().unwrap()));
     }
 
     #[test]

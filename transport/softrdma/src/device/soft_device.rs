@@ -132,6 +132,12 @@ impl SoftDevice {
         self.core.events.listen(Box::new(listener));
     }
 
+    /// Whether the user named this device's addresses, and this one is not among them. It may be a
+    /// loopback address that was bound all the same.
+    pub fn is_named_without(&self, address: IpAddr) -> bool {
+        self.core.card().gids().is_named_without(address)
+    }
+
     /// Whether it was taken away: then nothing of it works any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
