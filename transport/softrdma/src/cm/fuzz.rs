@@ -88,8 +88,14 @@ impl World {
         for (port_space, port, transport) in
             [(PortSpace::Ib, 1, xrc), (PortSpace::Ib, 2, any), (PortSpace::Udp, 1, any)]
         {
-            let listen =
-                Listen { address: Ipv4Addr::UNSPECIFIED.into(), port_space, port, transport, backlog: 3 };
+            let listen = Listen {
+                address: Ipv4Addr::UNSPECIFIED.into(),
+                is_family_only: false,
+                port_space,
+                port,
+                transport,
+                backlog: 3,
+            };
             // The ports are free in a new machine.
             let _ = machine.listen(&listen);
         }

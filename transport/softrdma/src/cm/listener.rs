@@ -15,6 +15,8 @@ pub struct ListenerId(pub u64);
 pub struct Listen {
     /// Own address; `0.0.0.0` stands for every IPv4 address, `::` for every address.
     pub address: IpAddr,
+    /// `::` stands for every IPv6 address alone, and leaves the port to others' `0.0.0.0`.
+    pub is_family_only: bool,
     /// Together with the port, the service.
     pub port_space: PortSpace,
     /// 0 picks a free one.
@@ -31,7 +33,7 @@ pub(super) struct Listener {
     pub(super) transport: Option<Transport>,
     backlog: u32,
     waiting: u32,
-    address: IpAddr,
+    place: (IpAddr, bool),
 }
 
 /// All listeners of a device, by service.
@@ -49,7 +51,8 @@ impl Listeners {
     /// Adds a listener and says its port. `random` chooses where to look for a free one.
     pub(super) fn add(&mut self, listen: &Listen, random: u64) -> Result<(ListenerId, u16), CmError> {
         let service = |port| ServiceId::new(listen.port_space, port);
-        let free = |port: &u16| self.is_free(service(*port), listen.address);
+        let place = (listen.address, listen.is_family_only);
+        let free = |port: &u16| self.is_free(service(*port), place);
         let port = if listen.port == 0 {
             let count = EPHEMERAL.end - EPHEMERAL.start;
             let skip = u16::try_from(random % u64::from(count)).unwrap_or(0);
@@ -66,7 +69,7 @@ impl Listeners {
             transport: listen.transport,
             backlog: listen.backlog.max(1),
             waiting: 0,
-            address: listen.address,
+            place,
         });
         Ok((id, port))
     }
@@ -84,7 +87,7 @@ impl Listeners {
 
     /// The listener that a request to `address` reaches.
     pub(super) fn find(&self, service: ServiceId, address: IpAddr) -> Option<&Listener> {
-        self.by_service.get(&service)?.iter().find(|listener| covers(listener.address, address))
+        self.by_service.get(&service)?.iter().find(|listener| covers(listener.place, address))
     }
 
     /// Whether as many requests wait for the program as the listener wants at most.
@@ -104,16 +107,16 @@ impl Listeners {
         }
     }
 
-    fn is_free(&self, service: ServiceId, address: IpAddr) -> bool {
+    fn is_free(&self, service: ServiceId, place: (IpAddr, bool)) -> bool {
         let mut others = self.by_service.get(&service).into_iter().flatten();
-        !others.any(|other| covers(other.address, address) || covers(address, other.address))
+        !others.any(|other| covers(other.place, place.0) || covers(place, other.place.0))
     }
 }
 
-/// Whether who listens at `listening` is meant by a request to `address`.
-fn covers(listening: IpAddr, address: IpAddr) -> bool {
+/// Whether who listens at an address, if need be for its family alone, is meant by a request to `address`.
+fn covers((listening, is_family_only): (IpAddr, bool), address: IpAddr) -> bool {
     match listening {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.is_ipv6() || !is_family_only,
         IpAddr::V4(v4) if v4.is_unspecified() => address.is_ipv4(),
         _ => listening == address,
     }

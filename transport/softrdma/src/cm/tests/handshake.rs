@@ -93,6 +93,7 @@ fn a_node_connects_to_itself() {
     let mut machine = CmMachine::new(network::config(A));
     let here = address(A);
     let listen = Listen {
+        is_family_only: false,
         address: here,
         port_space: trunkline_verbs::PortSpace::Ib,
         port: PORT,
@@ -203,6 +204,7 @@ fn backlog_holds_requests_back_until_they_are_heard() {
 fn ports_belong_to_one_listener() {
     let mut machine = CmMachine::new(CmConfig::new(1, 1));
     let at = |address: &str, port| Listen {
+        is_family_only: false,
         address: address.parse().unwrap(),
         port_space: trunkline_verbs::PortSpace::Ib,
         port,
@@ -217,6 +219,10 @@ fn ports_belong_to_one_listener() {
     machine.unlisten(first).unwrap();
     assert_eq!(machine.unlisten(first), Err(CmError::Unknown));
     machine.listen(&at("10.0.0.1", 5)).unwrap();
+    // A listener of every IPv6 address alone and one of every IPv4 address don't meet.
+    machine.listen(&at("0.0.0.0", 6)).unwrap();
+    machine.listen(&Listen { is_family_only: true, ..at("::", 6) }).unwrap();
+    assert_eq!(machine.listen(&at("::1", 6)), Err(CmError::AddressInUse));
     let (_, free) = machine.listen(&at("::", 0)).unwrap();
     assert!(free >= 32_768);
 }

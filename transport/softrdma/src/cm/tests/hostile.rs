@@ -112,6 +112,7 @@ fn one_peer_can_not_fill_the_table() {
     let config = CmConfig { half_open_per_peer: 10, half_open: 15, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = Listen {
+        is_family_only: false,
         address: address(B),
         port_space: PortSpace::Tcp,
         port: network::PORT,

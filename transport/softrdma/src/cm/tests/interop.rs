@@ -155,6 +155,7 @@ fn the_passive_side_speaks_like_a_kernel() {
         let config = CmConfig { ack_delay: 15, ..CmConfig::new(captured.ca_guid, 1) };
         let mut machine = CmMachine::new(config);
         let listen = Listen {
+            is_family_only: false,
             address: "0.0.0.0".parse().unwrap(),
             port_space: case.port_space,
             port: 7471,

@@ -104,6 +104,7 @@ impl Node {
     pub(super) fn listen(&mut self, transport: Transport, backlog: u32) -> ListenerId {
         let port_space = if transport == Transport::Xrc { PortSpace::Ib } else { PortSpace::Tcp };
         let listen = Listen {
+            is_family_only: false,
             address: Ipv4Addr::UNSPECIFIED.into(),
             port_space,
             port: PORT,
@@ -116,6 +117,7 @@ impl Node {
     /// Answers questions, too.
     pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
         let listen = Listen {
+            is_family_only: false,
             address: Ipv4Addr::UNSPECIFIED.into(),
             port_space: PortSpace::Udp,
             port: PORT,

@@ -239,6 +239,7 @@ fn floods_of_questions_are_bounded() {
     let config = CmConfig { half_open_per_peer: 8, answers: ANSWERS, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = |port, backlog| Listen {
+        is_family_only: false,
         address: address(B),
         port_space: PortSpace::Udp,
         port,

@@ -235,16 +235,6 @@ impl Card {
         let (channel, port_space, qp_type) =
             (Arc::clone(&listener.channel), listener.port_space, listener.qp_type);
         let traffic_class = listener.traffic_class;
-        if listener.is_family_only && request.local.is_ipv4() {
-            match request.offered {
-                Some(_) => {
-                    let reason = RejectReason::INVALID_SERVICE_ID;
-                    let _gone = self.cm.machine.reject(time.0, connection, reason, &[]);
-                }
-                None => self.cm.machine.release(time.0, connection),
-            }
-            return;
-        }
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
         endpoint.role = Role::Passive;
         endpoint.traffic_class = traffic_class;

@@ -253,6 +253,7 @@ impl Card {
         self.open_for_listener(local.ip(), only)?;
         let listen = Listen {
             address: local.ip(),
+            is_family_only: only,
             port_space,
             port: local.port(),
             transport: Some(transport(qp_type)),
