@@ -44,7 +44,7 @@ swap_places() {
 # With the domain named, it is XRC or nothing.
 pingpong() {
     local run="$xrc fi_pingpong -p verbs;ofi_rxm -e rdm -d trunkline0-xrc -c -S all -I 5"
-    exchange "libfabric-xrc-pingpong-$1" tcp "$2" 60 "$run -B %p" "$run -P %p %s"
+    exchange "libfabric-xrc-pingpong-$1" tcp "$2" 60 "env TRUNKLINE_ADDRESS=%s $run -B %p" "$run -P %p %s"
 }
 
 # shared NAME WHERE [CAPTURE]: three servers of one host, and a client that talks with each.
