@@ -4,15 +4,14 @@
 
 mod common;
 
-use common::node::{BOUND, Node, connect, post, wait_readable};
+use common::node::{Node, connect, next_event, post, wait_readable};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_softrdma::device::{OpenError, Slot, SoftDevice, SoftOptions, put_back, take_away};
 use trunkline_verbs::{
-    Access, AsyncEventKind, CmChannel, CmEventKind, Completion, CompletionStatus, CqInit, Device,
-    EndpointRequest, EndpointSide, Memory, PortSpace, QpModify, QpState, QpType, ReceiveRequest, SendData,
-    SendFlags, SendOperation, SendRequest, VerbsError, XrcdFlags,
+    Access, AsyncEventKind, CmEventKind, Completion, CompletionStatus, CqInit, Device, EndpointRequest,
+    EndpointSide, Memory, PortSpace, QpModify, QpState, QpType, ReceiveRequest, SendData, SendFlags,
+    SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
 /// Two devices, the first in a slot.
@@ -90,18 +89,6 @@ fn i5_a_removed_device_answers_gone() {
     }
 }
 
-/// The next event of a channel.
-fn event(channel: &dyn CmChannel) -> trunkline_verbs::CmEvent {
-    let until = Instant::now() + BOUND;
-    loop {
-        if let Some(event) = channel.next_event() {
-            return event;
-        }
-        assert!(Instant::now() < until, "no event came");
-        wait_readable(channel);
-    }
-}
-
 #[test]
 fn every_endpoint_is_told_once_that_its_device_goes() {
     for options in links() {
@@ -131,7 +118,7 @@ fn every_endpoint_is_told_once_that_its_device_goes() {
         slot.remove();
         let mut told = Vec::new();
         for _ in 0..2 {
-            let event = event(&*channel);
+            let event = next_event(&*channel);
             assert!(matches!(event.kind, CmEventKind::DeviceRemoval), "{event:?}");
             told.push(event.id);
         }

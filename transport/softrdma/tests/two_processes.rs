@@ -6,17 +6,16 @@
 
 mod common;
 
-use common::node::{BOUND, Node, post_to, wait_readable};
+use common::node::{Node, next_event, post_to, wait_readable};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{
-    CmChannel, CmEvent, CmEventKind, CmId, Completion, CompletionStatus, ConnectParameters, Device,
-    EndpointRequest, EndpointSide, IoAddress, Notify, PortSpace, QpModify, QpType, QueuePair, RemoteAddress,
-    Rkey, SendData, SendOperation, SrqNumber,
+    CmChannel, CmEventKind, CmId, Completion, CompletionStatus, ConnectParameters, Device, EndpointRequest,
+    EndpointSide, IoAddress, Notify, PortSpace, QpModify, QpType, QueuePair, RemoteAddress, Rkey, SendData,
+    SendOperation, SrqNumber,
 };
 
 const SERVE: &str = "TRUNKLINE_TEST_SERVE";
@@ -81,17 +80,6 @@ fn introduced(bytes: &[u8]) -> (SrqNumber, RemoteAddress) {
     let rkey = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
     let address = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
     (SrqNumber::new(srq), RemoteAddress { address: IoAddress(address), rkey: Rkey(rkey) })
-}
-
-fn next_event(channel: &dyn CmChannel) -> CmEvent {
-    let until = Instant::now() + BOUND;
-    loop {
-        if let Some(event) = channel.next_event() {
-            return event;
-        }
-        assert!(Instant::now() < until, "no event");
-        wait_readable(channel);
-    }
 }
 
 /// Sleeps until a completion comes, as a program does that has nothing else to do.

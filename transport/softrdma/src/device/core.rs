@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 use trunkline_verbs::VerbsError;
 
+/// How long whoever is at work in the card when the process ends may take to leave it.
+const PARTING: Duration = Duration::from_millis(200);
+
 /// What the background thread shares with the objects.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -105,14 +108,14 @@ impl Core {
         result
     }
 
-    /// As `act`, for a process that ends, perhaps in the middle of something: if the card can be had
-    /// within `patience`, and is not the copy of one that another process uses.
-    pub(super) fn act_at_the_end(&self, patience: Duration, action: impl FnOnce(&mut Card, Instant)) {
+    /// The process ends, perhaps in the middle of something: its peers are told if the card can be had
+    /// soon, and is not the copy of one that another process uses. Waits for nobody who may never go on.
+    pub(super) fn part_from_all(&self) {
         let began = Instant::now();
         while !self.shared.progress.is_orphan() {
             match self.shared.card.try_lock() {
-                Ok(mut card) => return action(&mut card, Instant::now()),
-                Err(TryLockError::WouldBlock) if began.elapsed() < patience => {
+                Ok(mut card) => return card.part_from_all(Instant::now()),
+                Err(TryLockError::WouldBlock) if began.elapsed() < PARTING => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(_) => return,

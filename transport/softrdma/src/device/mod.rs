@@ -6,7 +6,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | ways in, and out | `provider`, `soft_device`, `options`, `slot`, `end` |
+//! | ways in | `provider`, `soft_device`, `options`, `slot` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
 //! | the card, behind one lock | `card`: QPs, SRQs, packets in and out, timers, connections |
 //! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid` |
@@ -27,7 +27,6 @@ mod counters;
 mod cq;
 mod cq_ring;
 mod domain_table;
-mod end;
 mod fork;
 mod gid_table;
 mod guid;

@@ -132,6 +132,13 @@ impl SoftDevice {
         self.core.events.listen(Box::new(listener));
     }
 
+    /// Tells the peers of all connections that the process ends, once: nobody is left to say it again.
+    /// For the one who learns of that end, as late as possible. Does nothing in the child of a fork
+    /// that has not used the device.
+    pub fn part_from_all(&self) {
+        self.core.part_from_all();
+    }
+
     /// Whether the user named this device's addresses, and this one is not among them. It may be a
     /// loopback address that was bound all the same.
     pub fn is_named_without(&self, address: IpAddr) -> bool {

@@ -379,6 +379,16 @@ impl Card {
             private: &parameters.private_data,
         };
         let connection = self.cm.machine.connect(time.0, &connect).map_err(refusal)?;
+        self.under_way(id, connection, now)
+    }
+
+    /// What an endpoint asks is on its way.
+    pub(super) fn under_way(
+        &mut self,
+        id: CmIdNumber,
+        connection: ConnectionId,
+        now: Instant,
+    ) -> Result<(), VerbsError> {
         self.cm.by_connection.insert(connection, id);
         let endpoint = self.endpoint(id)?;
         endpoint.connection = Some(connection);

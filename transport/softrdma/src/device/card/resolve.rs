@@ -37,14 +37,14 @@ impl Card {
                 endpoint.is_bound = true;
             }
             EndpointSide::Active { remote, source } => {
-                self.check_way(remote)?;
+                let routed = self.way(remote)?;
                 let source = match source {
                     Some(source) => {
                         self.gid_of(source)?;
                         self.open_address(source)?;
                         source
                     }
-                    None => self.choose_source(remote)?,
+                    None => self.choose_source(remote, routed)?,
                 };
                 endpoint.local = SocketAddr::new(source, self.client_port());
                 endpoint.role = Role::Active { remote };
@@ -199,8 +199,8 @@ impl Card {
         if bound.is_some_and(|bound| bound.is_ipv4() != remote.is_ipv4()) {
             return Err(VerbsError::Invalid("source and destination are of different address families"));
         }
-        self.check_way(remote)?;
-        match self.resolve(bound, remote) {
+        let routed = self.way(remote)?;
+        match self.resolve(bound, remote, routed) {
             Ok((local, remote)) => {
                 let endpoint = self.endpoint(id)?;
                 endpoint.local = local;
@@ -220,6 +220,7 @@ impl Card {
         &mut self,
         bound: Option<SocketAddr>,
         remote: SocketAddr,
+        routed: Option<IpAddr>,
     ) -> Result<(SocketAddr, SocketAddr), VerbsError> {
         let port = match bound {
             Some(bound) => bound.port(),
@@ -232,8 +233,10 @@ impl Card {
                 self.open_address(own)?;
                 own
             }
-            None if is_here => self.choose_source(SocketAddr::new(loopback(remote.ip()), remote.port()))?,
-            None => self.choose_source(remote)?,
+            None if is_here => {
+                self.choose_source(SocketAddr::new(loopback(remote.ip()), remote.port()), routed)?
+            }
+            None => self.choose_source(remote, routed)?,
         };
         let remote = if is_here { SocketAddr::new(own, remote.port()) } else { remote };
         Ok((SocketAddr::new(own, port), remote))
@@ -281,21 +284,19 @@ impl Card {
             .ok_or(VerbsError::AddressNotAvailable("no port of the device has it; see its GID table"))
     }
 
-    /// Refuses what the host's routing knows no way to; a network in process has none of its own.
-    fn check_way(&self, remote: SocketAddr) -> Result<(), VerbsError> {
-        if self.host.is_none() || remote.ip().is_unspecified() {
-            return Ok(());
-        }
+    /// The address that the host's routing would send from, if it names one. Refuses what it knows no
+    /// way to; a network in process has no routing of its own.
+    fn way(&self, remote: SocketAddr) -> Result<Option<IpAddr>, VerbsError> {
+        let may_refuse = self.host.is_some() && !remote.ip().is_unspecified();
         match route_source(remote) {
-            Err(error) if is_nowhere(&error) => Err(error.into()),
-            _ => Ok(()),
+            Err(error) if may_refuse && is_nowhere(&error) => Err(error.into()),
+            routed => Ok(routed.ok()),
         }
     }
 
     /// The own address for packets to `remote`: the route's, when the table has it, else the
     /// first of the family. It is open afterwards.
-    fn choose_source(&mut self, remote: SocketAddr) -> Result<IpAddr, VerbsError> {
-        let routed = route_source(remote).ok();
+    fn choose_source(&mut self, remote: SocketAddr, routed: Option<IpAddr>) -> Result<IpAddr, VerbsError> {
         let table = self.gids.addresses();
         let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
         let chosen = table

@@ -32,12 +32,7 @@ impl Card {
         }
         let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
         let question = self.cm.machine.ask(time.0, &ask).map_err(refusal)?;
-        self.cm.by_connection.insert(question, id);
-        let endpoint = self.endpoint(id)?;
-        endpoint.connection = Some(question);
-        endpoint.has_asked = true;
-        self.finish(now);
-        Ok(())
+        self.under_way(id, question, now)
     }
 
     /// Answers the question of an endpoint.
