@@ -45,8 +45,5 @@ fn who_exits_with_open_connections_has_said_goodbye() {
     call(|| unsafe { rdma_reject(refused, std::ptr::null(), 0) }).unwrap();
     assert_eq!(channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, joined);
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    for id in [joined, refused, listener] {
-        // SAFETY: they are used no more.
-        unsafe { rdma_destroy_ep(id) };
-    }
+    end(&[joined, refused, listener]);
 }

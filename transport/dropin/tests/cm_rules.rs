@@ -19,14 +19,6 @@ fn disconnect(id: *mut rdma_cm_id) -> Result<(), c_int> {
     call(|| unsafe { rdma_disconnect(id) })
 }
 
-/// Ends ids with their QPs.
-fn end(ids: &[*mut rdma_cm_id]) {
-    for id in ids {
-        // SAFETY: the ids are used no more.
-        unsafe { rdma_destroy_ep(*id) };
-    }
-}
-
 #[test]
 fn an_address_of_another_family_is_invalid() {
     let channel = Channel::new();

@@ -13,7 +13,7 @@ use crate::verbs::events::{EventCount, lock};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::replace;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
 /// The type of QP that an id without further word is for.
 fn usual_type(ps: c_uint) -> c_uint {
     match ps {
-        RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
+        RDMA_PS_UDP => IBV_QPT_UD,
         _ => IBV_QPT_RC,
     }
 }
@@ -246,8 +246,7 @@ impl IdObject {
 /// device's addresses without it. libfabric's servers advertise the address of the device that they
 /// are shown, and localhost if that shows one.
 fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
-    let is_localhost = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
-    Ok(is_localhost && host().device()?.is_named_without(ip))
+    Ok(ip == Ipv4Addr::LOCALHOST && host().device()?.is_named_without(ip))
 }
 
 fn gid(address: SocketAddr) -> ibv_gid {

@@ -167,6 +167,14 @@ pub(crate) fn destroy(id: *mut rdma_cm_id) {
     call(|| unsafe { rdma_destroy_id(id) }).unwrap();
 }
 
+/// Ends ids with their QPs.
+pub(crate) fn end(ids: &[*mut rdma_cm_id]) {
+    for id in ids {
+        // SAFETY: the ids are used no more.
+        unsafe { rdma_destroy_ep(*id) };
+    }
+}
+
 /// What a small QP is made with.
 pub(crate) fn small(qp_type: c_uint) -> ibv_qp_init_attr {
     // SAFETY: numbers and null pointers.
