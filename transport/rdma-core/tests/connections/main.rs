@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use trunkline_rdma_core::device_for;
 use trunkline_verbs::{
-    CmEventKind, CmId, CmOption, ConnectParameters, EndpointRequest, EndpointSide, PortSpace, QpState,
-    QpType, QueuePair, RejectReason, VerbsError,
+    CmChannel, CmEventKind, CmId, CmOption, ConnectParameters, EndpointRequest, EndpointSide, PortSpace,
+    QpState, QpType, QueuePair, RejectReason, VerbsError,
 };
 
 macro_rules! assert_kind {
@@ -170,21 +170,36 @@ fn a_program_can_bring_its_qp_up_itself() {
     far_id.communication_established();
 }
 
+/// A connection whose active side has its answer, and has said no last word.
+struct Answered {
+    far: Arc<dyn CmChannel>,
+    id: Arc<dyn CmId>,
+    far_id: Arc<dyn CmId>,
+    far_qp: Arc<dyn QueuePair>,
+    _rest: (Arc<dyn CmChannel>, Arc<dyn CmId>, Arc<dyn QueuePair>),
+}
+
+fn answered(lab: &Lab, types: (QpType, QpType)) -> Answered {
+    let (near, far) = (lab.channel(), lab.channel());
+    let listener = lab.listen(lab.addresses[0], types.1, &far);
+    let (id, qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
+    let (far_id, ..) = requested(&far);
+    let far_qp = lab.accept(&far_id, types.1, b"welcome");
+    let event = assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
+    assert_eq!(&event.private_data[..8], b"welcome\0");
+    Answered { far, id, far_id, far_qp, _rest: (near, listener, qp) }
+}
+
 #[test]
 fn who_asked_can_refuse_the_answer() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
-        let (near, far) = (lab.channel(), lab.channel());
-        let listener = lab.listen(lab.addresses[0], types.1, &far);
-        let (id, _qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
-        let (far_id, ..) = requested(&far);
-        let far_qp = lab.accept(&far_id, types.1, b"welcome");
-        let event = assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
-        assert_eq!(&event.private_data[..8], b"welcome\0");
+        let made = answered(&lab, types);
+        let Answered { far, id, far_id, far_qp, .. } = &made;
         id.reject(b"not so").unwrap();
-        let event = assert_kind!(next(&far), far_id, CmEventKind::Rejected(RejectReason::CONSUMER));
+        let event = assert_kind!(next(far), far_id, CmEventKind::Rejected(RejectReason::CONSUMER));
         assert_eq!((event.private_data.len(), &event.private_data[..7]), (148, &b"not so\0"[..]));
-        assert_eq!(state(&far_qp), QpState::Error);
+        assert_eq!(state(far_qp), QpState::Error);
         assert!(id.establish().is_err(), "what was refused");
     }
 }
@@ -194,15 +209,11 @@ fn who_asked_can_refuse_the_answer() {
 fn a_packet_stands_for_the_last_word() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
-        let (near, far) = (lab.channel(), lab.channel());
-        let listener = lab.listen(lab.addresses[0], types.1, &far);
-        let (id, _qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
-        let (far_id, ..) = requested(&far);
-        let _far_qp = lab.accept(&far_id, types.1, b"");
-        assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
+        let made = answered(&lab, types);
+        let Answered { far, far_id, .. } = &made;
         assert!(far.next_event().is_none(), "nothing was said yet");
         far_id.communication_established();
-        assert_kind!(next(&far), far_id, CmEventKind::Established);
+        assert_kind!(next(far), far_id, CmEventKind::Established);
     }
 }
 
