@@ -13,15 +13,7 @@ if ((!listing)); then
     need verbs-programs ibv_xsrq_pingpong ibverbs-utils && need verbs-programs rdma_xserver rdmacm-utils || exit 0
     need perftest ib_send_bw perftest
     places_possible verbs-programs || exit 0
-    if ! cargo dropin; then
-        fail verbs-programs-build "cargo dropin failed"
-        exit 1
-    fi
-    enter_user_namespace "$@"
-    if ! make_places; then
-        fail verbs-programs-places "the network namespaces could not be made"
-        exit 1
-    fi
+    enter_places verbs-programs "$@"
 fi
 
 # A program that has its last message ends at once. A device repeats its last acknowledgement then; where the copies are lost

@@ -28,15 +28,7 @@ else
     places_possible applications || exit 0
     for_each_application look_for
     if [[ ${have[qemu]-} ]]; then need qemu python3 python3-minimal || unset "have[qemu]"; fi
-    if ! cargo dropin; then
-        fail applications-build "cargo dropin failed"
-        exit 1
-    fi
-    enter_user_namespace "$@"
-    if ! make_places; then
-        fail applications-places "the network namespaces could not be made"
-        exit 1
-    fi
+    enter_places applications "$@"
 fi
 
 # UCX takes a device for accessible by its character device, which it looks at and does not open: any will do, in a /dev of the

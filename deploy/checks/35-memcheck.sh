@@ -16,15 +16,7 @@ if ((!listing)); then
         exit 0
     fi
     places_possible memcheck || exit 0
-    if ! cargo dropin; then
-        fail memcheck-build "cargo dropin failed"
-        exit 1
-    fi
-    enter_user_namespace "$@"
-    if ! make_places; then
-        fail memcheck-places "the network namespaces could not be made"
-        exit 1
-    fi
+    enter_places memcheck "$@"
     (in_place near tee /tmp/memcheck.supp) <deploy/checks/memcheck.supp >/dev/null
 fi
 # Its findings go to stderr, where nothing may stand. Threads take turns fairly, or one that polls starves the other.

@@ -91,6 +91,21 @@ make_places() {
         chmod -R a+rX $libraries && mkdir -m 0700 $runtime && { ((EUID != 0)) || [[ '${drop[*]}' == '' ]] || chown 65534:65534 $runtime; }")
 }
 
+# enter_places CHECK ARGUMENTS...: builds the libraries and makes the places with them in, or ends the check.
+enter_places() {
+    local check=$1
+    shift
+    if ! cargo dropin; then
+        fail "$check-build" "cargo dropin failed"
+        exit 1
+    fi
+    enter_user_namespace "$@"
+    if ! make_places; then
+        fail "$check-places" "the network namespaces could not be made"
+        exit 1
+    fi
+}
+
 # Whatever lives in the places goes with them, also what programs have started themselves.
 end_places() {
     local pid place namespaces=" " process
