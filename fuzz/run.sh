@@ -32,7 +32,7 @@ fi
 # With a target named, the flags do not reach build scripts.
 RUSTFLAGS=$flags cargo build --release --target "$host" "${targets[@]/#/--bin=}"
 
-seeds=../transport/softrdma/tests
+seeds=../transport/roce/tests
 for target in "${targets[@]}"; do
     program=target/$host/release/$target
     mkdir -p "corpus/$target" "artifacts/$target"

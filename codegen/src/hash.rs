@@ -1,7 +1,7 @@
-//! The identity of methods on the wire.
+//! The hashes that identify services and methods on the wire.
 
-/// FNV-1a, 64 bits, of the service's name, a zero byte and the method's name; of the service's
-/// name alone for the service itself. Stable: it is part of the protocol.
+/// 64-bit FNV-1a of the service's name, a zero byte and the method's name; with an empty `method`, of
+/// the service's name alone. It is part of the protocol and never changes.
 #[must_use]
 pub const fn method_hash(service: &str, method: &str) -> u64 {
     let mut hash = mix(0xcbf2_9ce4_8422_2325, service.as_bytes());

@@ -1,8 +1,8 @@
-//! The model of a service and the emitter of its stubs.
+//! The model of a service, and the emitter of its stubs.
 //!
-//! One model ([`Service`]), parsed from a Rust trait, and one emitter serve every front end: the
-//! attribute macro `#[trunkline::service]` calls [`expand`]; whoever wants the stubs as text calls
-//! [`generate`]. Emitted code names the crate `trunkline` only.
+//! One model ([`Service`]), parsed from a Rust trait, and one emitter serve both front ends: the
+//! attribute macro `#[trunkline::service]` calls [`expand`], and programs that want the stubs as text
+//! call [`generate`]. Of other crates, emitted code names only `trunkline`.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +19,9 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Item, ItemTrait};
 
-/// The stubs of the trait `item` under the attribute's arguments: the trait itself, a server, a
-/// client and a poller-local client; or compile errors, all of them at once.
+/// The stubs of the trait `item`: the trait itself, a server, a client and a poller-local client. If
+/// `item` is not a valid service, the result is all compile errors at once. `arguments` are the
+/// attribute's.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let service = syn::parse2(arguments)
@@ -31,12 +32,12 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// The stubs of every trait marked `#[trunkline::service]` at the top level of a source text,
-/// formatted; all other items are passed through. Attributes of the file itself (`#![...]`, `//!`)
-/// are left out, since a text with them cannot be included into another.
+/// The formatted stubs of every trait marked `#[trunkline::service]` at the top level of a source text;
+/// all other items are passed through. Attributes of the file itself (`#![...]`, `//!`) are omitted,
+/// because a file that has them cannot be included in another.
 ///
 /// # Errors
-/// The text does not parse, or a marked trait is not a service.
+/// The text does not parse, or a marked trait is not a valid service.
 pub fn generate(source: &str) -> syn::Result<String> {
     let mut tokens = TokenStream::new();
     for item in syn::parse_file(source)?.items {
@@ -48,7 +49,7 @@ pub fn generate(source: &str) -> syn::Result<String> {
     Ok(prettyplease::unparse(&syn::parse2(tokens)?))
 }
 
-/// The stubs of a trait that is marked; the trait itself otherwise.
+/// The stubs of a marked trait; the trait itself if it is not marked.
 fn of_trait(mut item: ItemTrait) -> syn::Result<TokenStream> {
     let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return Ok(quote!(#item)) };
     Ok(emit::service(&parse::service(options::of(&attribute)?, item)?))

@@ -1,4 +1,4 @@
-//! What a service is, once its trait has been checked.
+//! The model of a service whose trait has been checked.
 
 use crate::method_hash;
 use syn::ext::IdentExt as _;
@@ -7,17 +7,17 @@ use syn::{Attribute, Ident, Type, Visibility};
 /// A service.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// Who may use the stubs.
+    /// Visibility of the trait and of the stubs.
     pub visibility: Visibility,
-    /// Name of the trait; the stubs append `Server`, `Client`, `Local`.
+    /// Name of the trait; the stubs append `Server`, `Client` and `Local`.
     pub ident: Ident,
     /// Name on the wire.
     pub name: String,
-    /// Schema version on the wire.
+    /// Version of the schema on the wire; both sides need the same.
     pub version: u32,
     /// Documentation and other attributes of the trait.
     pub attributes: Vec<Attribute>,
-    /// Its methods, in order.
+    /// Its methods, in the order of the trait.
     pub methods: Vec<Method>,
 }
 
@@ -28,11 +28,11 @@ pub struct Method {
     pub ident: Ident,
     /// Documentation and other attributes.
     pub attributes: Vec<Attribute>,
-    /// Whether no answer is sent.
+    /// Whether the method is one-way: no reply is sent.
     pub one_way: bool,
-    /// What it is given.
+    /// Its arguments after `&self`, at most 12.
     pub arguments: Vec<Argument>,
-    /// What it answers.
+    /// What it returns.
     pub output: Output,
 }
 
@@ -43,42 +43,42 @@ pub struct Argument {
     pub ident: Ident,
     /// Its type.
     pub ty: Type,
-    /// Whether it travels beside the encoded ones: the last argument of type `Bytes`.
+    /// Whether it is sent as raw bytes after the encoded arguments: the last argument of type `Bytes`.
     pub raw: bool,
 }
 
-/// What a method answers.
+/// What a method returns.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// The whole type, as it was written.
+    /// The whole return type, as written.
     pub whole: Type,
-    /// The success type.
+    /// The type of a success.
     pub ty: Type,
-    /// How it travels.
+    /// How a success is sent.
     pub payload: Payload,
-    /// Whether the trait's method answers a `Result`; the clients' methods always do.
+    /// Whether the trait's method returns a `Result`; the clients' methods always do.
     pub fallible: bool,
 }
 
-/// How an answer travels.
+/// How a result is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
-    /// By the codec.
+    /// Encoded by the codec.
     Coded,
-    /// As it is: `Bytes`.
+    /// As raw bytes: `Bytes`.
     Bytes,
-    /// As it is, with a flag before it: `Option<Bytes>`.
+    /// As an encoded flag, then raw bytes: `Option<Bytes>`.
     OptionalBytes,
 }
 
 impl Service {
-    /// Its hash on the wire.
+    /// The hash that identifies it on the wire.
     #[must_use]
     pub fn hash(&self) -> u64 {
         method_hash(&self.name, "")
     }
 
-    /// The hash of one of its methods.
+    /// The hash that identifies one of its methods on the wire.
     #[must_use]
     pub fn method_hash(&self, method: &Method) -> u64 {
         method_hash(&self.name, &method.name())

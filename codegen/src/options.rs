@@ -3,12 +3,12 @@
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Ident, LitInt, LitStr, Meta, Token};
 
-/// What the attribute says.
+/// The parsed arguments of the attribute.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// Name on the wire, when it is not the trait's.
+    /// Name on the wire; the trait's name if `None`.
     pub(crate) name: Option<LitStr>,
-    /// Schema version, when it is not 1.
+    /// Version of the schema; 1 if `None`.
     pub(crate) version: Option<LitInt>,
 }
 
@@ -38,7 +38,7 @@ impl Parse for Options {
     }
 }
 
-/// The options of an attribute that stands in a source text.
+/// The options of an attribute in a source text.
 pub(crate) fn of(attribute: &Attribute) -> syn::Result<Options> {
     match &attribute.meta {
         Meta::Path(_) => Ok(Options::default()),

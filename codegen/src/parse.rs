@@ -1,4 +1,4 @@
-//! From a trait to the model, with an error at each place that is not a service's.
+//! Parses a trait into the model, and reports an error at each place that a service cannot have.
 
 use crate::model::{Argument, Method, Output, Payload, Service};
 use crate::options::Options;
@@ -13,7 +13,7 @@ use syn::{
 /// Most methods of a service.
 const MOST_METHODS: usize = 1024;
 
-/// Checks a trait; all errors at once.
+/// Checks a trait and reports all errors at once.
 pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service> {
     let mut errors = Errors::default();
     errors.refuse(&item.generics.params, "a service cannot be generic");
@@ -34,13 +34,12 @@ pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service>
     let mut methods = Vec::new();
     for member in item.items {
         let TraitItem::Fn(function) = member else {
-            errors.add(&member, "a service has methods only");
+            errors.add(&member, "a service can have only methods");
             continue;
         };
-        // The stubs have constants in upper case.
+        // The stubs name their constants in upper case.
         if !names.insert(function.sig.ident.unraw().to_string().to_uppercase()) {
-            errors
-                .add(&function.sig.ident, "a method of this name is there already, perhaps in another case");
+            errors.add(&function.sig.ident, "another method has this name already, perhaps in another case");
         }
         methods.extend(method(function, &mut errors));
     }
@@ -51,7 +50,7 @@ pub(crate) fn service(options: Options, item: ItemTrait) -> syn::Result<Service>
     Ok(Service { visibility: item.vis, ident: item.ident, name, version, attributes: item.attrs, methods })
 }
 
-/// Takes the attribute that marks a service out of a list.
+/// Removes the attribute that marks a service from a list.
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribute> {
     let at = attributes.iter().position(|attribute| {
         attribute.path().segments.last().is_some_and(|segment| segment.ident == "service")
@@ -60,30 +59,30 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Names that the stubs have themselves.
+/// Names of functions that the stubs define.
 const TAKEN: [&str; 4] = ["connect", "with_timeout", "clone", "service"];
 
 fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     let TraitItemFn { mut attrs, sig, default, .. } = function;
     check_signature(&sig, errors);
-    errors.refuse(&default, "a method of a service has no body here; the handler has it");
+    errors.refuse(&default, "a method of a service has no default body; implement it in the handler");
     if TAKEN.iter().any(|taken| sig.ident == taken) {
-        errors.add(&sig.ident, "the generated stubs have a function of this name themselves");
+        errors.add(&sig.ident, "the generated stubs define a function of this name");
     }
     let one_way = attrs.iter().position(|attribute| attribute.path().is_ident("oneway"));
     if let Some(at) = one_way {
         attrs.remove(at);
     }
     if let Some(conditional) = attrs.iter().find(|attribute| attribute.path().is_ident("cfg")) {
-        errors.add(conditional, "a method of a service is always there: both sides must agree on it");
+        errors.add(conditional, "a method of a service cannot be conditional: both sides must agree on it");
     }
     let arguments = arguments(&sig, errors);
     let output = output(&sig.output);
     if one_way.is_some() && !matches!(&output, Some(output) if is_unit(&output.ty) && !output.fallible) {
-        errors.add(&sig.output, "a one-way method answers nothing; remove the return type");
+        errors.add(&sig.output, "a one-way method returns nothing; remove the return type");
     }
     let Some(output) = output else {
-        errors.add(&sig.output, "this return type cannot travel: it must own its data");
+        errors.add(&sig.output, "this return type cannot be sent: it must own its data");
         return None;
     };
     Some(Method { ident: sig.ident, attributes: attrs, one_way: one_way.is_some(), arguments, output })
@@ -91,18 +90,21 @@ fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
 
 fn check_signature(sig: &Signature, errors: &mut Errors) {
     if sig.asyncness.is_none() {
-        errors.add(&sig.fn_token, "a method of a service is an `async fn`");
+        errors.add(&sig.fn_token, "a method of a service must be an `async fn`");
     }
     errors.refuse(&sig.constness, "a method of a service cannot be const");
     errors.refuse(&sig.safety, "a method of a service cannot be unsafe");
     errors.refuse(&sig.abi, "a method of a service cannot have an ABI");
-    errors.refuse(&sig.generics.params, "a method of a service cannot be generic: its types travel");
+    errors.refuse(
+        &sig.generics.params,
+        "a method of a service cannot be generic: its types must be known on both sides",
+    );
     errors.refuse(&sig.generics.where_clause, "a method of a service cannot have a where clause");
     errors.refuse(&sig.variadic, "a method of a service cannot be variadic");
     let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
         if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
     if !by_reference {
-        errors.add(&sig.ident, "a method of a service takes `&self` first");
+        errors.add(&sig.ident, "a method of a service must take `&self` first");
     }
 }
 
@@ -111,17 +113,17 @@ fn arguments(sig: &Signature, errors: &mut Errors) -> Vec<Argument> {
     for input in &sig.inputs {
         let FnArg::Typed(typed) = input else { continue };
         let Pat::Ident(pattern) = &*typed.pat else {
-            errors.add(&typed.pat, "an argument of a service is a plain name");
+            errors.add(&typed.pat, "an argument of a service must be a plain name");
             continue;
         };
         if pattern.by_ref.is_some() || pattern.mutability.is_some() || pattern.subpat.is_some() {
-            errors.add(&typed.pat, "an argument of a service is a plain name");
+            errors.add(&typed.pat, "an argument of a service must be a plain name");
         }
         if !owns_its_data(&typed.ty) {
-            errors.add(&typed.ty, "this type cannot travel: it must own its data");
+            errors.add(&typed.ty, "this type cannot be sent: it must own its data");
         }
         if let Some(attribute) = typed.attrs.first() {
-            errors.add(attribute, "an argument of a service has no attributes");
+            errors.add(attribute, "an argument of a service cannot have attributes");
         }
         arguments.push(Argument { ident: pattern.ident.clone(), ty: (*typed.ty).clone(), raw: false });
     }
@@ -156,8 +158,8 @@ fn output(output: &ReturnType) -> Option<Output> {
     Some(Output { whole, ty, payload, fallible })
 }
 
-/// References and `impl` types cannot be made from received bytes. Deeper ones are left to the
-/// compiler, which misses `DeserializeOwned` then.
+/// References and `impl` types cannot be decoded from received bytes. Nested ones are left to the
+/// compiler, which then reports that `DeserializeOwned` is missing.
 fn owns_its_data(ty: &Type) -> bool {
     !matches!(ty, Type::Reference(_) | Type::ImplTrait(_) | Type::Ptr(_) | Type::Slice(_) | Type::Never(_))
 }
@@ -172,7 +174,7 @@ fn is_bytes(ty: &Type) -> bool {
         && path.path.segments.last().is_some_and(|last| last.ident == "Bytes" && last.arguments.is_empty())
 }
 
-/// The first type argument of `name<...>`, if `ty` is that.
+/// The first type argument if `ty` is `name<...>`.
 fn generic_argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last().filter(|last| last.ident == name)?;
@@ -183,7 +185,7 @@ fn generic_argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     })
 }
 
-/// Collects errors, so that the user sees all of them.
+/// Collects errors, so that the user sees all of them at once.
 #[derive(Default)]
 struct Errors(Option<syn::Error>);
 
@@ -193,7 +195,7 @@ impl Errors {
         self.push(error);
     }
 
-    /// Something that must not be there.
+    /// Adds an error if there is anything at this place.
     fn refuse(&mut self, place: &impl quote::ToTokens, text: &str) {
         if !place.to_token_stream().is_empty() {
             self.add(place, text);

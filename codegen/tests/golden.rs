@@ -1,7 +1,7 @@
-//! The emitted stubs as text: `golden/kv.rs` shows what stands behind `#[trunkline::service]`.
+//! The emitted stubs as text: `golden/kv.rs` shows what `#[trunkline::service]` expands to.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes what the emitter emits
-//! now; look at the difference before it is committed.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes what is emitted now; review
+//! the difference before you commit it.
 
 #[cfg(test)]
 mod tests {
@@ -14,7 +14,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stubs_are_those_of_the_golden_file() {
+    fn the_stubs_match_the_golden_file() {
         let stubs = generate(&fs::read_to_string(golden("kv.in.rs")).unwrap()).unwrap();
         if std::env::var_os("TRUNKLINE_BLESS").is_some() {
             fs::write(golden("kv.rs"), &stubs).unwrap();
@@ -29,20 +29,20 @@ mod tests {
             .find(|(_, (now, then))| now != then)
         {
             panic!(
-                "line {} of golden/kv.rs is {then:?}, emitted is {now:?}; after a look, TRUNKLINE_BLESS=1",
+                "line {} of golden/kv.rs is {then:?}, but {now:?} is emitted; set TRUNKLINE_BLESS=1 to accept",
                 line + 1
             );
         }
-        assert!(stubs == expected, "other line ends");
+        assert!(stubs == expected, "the line endings differ");
     }
 
     #[test]
-    fn every_front_end_gives_the_same_code() {
+    fn both_front_ends_emit_the_same_code() {
         let source = fs::read_to_string(golden("kv.in.rs")).unwrap();
         let syn::Item::Trait(mut item) = syn::parse_file(&source).unwrap().items.remove(1) else {
             panic!("the second item is the trait");
         };
-        let attribute = item.attrs.pop().expect("the attribute stands last");
+        let attribute = item.attrs.pop().expect("the attribute is the last one");
         let options = attribute.meta.require_list().unwrap().tokens.clone();
         let expanded = trunkline_codegen::expand(options, quote::quote!(#item));
         let text = prettyplease::unparse(&syn::parse2(expanded).unwrap());
@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_marked_is_passed_through() {
+    fn unmarked_items_are_passed_through() {
         let source = "trait Plain {\n    fn method(&self);\n}\n#[service]\ntrait Foreign {}\n";
         assert_eq!(generate(source).unwrap(), source);
     }
 
     #[test]
-    fn a_module_of_another_name_may_hold_the_macro() {
+    fn a_service_without_options_uses_the_name_of_its_trait() {
         let stubs = generate("#[trunkline::service]\ntrait Bare {}").unwrap();
         assert!(stubs.contains("struct BareServer"), "{stubs}");
         assert!(stubs.contains("name: \"Bare\""), "{stubs}");
@@ -65,16 +65,16 @@ mod tests {
     }
 
     #[test]
-    fn errors_come_all_at_once() {
+    fn all_errors_are_reported_at_once() {
         let source = "#[trunkline::service]\ntrait Bad { fn one(&self); async fn two(self); type T; }";
         let errors: Vec<_> =
             generate(source).unwrap_err().into_iter().map(|error| error.to_string()).collect();
         assert_eq!(
             errors,
             [
-                "a method of a service is an `async fn`",
-                "a method of a service takes `&self` first",
-                "a service has methods only"
+                "a method of a service must be an `async fn`",
+                "a method of a service must take `&self` first",
+                "a service can have only methods"
             ]
         );
         assert!(generate("this is no Rust").is_err());
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn hashes_are_stable() {
-        // Part of the protocol: a change here breaks every deployed peer.
+        // The hash is part of the protocol: another value would break every deployed peer.
         assert_eq!(trunkline_codegen::method_hash("golden.Kv", "get"), 0x2ad5_80a9_e5e3_f733);
     }
 }

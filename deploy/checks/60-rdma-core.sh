@@ -78,13 +78,27 @@ conformance() {
 }
 conformance
 
-# own_tests NAME SECONDS PACKAGE FOLDER: all tests of a package, as they were built above, at addresses of their own choice.
+# own_tests NAME SECONDS PACKAGE FOLDER [PROGRAM]: all tests of a package, as they were built above, at addresses of their own
+# choice. One check for each test program; PROGRAM, which holds several groups of tests, gets one check for each of its modules,
+# with a time limit of its own.
 own_tests() {
-    local name=$1 limit=$2 package=$3 folder=$4 program target count=0
+    local name=$1 limit=$2 package=$3 folder=$4 grouped=${5:-} program target module count=0
+    local environment=(env --chdir="$folder" TRUNKLINE_MESH_ADDRESS="$address" TRUNKLINE_MESH_DEAD="$other")
     while IFS= read -r program; do
         target=$(basename "${program%-*}")
         count=$((count + 1))
-        check "$name-$target" "$limit" env --chdir="$folder" TRUNKLINE_MESH_ADDRESS="$address" TRUNKLINE_MESH_DEAD="$other" "$program"
+        if [[ $target != "$grouped" ]]; then
+            check "$name-$target" "$limit" "${environment[@]}" "$program"
+            continue
+        fi
+        on_drop_in "${environment[@]}" "$program" --list --format terse >"$scratch/$target.list"
+        # A test outside any module would be in no group, and so would run in none.
+        if [[ ! -s $scratch/$target.list ]] || grep -vqE '^[a-z_]+::.*: test$' "$scratch/$target.list"; then
+            fail "$name-$target" "its tests cannot be grouped by module: $(head -n 3 "$scratch/$target.list" | tr '\n' ';')"
+        fi
+        while IFS= read -r module; do
+            check "$name-$module" "$limit" "${environment[@]}" "$program" "$module::"
+        done < <(sed -nE 's/^([a-z_]+)::.*: test$/\1/p' "$scratch/$target.list" | sort -u)
     done < <(grep -F "#$package@" "$scratch/artifacts" | grep -E '"test":true' | sed -nE 's/.*"executable":"([^"]+)".*/\1/p')
     ((count > 1))
     verdict "$name" $? "only $count test programs of $package were found"
@@ -92,7 +106,7 @@ own_tests() {
 own_tests rdma-core-adapter 300 trunkline-rdma-core transport/rdma-core
 # Whole nodes: the loopback addresses of these tests are those of the drop-in device, so auto takes it. Eight of them connect all
 # to all while one address is dead and one peer never answers (mesh).
-own_tests rdma-core-nodes 300 trunkline-transport transport
+own_tests rdma-core-nodes 300 trunkline-transport transport nodes
 
 # The choice itself: a node at a loopback address finds the device that has it, and says so.
 demo() {

@@ -9,7 +9,7 @@ mod tests {
 
     /// Captured packets of the kernel's implementation.
     fn vector(name: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/softrdma/tests/vectors").join(name)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/roce/tests/vectors").join(name)
     }
 
     fn trunkctl(arguments: &[&str], files: &[&Path]) -> Output {
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn an_unknown_opcode_and_a_set_pad_byte_are_faults() {
-        use trunkline_softrdma::pcap::PcapWriter;
-        use trunkline_softrdma::wire::{IpUdp, icrc};
+        use trunkline_roce::pcap::PcapWriter;
+        use trunkline_roce::wire::{IpUdp, icrc};
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("10.0.0.1:50000"), address("10.0.0.2:4791"));
         let mut writer = PcapWriter::new(Vec::new()).expect("memory");

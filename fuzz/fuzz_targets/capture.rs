@@ -1,4 +1,4 @@
-//! See `trunkline_softrdma::wire::fuzz::capture`.
+//! See `trunkline_roce::fuzz::capture`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| trunkline_softrdma::wire::fuzz::capture(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| trunkline_roce::fuzz::capture(data));

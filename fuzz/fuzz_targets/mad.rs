@@ -1,7 +1,8 @@
-//! See `trunkline_softrdma::wire::fuzz::mad`. Short inputs are filled up with zeros.
+//! See `trunkline_roce::fuzz::mad`. Short inputs are filled up with zeros.
 #![no_main]
 
-use trunkline_softrdma::wire::{MAD_BYTES, fuzz};
+use trunkline_roce::fuzz;
+use trunkline_roce::wire::MAD_BYTES;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut mad = [0; MAD_BYTES];

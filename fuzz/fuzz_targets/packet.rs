@@ -1,4 +1,4 @@
-//! See `trunkline_softrdma::wire::fuzz::packet`.
+//! See `trunkline_roce::fuzz::packet`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| trunkline_softrdma::wire::fuzz::packet(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| trunkline_roce::fuzz::packet(data));

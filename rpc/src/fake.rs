@@ -1,24 +1,25 @@
-//! A carrier without a network: it keeps what it is given. For fuzzing and unit tests.
+//! A carrier without a network, for fuzzing and unit tests: it records what it is given.
 
-use crate::Status;
-use crate::client::{Outcome, Submission};
+use crate::call::{Outcome, Submission};
 use crate::inbox::{Inbox, Work};
 use crate::name::{MethodName, ServiceName};
 use crate::server::Service;
+use crate::status::Status;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
     Carrier, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome, Token, Upper as _,
 };
+use trunkline_verbs::{Clock, Time};
 
-/// Largest message of the fake carrier.
+/// Largest message of the fake carrier, in bytes.
 pub(crate) const LIMIT: usize = 1 << 20;
 
-/// A message that was handed to it.
+/// A message that was handed to the fake carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) peer: PeerKey,
@@ -27,34 +28,34 @@ pub(crate) struct Given {
     pub(crate) token: Token,
 }
 
-/// The carrier.
+/// The fake carrier.
 #[derive(Debug)]
 pub(crate) struct FakeCarrier {
-    pub(crate) now: Instant,
+    pub(crate) now: Time,
     pub(crate) given: Vec<Given>,
     pub(crate) cancelled: Vec<Token>,
-    /// What it refuses the next messages with.
+    /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
 }
 
 impl FakeCarrier {
     pub(crate) fn new() -> Self {
-        Self { now: Instant::now(), given: Vec::new(), cancelled: Vec::new(), refusal: None }
+        Self { now: Time(1_000_000), given: Vec::new(), cancelled: Vec::new(), refusal: None }
     }
 
-    /// The key that it gives the peer at an address.
+    /// The key of the peer at an address.
     pub(crate) fn key(address: SocketAddr) -> PeerKey {
         PeerKey(u64::from(address.port()))
     }
 
-    /// Time goes by.
+    /// Advances its clock.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now += time;
     }
 }
 
 impl Carrier for FakeCarrier {
-    fn now(&self) -> Instant {
+    fn now(&self) -> Time {
         self.now
     }
 
@@ -96,9 +97,9 @@ impl Carrier for FakeCarrier {
     }
 }
 
-/// A service whose handlers do one thing each.
+/// A service whose methods each do one thing.
 static SERVICE: ServiceName = ServiceName { name: "fake", version: 2, hash: 0x5e41 };
-/// Methods of the fake service, and one that it has not.
+/// Methods of the fake service, and one that it does not have.
 pub(crate) static METHODS: [MethodName; 5] = [
     MethodName { service: &SERVICE, name: "echo", hash: 1 },
     MethodName { service: &SERVICE, name: "hang", hash: 2 },
@@ -138,7 +139,7 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new() -> Self {
         let inbox = Arc::new(Inbox::new());
-        let poller = RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()]);
+        let poller = RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()], Clock::monotonic());
         Self { carrier: FakeCarrier::new(), inbox, poller }
     }
 

@@ -1,31 +1,31 @@
-//! Command-line flags that programs on this library have in common: which device their node uses.
-//! With the feature `clap`; used by the programs of `examples`.
+//! Command-line flags for programs that use this library: which device the node uses. Needs the feature
+//! `clap`.
 
-use crate::NodeBuilder;
+use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
 
-/// Which device a node uses; flatten it into the arguments of a program, and hand it to
+/// Flags that choose a node's device. Flatten them into a program's arguments and pass them to
 /// [`NodeBuilder::device_flags`].
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceFlags {
-    /// Which RDMA devices: auto (a NIC that has the address, else software), require (a NIC or nothing), soft
+    /// Which RDMA devices: auto (a NIC that has the address, otherwise software), require (a NIC or none), soft
     /// [env: TRUNKLINE_PROVIDER] [default: auto].
     #[arg(long, value_name = "PROVIDER", global = true)]
     pub provider: Option<ProviderChoice>,
-    /// Name of the NIC, as ibv_devices lists it [env: TRUNKLINE_DEVICE] [default: the first that has the address].
+    /// Name of the NIC, as in the output of ibv_devices [env: TRUNKLINE_DEVICE] [default: the first that has the address].
     #[arg(long, value_name = "NAME", global = true)]
     pub device: Option<String>,
-    /// Index of the NIC's GID whose address is used [env: TRUNKLINE_GID_INDEX] [default: that of the address].
+    /// Index of the NIC's GID whose address the node uses [env: TRUNKLINE_GID_INDEX] [default: the index of the address].
     #[arg(long, value_name = "N", global = true)]
     pub gid_index: Option<u16>,
-    /// What connections are made of: auto (XRC if the device has it, else RC), xrc, rc. All nodes need the same
+    /// Kind of connections: auto (XRC if the device has it, otherwise RC), xrc, rc. All nodes need the same
     /// [env: TRUNKLINE_CONNECTIONS] [default: auto].
     #[arg(long, value_name = "KIND", global = true)]
     pub connections: Option<Connections>,
 }
 
 impl NodeBuilder {
-    /// What the flags say; the environment for what they do not.
+    /// Applies the flags that were given; the environment decides the others when the node starts.
     pub fn device_flags(self, flags: &DeviceFlags) -> Self {
         let mut builder = self.nic(NicOptions { device: flags.device.clone(), gid_index: flags.gid_index });
         if let Some(provider) = flags.provider {

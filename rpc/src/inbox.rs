@@ -1,21 +1,23 @@
-//! How other threads reach the RPC half of a poller: a bounded queue, and the poller's wake.
+//! How other threads reach the RPC half of a poller: a bounded queue, and a handle that wakes it.
+//!
+//! Nothing here blocks: a full queue refuses.
 
-use crate::client::{Outcome, Submission};
-use crate::executor::Spawn;
+use crate::call::{Outcome, Submission};
+use crate::context::Spawn;
 use crossbeam_queue::ArrayQueue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
-/// Calls that may wait for a poller to take them.
+/// Most calls and tasks that wait for a poller to take them.
 const DEPTH: usize = 4096;
-/// Buffers kept for the arguments of later calls, and cells for their outcomes.
+/// Most buffers kept for the arguments of later calls, and most cells kept for their outcomes.
 const SPARE: usize = 256;
-/// A buffer that has grown larger than this is not kept.
+/// Capacity in bytes beyond which a buffer is freed.
 const SPARE_BYTES: usize = 16 << 10;
 
-/// What another thread asks of a poller.
+/// A request from another thread to a poller.
 pub(crate) enum Work {
     /// Make a call.
     Call(Submission<Setter<Outcome>>),
@@ -23,14 +25,14 @@ pub(crate) enum Work {
     Spawn(Spawn),
 }
 
-/// Too much waits for the poller already.
+/// The queue is full.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TooMuch;
+pub(crate) struct Full;
 
 /// The queue into one poller.
 pub(crate) struct Inbox {
     work: ArrayQueue<Work>,
-    /// Some call was given up by its caller; the poller looks which.
+    /// A caller has dropped a call; the poller finds out which.
     sweep: AtomicBool,
     closed: AtomicBool,
     spare: ArrayQueue<Vec<u8>>,
@@ -50,9 +52,8 @@ impl Inbox {
         }
     }
 
-    /// Tells which poller to wake, once it runs; it looks at the queue then.
+    /// Sets the poller to wake, once it runs, and wakes it so that it looks at the queue.
     pub(crate) fn attach(&self, handle: PollerHandle) {
-        handle.wake();
         let _ = self.handle.set(handle);
         self.wake();
     }
@@ -64,10 +65,11 @@ impl Inbox {
         }
     }
 
-    /// Gives the poller work. What is refused is dropped.
-    pub(crate) fn push(&self, work: Work) -> Result<(), TooMuch> {
-        self.work.push(work).map_err(|_| TooMuch)?;
-        // The order of the two is that of `close`, mirrored: one side sees the other's.
+    /// Queues work and wakes the poller. Work that is refused is dropped, which completes its call.
+    pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
+        self.work.push(work).map_err(|_| Full)?;
+        // `close` stores first and clears second, this pushes first and loads second: with sequential
+        // consistency at least one side sees the other's, so nothing stays queued.
         if self.closed.load(Ordering::SeqCst) {
             self.clear();
         }
@@ -79,7 +81,7 @@ impl Inbox {
         self.work.pop()
     }
 
-    /// A caller dropped its call.
+    /// A caller has dropped its call.
     pub(crate) fn ask_for_sweep(&self) {
         self.sweep.store(true, Ordering::Release);
         self.wake();
@@ -93,7 +95,7 @@ impl Inbox {
         !self.work.is_empty() || self.sweep.load(Ordering::Acquire)
     }
 
-    /// The poller ends: what waits, and what comes still, ends at once.
+    /// The poller ends: whatever is queued, now or later, is dropped at once.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.clear();
@@ -103,12 +105,12 @@ impl Inbox {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// An empty buffer.
+    /// An empty buffer: a kept one if there is one.
     pub(crate) fn buffer(&self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for later.
+    /// Keeps a buffer for a later call.
     pub(crate) fn rest(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
@@ -116,24 +118,24 @@ impl Inbox {
         }
     }
 
-    /// An empty cell for an outcome.
+    /// An empty cell for an outcome: a kept one if there is one.
     pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
         let Some(resting) = self.cells.pop() else { return cell::pair() };
         resting.pair().unwrap_or_else(|resting| {
-            // The poller is just leaving it; it will be free when its turn comes again.
+            // The poller still holds its half; it will have released it when this cell is popped again.
             let _ = self.cells.push(resting);
             cell::pair()
         })
     }
 
-    /// Keeps a cell whose outcome was taken for later.
+    /// Keeps a cell whose outcome was taken for a later call.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
         if let Some(resting) = getter.rest() {
             let _ = self.cells.push(resting);
         }
     }
 
-    /// Dropping a call completes it.
+    /// Drops everything queued. Dropping a call completes it.
     fn clear(&self) {
         while self.work.pop().is_some() {}
     }

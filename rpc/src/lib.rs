@@ -1,7 +1,7 @@
 //! Generated RPC over XRC trunks.
 //!
-//! Mark a trait with [`service`]: next to the trait `Kv` stand `KvServer`, `KvClient` and
-//! `KvLocal`. Start a [`Node`], give it servers, connect clients.
+//! Mark a trait with [`service`]: for a trait `Kv` that generates `KvServer`, `KvClient` and `KvLocal`.
+//! Start a [`Node`], pass it servers, and connect clients.
 //!
 //! ```no_run
 //! use trunkline::{Node, Status};
@@ -26,36 +26,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread, and its first poll inside the poller's loop: it should not
-//! block. Calls end with a [`Status`] when the deadline passes or the server is gone; none hangs.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls wait for it.
+//! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs.
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod client;
 mod codec;
+mod context;
 mod executor;
 mod fake;
 #[cfg(feature = "clap")]
 mod flags;
 mod frame;
+#[doc(hidden)]
 pub mod fuzz;
 mod inbox;
 mod name;
 mod node;
 mod server;
+mod start_error;
 mod status;
 pub mod stub;
 mod upper;
 
 pub use bytes::Bytes;
 pub use client::{Channel, LocalChannel};
-pub use executor::PollerContext;
+pub use context::PollerContext;
 #[cfg(feature = "clap")]
 pub use flags::DeviceFlags;
 pub use futures_lite::future::block_on;
-pub use node::{Node, NodeBuilder, RunOn, StartError};
+pub use node::{Node, NodeBuilder, RunOn};
+pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
-    Connections, LaneReport, NicOptions, NoNic, NodeReport, Pinning, PollerIndex, ProviderChoice,
+    Connections, DeviceCounter, LaneReport, NicOptions, NoNic, NodeReport, PeerKey, Pinning, PollerIndex,
+    ProviderChoice,
 };

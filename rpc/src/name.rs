@@ -1,24 +1,24 @@
-//! The names of services and methods on the wire.
+//! The names of services and methods, with the hashes that identify them on the wire.
 
-/// A service: its name, the schema version that its stubs were made from, its hash.
+/// A service, as generated stubs describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServiceName {
-    /// Name.
+    /// Its name on the wire.
     pub name: &'static str,
-    /// Schema version.
+    /// The version of the schema that the stubs were generated from. Both sides need the same.
     pub version: u32,
-    /// FNV-1a of the name.
+    /// 64-bit FNV-1a of the name.
     pub hash: u64,
 }
 
-/// A method of a service.
+/// A method of a service, as generated stubs describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodName {
-    /// Its service.
+    /// The service that it belongs to.
     pub service: &'static ServiceName,
-    /// Name.
+    /// Its name on the wire.
     pub name: &'static str,
-    /// FNV-1a of the service's name, a zero byte and the method's name.
+    /// 64-bit FNV-1a of the service's name, a zero byte and the method's name.
     pub hash: u64,
 }
 

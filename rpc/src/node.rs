@@ -1,10 +1,14 @@
-//! A node: what a program starts once.
+//! A node: what a program starts once, and everything it serves and calls through.
+//!
+//! Owns the pollers' inboxes and the transport's node. Applications and [`Channel`]s call it from any thread.
 
-use crate::executor::PollerContext;
+use crate::client::Channel;
+use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
 use crate::server::Service;
+use crate::start_error::StartError;
+use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
-use crate::{Code, Status};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
@@ -12,64 +16,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
-use trunkline_softrdma::device::{OpenError, SoftOptions};
-use trunkline_softrdma::link::{FaultPlan, FaultPlanError};
 use trunkline_transport::{
     Connections, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice,
 };
+use trunkline_verbs::Clock;
 
-/// How long a shutdown waits for calls that run.
+/// How long a shutdown waits for handlers that still run.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why a node did not start: the cause and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The transport could not start.
-    #[error(transparent)]
-    Transport(#[from] trunkline_transport::StartError),
-    /// A setting of the software device in the environment is wrong.
-    #[error(transparent)]
-    Environment(#[from] OpenError),
-    /// An address to listen on is none.
-    #[error("cannot listen on {address}: {cause}")]
-    BadAddress {
-        /// As it was given.
-        address: String,
-        /// Why.
-        cause: std::io::Error,
-    },
-    /// Two services have the same name, or names of the same hash.
-    #[error(
-        "the service {0} is offered twice; give one of them another name: #[trunkline::service(name = \"...\")]"
-    )]
-    DuplicateService(&'static str),
-}
-
-/// Settings of a node. The defaults suit one service on one machine.
+/// The settings of a node to start. The defaults suit one service on one machine.
 #[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder {
     options: NodeOptions,
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
     pollers: u16,
-    faults: Option<FaultPlan>,
     services: Vec<Service>,
 }
 
 impl NodeBuilder {
     fn new() -> Self {
-        Self {
-            options: NodeOptions::new(),
-            listen: Ok(Vec::new()),
-            pollers: 1,
-            faults: None,
-            services: Vec::new(),
-        }
+        Self { options: NodeOptions::new(), listen: Ok(Vec::new()), pollers: 1, services: Vec::new() }
     }
 
-    /// Also listens here; port 0 takes a free one. A node that only calls may do without: it takes
-    /// its NIC's, or on the software device a loopback address of its own.
+    /// Adds an address to listen on; port 0 takes a free port. A node that only calls needs none: it uses
+    /// its NIC's address, or on the software device a loopback address of its own.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -80,127 +51,147 @@ impl NodeBuilder {
         self
     }
 
-    /// Offers a service.
+    /// Adds a service, such as a generated server.
     pub fn serve(mut self, service: impl Into<Service>) -> Self {
         self.services.push(service.into());
         self
     }
 
-    /// Number of pollers, 1 (the default) to 32. Each is a thread, and each has a handler of every
-    /// service.
+    /// Number of pollers, 1 (the default) to 32. Each is a thread with its own handler of every service.
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
         self
     }
 
-    /// Which provider; else `TRUNKLINE_PROVIDER`, else `Auto`.
+    /// Which provider to use. By default `TRUNKLINE_PROVIDER` decides, and without it `Auto`.
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.options = self.options.provider(provider);
         self
     }
 
-    /// XRC or RC connections; else `TRUNKLINE_CONNECTIONS`, else XRC if the device has it. All nodes
-    /// that are to speak with each other need the same.
+    /// XRC or RC connections. By default `TRUNKLINE_CONNECTIONS` decides, and without it XRC is used if the
+    /// device has it. Nodes that communicate with each other need the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
         self.options = self.options.connections(connections);
         self
     }
 
-    /// Which NIC; else `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX`, else the first that can serve.
+    /// Which NIC to use. By default `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX` decide, and without them the
+    /// first NIC that can serve is used.
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.options = self.options.nic(nic);
         self
     }
 
-    /// On which CPUs the pollers run; `Off` by default.
+    /// Which CPUs the pollers run on; `Off` by default.
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.options = self.options.pinning(pinning);
         self
     }
 
-    /// Listens on other than loopback addresses although peers are not authenticated.
+    /// Whether the node may listen on addresses other than loopback although peers are not authenticated;
+    /// `false` by default.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.options = self.options.allow_unauthenticated(allow);
         self
     }
 
-    /// Largest message in bytes, arguments or answer with their headers: 64 MiB and 64 KiB by
-    /// default.
+    /// Largest message in bytes: the arguments or the result of a call, with headers. At least 64 KiB;
+    /// 64 MiB + 64 KiB by default.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.max_message_bytes(bytes);
         self
     }
 
-    /// Memory for large messages that are being received or still held: 256 MiB by default.
+    /// Bytes of memory for large messages that are being received or still held. At least the largest
+    /// message + 64 KiB; 256 MiB by default.
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes(bytes);
         self
     }
 
-    /// Faults on the software device's link, in the form of `TRUNKLINE_FAULTS`, and in its place.
+    /// Injects faults on the software device's link, in the format of `TRUNKLINE_FAULTS` and in place of
+    /// that variable: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
-    /// What is wrong with the text.
-    pub fn faults(mut self, text: &str) -> Result<Self, FaultPlanError> {
-        self.faults = Some(text.parse()?);
+    /// [`StartError::BadSetting`] when the text cannot be parsed.
+    pub fn faults(mut self, text: &str) -> Result<Self, StartError> {
+        self.options = self.options.faults(text).map_err(StartError::from_transport)?;
         Ok(self)
+    }
+
+    /// For simulations: replaces everything but pollers, addresses and services by the transport's
+    /// options, which can name a simulated runtime and a software device.
+    #[doc(hidden)]
+    pub fn transport(mut self, options: NodeOptions) -> Self {
+        self.options = options;
+        self
     }
 
     /// Starts the node.
     ///
     /// # Errors
-    /// The cause and what to do about it.
+    /// The cause and the remedy.
     pub fn start(self) -> Result<Node, StartError> {
-        let mut options = self.options.pollers(self.pollers).or_from_env()?;
+        let mut options = self.options.pollers(self.pollers);
+        // The same seed must give the same run, so a simulation does not depend on the environment.
+        if options.clock().as_virtual().is_none() {
+            options = options.or_from_env().map_err(StartError::from_transport)?;
+        }
         for address in self.listen.map_err(|(address, cause)| StartError::BadAddress { address, cause })? {
             options = options.listen(address);
         }
-        let mut device = SoftOptions::from_env()?;
-        device.faults = self.faults.or(device.faults);
-        let services = self.services;
+        let (services, clock) = (self.services, options.clock().clone());
         for (at, service) in services.iter().enumerate() {
             if services[..at].iter().any(|other| other.name.hash == service.name.hash) {
                 return Err(StartError::DuplicateService(service.name.name));
             }
         }
         let inboxes: Arc<[_]> = (0..self.pollers).map(|_| Arc::new(Inbox::new())).collect();
-        let of_pollers = Arc::clone(&inboxes);
-        let node = trunkline_transport::Node::start(options.device(device), move |index: PollerIndex| {
-            RpcPoller::new(index, Arc::clone(&of_pollers[usize::from(index.0)]), &services)
-        })?;
+        let (of_pollers, of_node) = (Arc::clone(&inboxes), clock.clone());
+        let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
+            RpcPoller::new(index, Arc::clone(&of_pollers[usize::from(index.0)]), &services, clock.clone())
+        })
+        .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {
             inbox.attach(handle);
         }
-        Ok(Node { local_address: node.local_address(), inboxes, state: Mutex::new(State::Running(node)) })
+        Ok(Node {
+            local_address: node.local_address(),
+            clock: of_node,
+            inboxes,
+            state: Mutex::new(State::Running(node)),
+        })
     }
 }
 
-/// A running node. Dropping it shuts it down.
+/// A running node. Dropping it shuts it down, with a shorter grace period than [`Node::shutdown`].
 pub struct Node {
     local_address: SocketAddr,
+    clock: Clock,
     inboxes: Arc<[Arc<Inbox>]>,
     state: Mutex<State>,
 }
 
 enum State {
     Running(trunkline_transport::Node),
-    /// The last report.
+    /// Holds the last report.
     Ended(Box<NodeReport>),
 }
 
 impl Node {
-    /// Settings of a node to be.
+    /// The settings of a node to start.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
 
-    /// Where it listens: the first of its addresses, with the port that it got.
+    /// The first address that the node listens on, with the port that it was given.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
 
-    /// How it is and what it has done; after a shutdown, how it was then.
+    /// The node's state and counters; after a shutdown, those from before it.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -209,12 +200,12 @@ impl Node {
         }
     }
 
-    /// Runs a task on a poller, where it may use local clients and need not be `Send`; answers its
-    /// output.
+    /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future
+    /// is the task's output.
     ///
     /// # Errors
-    /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when too much waits for
-    /// it, `Unavailable` when the node has shut down, `Internal` when the task panicked.
+    /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full,
+    /// `Unavailable` when the node has shut down, `Internal` when the task panicked.
     pub fn run_on<F, R>(
         &self,
         poller: PollerIndex,
@@ -226,11 +217,11 @@ impl Node {
     {
         let (setter, getter) = cell::pair();
         let spawn = Work::Spawn(Box::new(move |context| {
-            // The making of the task is part of the task: where it panics, the task ends.
+            // `task` is called inside the future, so a panic in it ends the task only.
             let context = context.clone();
             Box::pin(async move {
                 let output = task(context).await;
-                // Nobody may be waiting any more.
+                // If nobody waits any more, the output is dropped.
                 let _ = setter.set(output);
             })
         }));
@@ -240,12 +231,13 @@ impl Node {
             Some(inbox) => inbox
                 .push(spawn)
                 .err()
-                .map(|_| Status::not_run(Code::ResourceExhausted, "too much waits for this poller")),
+                .map(|_| Status::not_run(Code::ResourceExhausted, "the queue of this poller is full")),
         };
         RunOn { refusal, getter, inbox: inbox.cloned() }
     }
 
-    /// Shuts it down: new calls are refused, those that run get a second to finish, peers are told.
+    /// Shuts the node down and waits for the end: new calls are refused, handlers that run have 1 s to
+    /// finish, and the sessions with peers are closed.
     pub fn shutdown(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State::Running(node) = &*state else { return };
@@ -255,12 +247,38 @@ impl Node {
         }
     }
 
-    pub(crate) fn inboxes(&self) -> Arc<[Arc<Inbox>]> {
-        Arc::clone(&self.inboxes)
+    /// For simulations: begins what [`Node::shutdown`] does and does not wait. Has no effect after the
+    /// first shutdown.
+    #[doc(hidden)]
+    pub fn begin_shutdown(&self, grace: Duration) {
+        if let State::Running(node) = &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            node.begin_shutdown(grace);
+        }
+    }
+
+    /// For simulations: whether all machines of the node have ended.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Running(node) => node.is_ended(),
+            State::Ended(_) => true,
+        }
     }
 }
 
-/// The output of a task of [`Node::run_on`]. The task goes on when this is dropped.
+impl Channel {
+    /// A channel of `node` to the node that listens at `server`. A host name is resolved now, which may
+    /// block.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    pub fn connect(node: &Node, server: impl ToSocketAddrs) -> Result<Self, Status> {
+        Self::new(Arc::clone(&node.inboxes), node.clock.clone(), server)
+    }
+}
+
+/// The future of a task's output, from [`Node::run_on`]. The task continues when this is dropped.
 #[derive(Debug)]
 pub struct RunOn<R> {
     refusal: Option<Status>,

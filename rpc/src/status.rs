@@ -1,51 +1,53 @@
-//! How a call ends when it does not end well.
+//! The status of a call that failed: a code, a message, and whether its handler may have run.
+//!
+//! Used by every other module; knows of none but the transport's reasons for a lost peer.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use trunkline_transport::PeerDown;
 
-/// The status codes, with gRPC's names and numbers.
+/// What kind of failure a [`Status`] is, with gRPC's names and numbers (1 to 16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Code {
     /// The caller gave up.
     Cancelled = 1,
-    /// Of unknown kind.
+    /// The kind is unknown: the peer sent a code that this version does not know, or the handler chose this one.
     Unknown = 2,
     /// The arguments are wrong, whatever the state of the server.
     InvalidArgument = 3,
     /// The deadline passed.
     DeadlineExceeded = 4,
-    /// What was asked for is not there.
+    /// What was asked for does not exist.
     NotFound = 5,
-    /// What was to be made is there already.
+    /// What the call was to create exists already.
     AlreadyExists = 6,
     /// The caller may not do this.
     PermissionDenied = 7,
-    /// Something is used up: memory, a queue, a size limit.
+    /// A resource is exhausted: memory, the room in a queue, or a size limit.
     ResourceExhausted = 8,
-    /// The server is not in the state that this needs.
+    /// The server is not in the state that the call needs.
     FailedPrecondition = 9,
-    /// A conflict with another call; trying the whole again may help.
+    /// The call conflicts with another one; retrying the whole operation may help.
     Aborted = 10,
-    /// Past the valid range.
+    /// A position is past the end of the valid range.
     OutOfRange = 11,
-    /// The server has no such method.
+    /// The server does not offer this method.
     Unimplemented = 12,
-    /// Something that should not be broken is.
+    /// An invariant is broken: a panic, or a value that cannot be encoded or decoded.
     Internal = 13,
-    /// The server cannot be reached now.
+    /// The server cannot be reached at present.
     Unavailable = 14,
-    /// Data was lost.
+    /// Data is lost or corrupted beyond repair.
     DataLoss = 15,
     /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// The code of a number on the wire; what is not one is `Unknown`.
+    /// The code with this number on the wire; `Unknown` for a number that is not assigned.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         match number {
@@ -68,14 +70,14 @@ impl Code {
         }
     }
 
-    /// Its number on the wire.
+    /// The number on the wire, 1 to 16.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }
 }
 
-/// How a call failed.
+/// Why a call failed: a code for programs, a message for humans, and optional details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
@@ -85,31 +87,31 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status of a handler's choice.
+    /// A status for a handler to return. [`Status::may_have_run`] is `true`.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        // What a handler answers has run.
+        // A handler that returns a status has run.
         Self { code, message: message.into(), details: Bytes::new(), may_have_run: true }
     }
 
-    /// A status of a call that certainly did not reach its handler.
+    /// The status of a call whose handler has certainly not run.
     pub(crate) fn not_run(code: Code, message: impl Into<String>) -> Self {
         Self { may_have_run: false, ..Self::new(code, message) }
     }
 
-    /// What kind of failure.
+    /// The kind of failure.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What happened, for people.
+    /// What happened, in a human-readable form.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What the handler adds for programs, in a form that the two sides agree on.
+    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default.
     #[must_use]
     pub fn details(&self) -> &Bytes {
         &self.details
@@ -122,12 +124,14 @@ impl Status {
         self
     }
 
-    /// Whether the handler may have run. `false` is a guarantee, `true` may be cautious.
+    /// Whether the handler may have run. `false` is a guarantee that it has not; `true` means that it
+    /// has, or that nobody knows.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.may_have_run
     }
 
+    /// The status of a call to a peer that was lost, or whose request could not be sent.
     pub(crate) fn unreachable(peer: impl fmt::Display, cause: PeerDown, may_have_run: bool) -> Self {
         let code = match cause {
             PeerDown::Deadline => Code::DeadlineExceeded,

@@ -1,5 +1,6 @@
-//! What generated code is made of. Programs need it only when they write stubs by hand.
+//! What generated code uses. Programs need it only if they write stubs by hand.
 
-pub use crate::client::{Call, LocalWait, Response, SharedWait, Wait};
+pub use crate::call::{Call, Response, Wait};
+pub use crate::client::{LocalWait, SharedWait};
 pub use crate::name::{MethodName, ServiceName};
 pub use crate::server::{Methods, Replier, Reply, Request, Service};

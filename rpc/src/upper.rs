@@ -1,20 +1,22 @@
 //! The RPC half of a poller: takes work from its queues, calls and dispatches, runs tasks.
 //!
-//! Lives on the poller's thread. Everything that belongs to one call is in `client::Table` (calls
-//! made here) or `server::Dispatch` (calls that run here); this file only leads there.
+//! It lives on the poller's thread, and only that thread calls it. The state of a call is in
+//! `client::Table` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
+//! It never blocks and never reads a clock: the carrier passes the time in.
 
-use crate::client::{NOBODY, Table};
-use crate::executor::{PollerContext, Ready, TaskId, Tasks};
-use crate::frame::Header;
+use crate::client::Table;
+use crate::context::PollerContext;
+use crate::executor::{Ready, TaskId, Tasks};
+use crate::frame::{Header, NOBODY};
 use crate::inbox::{Inbox, Work};
 use crate::server::{Dispatch, Service};
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_transport::{
     Carrier, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
 };
+use trunkline_verbs::{Clock, Time};
 
-/// Calls taken from the queues in one turn, so that messages are not kept waiting.
+/// Most calls taken from each queue in one turn, so that messages do not wait for long.
 const TURN: usize = 256;
 
 #[derive(Debug)]
@@ -28,14 +30,14 @@ pub(crate) struct RpcPoller {
 }
 
 impl RpcPoller {
-    pub(crate) fn new(index: PollerIndex, inbox: Arc<Inbox>, services: &[Service]) -> Self {
-        let context = PollerContext::new(index);
+    pub(crate) fn new(index: PollerIndex, inbox: Arc<Inbox>, services: &[Service], clock: Clock) -> Self {
+        let context = PollerContext::new(index, clock);
         let ready = Ready::new(Arc::clone(&inbox));
         let dispatch = Dispatch::new(services, &context);
         Self { inbox, context, ready, table: Table::new(), dispatch, tasks: Tasks::default() }
     }
 
-    /// Calls in flight, and requests that run.
+    /// Calls in flight, and handlers that run.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.table.len(), self.dispatch.len())
     }
@@ -58,7 +60,7 @@ impl RpcPoller {
             any = true;
             self.table.start(carrier, submission, |buffer| local.spare().rest(buffer));
         }
-        // Both are asked, so that neither stays set.
+        // Both are read, so that neither flag stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.table.sweep(carrier);
@@ -67,7 +69,7 @@ impl RpcPoller {
     }
 
     fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
-        // What is woken meanwhile waits for the next turn.
+        // Tasks that are woken meanwhile wait for the next turn.
         let count = self.ready.len();
         for _ in 0..count {
             let Some(task) = self.ready.pop() else { break };
@@ -86,8 +88,8 @@ impl Upper for RpcPoller {
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
-                // Not a warning: a peer could fill the log with them.
-                tracing::debug!(peer = ?from.peer, %error, "a message that is no RPC frame was dropped");
+                // Not a warning, because a peer could fill the log with them.
+                tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
                 return;
             }
         };
@@ -125,7 +127,7 @@ impl Upper for RpcPoller {
         took | ran | expired
     }
 
-    fn next_timer(&self) -> Option<Instant> {
+    fn next_timer(&self) -> Option<Time> {
         [self.table.next_deadline(), self.dispatch.next_deadline()].into_iter().flatten().min()
     }
 
@@ -145,7 +147,7 @@ impl Upper for RpcPoller {
 impl Drop for RpcPoller {
     fn drop(&mut self) {
         self.inbox.close();
-        // A poller may end without a shutdown: what its calls did is not known then.
+        // A poller may end without a shutdown; nobody knows then whether its calls have run.
         self.table.close();
         self.dispatch.close();
         self.tasks.close();

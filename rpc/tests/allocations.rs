@@ -5,37 +5,11 @@
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline::{Node, PollerContext, PollerIndex, Status, block_on};
-
-/// Counts what is asked of the heap, by any thread.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, new_size) }
-    }
-}
+use trunkline_testkit::{CountingAllocator, fresh_address};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// A call whose types own nothing.
 #[trunkline::service]
@@ -54,11 +28,7 @@ impl Add for Adder {
 const CALLS: u64 = 2000;
 
 fn node() -> trunkline::NodeBuilder {
-    // Nothing else runs in this process; other processes differ in their number.
-    let [_, b, c, _] = std::process::id().wrapping_mul(0x9e37_79b1).to_be_bytes();
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let d = NEXT.fetch_add(1, Ordering::Relaxed);
-    Node::builder().listen(format!("127.{}.{c}.{d}:7471", b.clamp(1, 254)))
+    Node::builder().listen(fresh_address())
 }
 
 async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u64, Status> {
@@ -66,11 +36,11 @@ async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u
     let mut before = 0;
     for call in 0..2 * CALLS {
         if call == CALLS {
-            before = ALLOCATIONS.load(Ordering::Relaxed);
+            before = HEAP.allocations();
         }
         assert_eq!(client.add(call, 1).await?, call + 1);
     }
-    Ok(ALLOCATIONS.load(Ordering::Relaxed) - before)
+    Ok(HEAP.allocations() - before)
 }
 
 #[test]
@@ -88,9 +58,9 @@ fn a_small_call_takes_nothing_from_the_heap() {
         }
     };
     shared(0);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = HEAP.allocations();
     shared(CALLS);
-    check("AddClient", ALLOCATIONS.load(Ordering::Relaxed) - before);
+    check("AddClient", HEAP.allocations() - before);
 }
 
 fn check(client: &str, allocations: u64) {

@@ -7,6 +7,17 @@ use std::net::SocketAddr;
 use trunkline_softrdma::device::OpenError;
 use trunkline_verbs::VerbsError;
 
+/// Why the software device cannot be opened or configured. Its text names the cause and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct DeviceError(OpenError);
+
+impl DeviceError {
+    pub(crate) fn new(cause: impl Into<OpenError>) -> Self {
+        Self(cause.into())
+    }
+}
+
 /// Why a node did not start: the cause and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,9 +51,12 @@ pub enum StartError {
     /// Provider `require` was asked for, and there is no NIC.
     #[error("no RDMA NIC can be used: {0}; choose the provider auto or soft to run on the software device")]
     NoHardware(NoNic),
-    /// The device could not be opened.
+    /// The software device could not be opened.
     #[error("cannot open the software RDMA device: {0}")]
-    Open(#[from] OpenError),
+    Open(DeviceError),
+    /// A setting of the software device cannot be parsed.
+    #[error(transparent)]
+    BadDeviceSetting(DeviceError),
     /// XRC connections were asked for, and the device has none.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
     NoXrc(String),

@@ -69,9 +69,9 @@ pub(crate) struct Header {
     pub(crate) count: u16,
     /// Position up to which the receiver of this frame may send back.
     pub(crate) grant: u32,
-    /// How many credits the sender of this frame has given back so far.
+    /// How many credits the sender of this frame has released so far.
     pub(crate) released: u32,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub(crate) length: u32,
     /// Poller that it is for. Over XRC its SRQ says so, too.
     pub(crate) target: u16,

@@ -3,7 +3,7 @@
 //! A node outlives its device. What is made here ends with the device and is replaced by another
 //! incarnation's; what lives as long as the node (upper halves, pools, the directory of peers) is
 //! in [`crate::shared::NodeShared`]. The node opens the first incarnation. Nothing here runs after
-//! that: pollers and the CM thread own their parts, and none may keep a part for longer than the
+//! that: pollers and the CM machine own their parts, and none may keep a part for longer than the
 //! incarnation, because a kernel's device goes away only when every object on it is gone.
 #![forbid(unsafe_code)]
 
@@ -18,18 +18,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
     CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, EndpointRequest, EndpointSide,
-    PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError, XrcDomain,
-    XrcdFlags,
+    IoAddress, PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError,
+    XrcDomain, XrcdFlags,
 };
 
 /// Slots that a poller builds frames in.
 const SEND_SLOTS: u32 = 256;
-/// Room in a CQ beside the receives, for sends.
+/// Room in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
 /// Connection requests that wait to be looked at.
 const BACKLOG: u32 = 256;
 
-/// What the CM thread and the handle of the node have of the device.
+/// What the CM machine and the handle of the node have of the device.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
@@ -105,7 +105,8 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     let pollers = (0..)
         .zip(Crossings::of_node(kind, options.pollers, depth))
         .map(|(index, crossings)| {
-            poller_device(PollerIndex(index), depth, &device, &pd, xrcd.as_ref(), crossings)
+            let start = || IoAddress::from_random(options.runtime.random());
+            poller_device(PollerIndex(index), depth, &device, &pd, xrcd.as_ref(), crossings, start)
         })
         .collect::<Result<Vec<_>, _>>()?;
     let basic = || pollers.iter().map(|poller| Arc::clone(&poller.srq)).collect();
@@ -141,7 +142,7 @@ pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOpti
     options
 }
 
-/// What the CM thread has of the device beside that.
+/// What the CM machine has of the device beside that.
 pub(crate) struct Listening {
     /// Where all endpoints report.
     pub(crate) channel: Arc<dyn CmChannel>,
@@ -177,6 +178,7 @@ fn poller_device(
     pd: &Arc<dyn ProtectionDomain>,
     xrcd: Option<&Arc<dyn XrcDomain>>,
     crossings: Crossings,
+    start: impl Fn() -> IoAddress,
 ) -> Result<PollerDevice, StartError> {
     let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
     let cq = device
@@ -197,9 +199,10 @@ fn poller_device(
         })
         .map_err(verb("make an SRQ"))?;
     let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
-    let mut receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES)
+    let mut receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES, start())
         .map_err(verb("register receive buffers"))?;
-    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES).map_err(verb("register send buffers"))?;
+    let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
+        .map_err(verb("register send buffers"))?;
     // Before anybody can connect.
     post_receives(srq.as_ref(), &mut receives, usize::try_from(depth).unwrap_or(usize::MAX));
     Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth })

@@ -10,17 +10,19 @@
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
+//! | `command` | what the machines of a node ask of each other, and how they are reached |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
 //! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
 //! | `credit` | who may send how much, pure |
-//! | `session` | handshake and connection machine, pure; the CM thread |
+//! | `session` | handshake and connection machine, pure; the CM machine |
 //! | `frame` | the header of messages, pure |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 
 mod affinity;
 mod buffer;
+mod command;
 mod connections;
 mod credit;
 mod error;
@@ -40,13 +42,13 @@ mod trunk;
 mod upper;
 
 pub use buffer::RegisteredBuffer;
+pub use command::PollerHandle;
 pub use connections::Connections;
-pub use error::StartError;
+pub use error::{DeviceError, StartError};
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
-pub use poller::handle::PollerHandle;
 pub use provider::NoNic;
-pub use report::{LaneReport, NodeReport};
+pub use report::{DeviceCounter, LaneReport, NodeReport};
 pub use upper::{
     Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,
     SendOutcome, Token, Upper,

@@ -3,7 +3,8 @@
 //! Used wherever a line is written because of what somebody sent: they decide how often.
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_verbs::Time;
 
 /// Lines at once, and the time in which one more may be written.
 const BURST: u32 = 8;
@@ -13,13 +14,13 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit {
     written: u32,
-    since: Option<Instant>,
+    since: Option<Time>,
     left_out: u64,
 }
 
 impl LogLimit {
     /// Whether a line may be written now: `Some` with the number of lines left out before it.
-    pub(crate) fn line(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn line(&mut self, now: Time) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since).as_secs() / EVERY.as_secs();
         if passed > 0 {
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_few_at_once_then_one_per_second() {
-        let (mut limit, start) = (LogLimit::default(), Instant::now());
+        let (mut limit, start) = (LogLimit::default(), Time(1_000_000));
         let written = (0..1000).filter(|_| limit.line(start).is_some()).count();
         assert_eq!(written, 8);
         assert_eq!(limit.line(start + EVERY / 2), None);

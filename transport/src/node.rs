@@ -1,32 +1,29 @@
-//! A node: pollers, the CM thread and what they share, as one handle.
+//! A node: pollers, the CM machine and what they share, as one handle.
 //!
 //! Starting makes everything that can fail on the caller's thread, so that errors have somebody
 //! to go to. The order matters: receives are posted before anybody can connect.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
+use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
 use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
-use crate::poller::command::Command;
-use crate::poller::handle::PollerHandle;
-use crate::poller::{Guard, Parts, Poller, WAKER};
+use crate::poller::{OfNode, Parts, Poller};
 use crate::provider;
-use crate::report::{NodeReport, Traffic};
-use crate::session::cm_thread::{self, CmCommand, CmThread};
+use crate::report::{DeviceCounter, NodeReport, Traffic};
+use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
 use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
 use crate::{PollerIndex, StartError, Upper, affinity};
-use mio::{Poll, Waker};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use trunkline_verbs::Access;
+use std::time::{Duration, SystemTime};
+use trunkline_machine::{Machine, MakeMachine, Running, Runtime};
+use trunkline_mutants::mutant;
+use trunkline_verbs::{Access, Clock, Counter, Time};
 
 /// A head of a message that must fit beside its body within `rendezvous_bytes`.
 const HEAD_ROOM: usize = 64 << 10;
@@ -36,7 +33,9 @@ const DROP_GRACE: Duration = Duration::from_millis(200);
 /// A running node. Dropping it shuts it down.
 pub struct Node {
     shared: Arc<NodeShared>,
-    threads: Vec<JoinHandle<()>>,
+    machines: Vec<Running>,
+    /// The CM machine is among them.
+    is_whole: bool,
     cpus: usize,
 }
 
@@ -54,15 +53,18 @@ impl Node {
         check(&options)?;
         let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listen)?;
         let device = Arc::new(device);
-        let cpus = affinity::usable_cpus();
+        let runtime = options.runtime.clone();
+        let cpus = if runtime.is_simulated() { vec![0] } else { affinity::usable_cpus() };
         let mut parts = Vec::new();
         for (index, own) in (0..options.pollers).zip(pollers) {
             let cpu = affinity::cpu_for(&options.pinning, index, options.pollers, &cpus);
-            parts.push((make_parts(PollerIndex(index), own, cpu.is_some())?, cpu));
+            parts.push((make_parts(&runtime, PollerIndex(index), own, cpu.is_some())?, cpu));
         }
-        let (cm_poll, cm) = cm_thread::prepare().map_err(os("make an event queue"))?;
+        let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
+        let cm = CmHandle::new(waker);
         let shared = Arc::new(NodeShared {
-            epoch: random().max(1),
+            epoch: if mutant!(epoch_is_always_the_same) { 1 } else { runtime.random().max(1) },
+            runtime: runtime.clone(),
             limits: Limits {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
@@ -71,9 +73,9 @@ impl Node {
             device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
             cm: cm.clone(),
-            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous_bytes),
-            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous_bytes),
-            buffers: BlockPool::new(Access::REMOTE_READ, usize::MAX),
+            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous_bytes, runtime.clone()),
+            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous_bytes, runtime.clone()),
+            buffers: BlockPool::new(Access::REMOTE_READ, usize::MAX, runtime.clone()),
             registry: Arc::new(Registry::default()),
             peers: Mutex::new(Directory::default()),
             traffic: Traffic::default(),
@@ -81,15 +83,16 @@ impl Node {
             local_address: OnceLock::new(),
         });
         shared.open(&device);
-        let mut node = Self { shared, threads: Vec::new(), cpus: cpus.len() };
+        let mut node = Self { shared, machines: Vec::new(), is_whole: false, cpus: cpus.len() };
         node.start_pollers(parts, factory)?;
         let listening = incarnation::listen(&device, &listen)?;
         if let Some(first) = listening.listeners.first() {
             let _ = node.shared.local_address.set(first.local_address());
         }
-        let thread = CmThread::new(Arc::clone(&node.shared), (cm_poll, cm), options, device, listening)
+        let machine = CmMachine::new(Arc::clone(&node.shared), (cm_sleeper, cm), options, device, listening)
             .map_err(os("wait for connection events"))?;
-        node.spawn("trunkline-cm".to_owned(), move || thread.run())?;
+        node.spawn("trunkline-cm", Box::new(move || Ok(Box::new(machine))))?;
+        node.is_whole = true;
         Ok(node)
     }
 
@@ -103,37 +106,24 @@ impl Node {
         F: Fn(PollerIndex) -> U + Send + Sync + 'static,
     {
         let factory = Arc::new(factory);
-        let (ready, started) = mpsc::channel();
-        let count = parts.len();
         for (part, cpu) in parts {
-            let (shared, factory, ready) = (Arc::clone(&self.shared), Arc::clone(&factory), ready.clone());
-            self.spawn(format!("trunkline-poll-{}", part.index.0), move || {
-                let _guard = Guard(Arc::clone(&shared));
+            let factory = Arc::clone(&factory);
+            let node = OfNode { shared: Arc::clone(&self.shared), alive: self.shared.gauges.machine() };
+            let name = format!("trunkline-poll-{}", part.index.0);
+            let make = move || {
                 if let Some(cpu) = cpu {
                     affinity::pin(cpu);
                 }
                 let upper = factory(part.index);
-                match Poller::new(part, shared, upper) {
-                    Ok(poller) => {
-                        let _ = ready.send(Ok(()));
-                        drop(ready);
-                        poller.run();
-                    }
-                    Err(error) => drop(ready.send(Err(error))),
-                }
-            })?;
-        }
-        drop(ready);
-        for _ in 0..count {
-            let died = || io::Error::other("its upper half panicked while it was made");
-            started.recv().unwrap_or_else(|_| Err(died())).map_err(os("start a poller"))?;
+                Ok(Box::new(Poller::new(part, node, upper)?) as Box<dyn Machine>)
+            };
+            self.spawn(&name, Box::new(make))?;
         }
         Ok(())
     }
 
-    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(os("start a thread"))?;
-        self.threads.push(thread);
+    fn spawn(&mut self, name: &str, make: MakeMachine) -> Result<(), StartError> {
+        self.machines.push(self.shared.runtime.spawn(name, make).map_err(os("start a thread"))?);
         Ok(())
     }
 
@@ -181,7 +171,7 @@ impl Node {
             connections: facts.connections,
             connections_why: facts.connections_why,
             incarnations: facts.incarnations,
-            removed_since: facts.removed_since,
+            removed_since: facts.removed_since.map(|at| calendar(self.shared.runtime.clock(), at)),
             pollers,
             cpus: self.cpus,
             oversubscribed: affinity::is_oversubscribed(pollers, self.cpus),
@@ -192,32 +182,47 @@ impl Node {
             retransmits: sum(&["retransmits"]),
             other_kind: sum(&["cm_refused_other_kind"]),
             traffic: self.shared.traffic.report(),
-            counters,
+            counters: counters
+                .into_iter()
+                .map(|Counter { name, value }| DeviceCounter { name, value })
+                .collect(),
         }
     }
 
     /// Ends it: upper halves are told, what is under way gets up to `grace` to finish, peers are
-    /// told, threads are joined.
+    /// told. Returns when all of that is over; in a simulation at once, as
+    /// [`Node::begin_shutdown`] does.
     pub fn shutdown(mut self, grace: Duration) {
         self.stop(grace);
     }
 
-    fn stop(&mut self, grace: Duration) {
-        if self.threads.is_empty() {
-            return;
-        }
-        let deadline = Instant::now() + grace;
+    /// Begins what [`Node::shutdown`] does, and does not wait for it. Has no effect the second time.
+    pub fn begin_shutdown(&self, grace: Duration) {
+        let deadline = self.shared.runtime.clock().now() + grace;
         for poller in &self.shared.pollers {
             poller.command(Command::Shutdown { deadline });
         }
-        // Without a CM thread, because starting failed half way, nobody else says that it is over.
-        if self.threads.len() <= self.shared.pollers.len() {
+    }
+
+    /// Whether its machines have ended, after a shutdown or because one of them panicked.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.shared.gauges.is_ended()
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        if self.machines.is_empty() {
+            return;
+        }
+        self.begin_shutdown(grace);
+        // Without a CM machine, because starting failed half way, nobody else tells them that it is over.
+        if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);
             }
         }
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
+        for machine in self.machines.drain(..) {
+            if machine.join().is_err() {
                 tracing::error!("a thread of the node has panicked");
                 self.shared.cm.command(CmCommand::Shutdown);
             }
@@ -237,13 +242,16 @@ impl fmt::Debug for Node {
     }
 }
 
-fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |cause| StartError::Os { doing, cause }
+/// The calendar time of a reading of the clock. A simulation's calendar begins with the Unix epoch.
+fn calendar(clock: &Clock, at: Time) -> SystemTime {
+    match clock.as_virtual() {
+        Some(_) => SystemTime::UNIX_EPOCH + (at - Time(0)),
+        None => SystemTime::now() - (clock.now() - at),
+    }
 }
 
-/// A random number from the standard library's own source.
-fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
+fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |cause| StartError::Os { doing, cause }
 }
 
 /// Refuses options out of range.
@@ -277,9 +285,13 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
     }
 }
 
-/// What one poller needs, all but its thread.
-fn make_parts(index: PollerIndex, device: PollerDevice, alone: bool) -> Result<Parts, StartError> {
-    let poll = Poll::new().map_err(os("make an event queue"))?;
-    let waker = Waker::new(poll.registry(), WAKER).map_err(os("make an event descriptor"))?;
-    Ok(Parts { index, handle: PollerHandle::new(index, waker), poll, device, alone })
+/// What one poller needs, all but its upper half.
+fn make_parts(
+    runtime: &Runtime,
+    index: PollerIndex,
+    device: PollerDevice,
+    alone: bool,
+) -> Result<Parts, StartError> {
+    let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
+    Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device, alone })
 }

@@ -1,10 +1,13 @@
 //! How a node is started.
 #![forbid(unsafe_code)]
 
-use crate::{Connections, StartError};
+use crate::{Connections, DeviceError, StartError};
 use std::net::SocketAddr;
 use std::time::Duration;
+use trunkline_machine::Runtime;
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_softrdma::link::FaultPlan;
+use trunkline_verbs::Clock;
 
 /// Which family of RDMA devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,7 +65,11 @@ pub struct NodeOptions {
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
     pub(crate) connections: Option<Connections>,
-    pub(crate) device: SoftOptions,
+    /// `None`: the defaults, or what the environment sets.
+    pub(crate) device: Option<SoftOptions>,
+    /// In place of those of `device`.
+    pub(crate) faults: Option<FaultPlan>,
+    pub(crate) runtime: Runtime,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
     pub(crate) srq_depth: u32,
@@ -80,7 +87,9 @@ impl Default for NodeOptions {
             provider: None,
             nic: NicOptions::default(),
             connections: None,
-            device: SoftOptions::default(),
+            device: None,
+            faults: None,
+            runtime: Runtime::threads(),
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
             srq_depth: 512,
@@ -138,12 +147,22 @@ impl NodeOptions {
     }
 
     /// Takes from the environment what was not set: `TRUNKLINE_PROVIDER` (`auto`, `require`,
-    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`, `rc`).
+    /// `soft`), `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`, `rc`),
+    /// and the variables of the software device ([`SoftOptions::from_env`]) unless
+    /// [`NodeOptions::device`] was called. Reads nothing when a simulation runs the node.
     ///
     /// # Errors
-    /// [`StartError::BadEnvironment`] for a variable that cannot be understood.
+    /// [`StartError::BadEnvironment`] or [`StartError::BadDeviceSetting`] for a variable that cannot be parsed.
     pub fn or_from_env(self) -> Result<Self, StartError> {
-        self.or_from(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        if self.runtime.is_simulated() {
+            return Ok(self);
+        }
+        let mut options = self.or_from(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+        if options.device.is_none() {
+            let device = SoftOptions::from_env().map_err(DeviceError::new);
+            options.device = Some(device.map_err(StartError::BadDeviceSetting)?);
+        }
+        Ok(options)
     }
 
     fn or_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, StartError> {
@@ -173,8 +192,41 @@ impl NodeOptions {
     /// How the software device is opened: addresses, link, faults, capture.
     #[must_use]
     pub fn device(mut self, device: SoftOptions) -> Self {
-        self.device = device;
+        self.device = Some(device);
         self
+    }
+
+    /// What runs the node's machines: a thread for each by default, or a simulation.
+    #[must_use]
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = runtime;
+        self
+    }
+
+    /// The clock of the node: that of its runtime.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.runtime.clock()
+    }
+
+    /// Faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
+    /// environment, in the form of `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    ///
+    /// # Errors
+    /// [`StartError::BadDeviceSetting`] when the text cannot be parsed.
+    pub fn faults(mut self, text: &str) -> Result<Self, StartError> {
+        let plan = text.parse::<FaultPlan>().map_err(DeviceError::new);
+        self.faults = Some(plan.map_err(StartError::BadDeviceSetting)?);
+        Ok(self)
+    }
+
+    /// The software device's options: those that were set, with these faults
+    /// and the node's runtime.
+    pub(crate) fn software(&self) -> SoftOptions {
+        let mut device = self.device.clone().unwrap_or_default();
+        device.faults = self.faults.or(device.faults);
+        device.runtime = self.runtime.clone();
+        device
     }
 
     /// Largest message, head and body together: 64 MiB and 64 KiB by default.

@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 use crate::{PeerKey, PollerIndex};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use trunkline_verbs::Counter;
 
 /// A node at one moment.
 #[derive(Debug, Clone)]
@@ -55,9 +54,18 @@ pub struct NodeReport {
     /// [`crate::NodeOptions::connections`].
     pub other_kind: u64,
     /// All counters of the device, with those of the devices before it.
-    pub counters: Vec<Counter>,
+    pub counters: Vec<DeviceCounter>,
     /// Messages by peer, local and remote poller.
     pub traffic: Vec<LaneReport>,
+}
+
+/// A counter of the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCounter {
+    /// Name in snake case, such as `rnr_nak_sent`; the same event has the same name on every provider.
+    pub name: &'static str,
+    /// Events since the node started.
+    pub value: u64,
 }
 
 /// Messages between one poller here and one poller of a peer, since the peer is known.
@@ -105,12 +113,12 @@ impl LaneCounters {
 #[derive(Debug)]
 struct PeerTraffic {
     address: SocketAddr,
-    lanes: HashMap<(u16, u16), Arc<LaneCounters>>,
+    lanes: BTreeMap<(u16, u16), Arc<LaneCounters>>,
 }
 
 /// The counters of all lanes of a node. They outlive sessions, not peers.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic(Mutex<HashMap<PeerKey, PeerTraffic>>);
+pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, PeerTraffic>>);
 
 impl Traffic {
     /// The counters of a lane; the same ones for the same lane.
@@ -122,7 +130,7 @@ impl Traffic {
         remote: PollerIndex,
     ) -> Arc<LaneCounters> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let traffic = peers.entry(peer).or_insert_with(|| PeerTraffic { address, lanes: HashMap::new() });
+        let traffic = peers.entry(peer).or_insert_with(|| PeerTraffic { address, lanes: BTreeMap::new() });
         Arc::clone(traffic.lanes.entry((local.0, remote.0)).or_default())
     }
 

@@ -1,25 +1,42 @@
 //! What the threads of a node share for as long as it lives: the pools, the directory of peers,
-//! the way to the CM thread, and where to find the device of the moment.
+//! the way to the CM machine, and where to find the device of the moment.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use crate::buffer::{BlockPool, Registry};
+use crate::command::{CmHandle, PollerHandle};
 use crate::incarnation::DeviceShared;
-use crate::poller::handle::PollerHandle;
 use crate::report::Traffic;
-use crate::session::cm_thread::CmHandle;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
-use trunkline_verbs::Counter;
+use trunkline_machine::Runtime;
+use trunkline_verbs::{Counter, Time};
 
 /// How many objects of a kind exist now.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ini: AtomicU32,
     pub(crate) tgt: AtomicU32,
+    /// Pollers and the CM machine: each holds a clone until it is dropped.
+    machines: Alive,
+}
+
+/// Held by a machine, made or to be made, for as long as it exists.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Alive(Arc<()>);
+
+impl Gauges {
+    /// For a machine that is about to be started.
+    pub(crate) fn machine(&self) -> Alive {
+        self.machines.clone()
+    }
+
+    /// Whether every machine that was started has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        Arc::strong_count(&self.machines.0) == 1
+    }
 }
 
 /// The limits that a node was started with.
@@ -30,7 +47,7 @@ pub(crate) struct Limits {
     pub(crate) ack_timeout: u8,
 }
 
-/// The device of the moment, for those who look at it from outside. The CM thread and the pollers
+/// The device of the moment, for those who look at it from outside. The CM machine and the pollers
 /// have their own parts of it.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
@@ -47,7 +64,7 @@ pub(crate) struct Facts {
     /// Devices that the node has had, this one included.
     pub(crate) incarnations: u64,
     /// Since when it is away.
-    pub(crate) removed_since: Option<SystemTime>,
+    pub(crate) removed_since: Option<Time>,
 }
 
 #[derive(Debug, Default)]
@@ -92,8 +109,8 @@ impl CurrentDevice {
     }
 
     /// The device was removed.
-    pub(crate) fn lost(&self) {
-        self.write().facts.removed_since = Some(SystemTime::now());
+    pub(crate) fn lost(&self, now: Time) {
+        self.write().facts.removed_since = Some(now);
     }
 
     /// Lets go of the device.
@@ -123,9 +140,11 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     }
 }
 
-/// Shared by the pollers, the CM thread and the handle of the node.
+/// Shared by the pollers, the CM machine and the handle of the node.
 #[derive(Debug)]
 pub(crate) struct NodeShared {
+    /// What runs the node's machines, with the clock and the randomness of all of them.
+    pub(crate) runtime: Runtime,
     /// Random number of this node, never 0. It stays the same when the device is replaced.
     pub(crate) epoch: u64,
     pub(crate) limits: Limits,

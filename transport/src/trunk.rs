@@ -12,10 +12,9 @@ use crate::report::LaneCounters;
 use crate::{PeerDown, PeerKey, PollerIndex, Token};
 use bytes::Bytes;
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
-use trunkline_verbs::{QueuePair, RemoteAddress, Sge, SrqNumber};
+use trunkline_verbs::{QueuePair, RemoteAddress, Sge, SrqNumber, Time};
 
 /// Work requests that an INI holds.
 pub(crate) const SEND_QUEUE_DEPTH: usize = 512;
@@ -29,7 +28,7 @@ pub(crate) struct Outbound {
     pub(crate) poller: Option<PollerIndex>,
     pub(crate) head: Vec<u8>,
     pub(crate) body: Bytes,
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Time>,
 }
 
 /// What a posted work request was for.
@@ -106,7 +105,7 @@ pub(crate) enum Health {
     /// It is being taken down; nothing is posted any more.
     Dying {
         /// When that began.
-        since: Instant,
+        since: Time,
         /// Why its messages failed.
         cause: PeerDown,
         /// The TGTs of its session are destroyed, so the peer reads our memory no more.
@@ -137,11 +136,11 @@ pub(crate) struct Trunk {
     pub(crate) in_flight: VecDeque<Posted>,
     pub(crate) next_sequence: u64,
     pub(crate) unsignaled: u32,
-    pub(crate) sources: HashMap<u64, Source>,
+    pub(crate) sources: BTreeMap<u64, Source>,
     pub(crate) next_source: u64,
     pub(crate) sinks: Slab<Sink>,
     /// Sinks that wait for memory.
-    pub(crate) hungry: VecDeque<usize>,
+    pub(crate) waiting_for_memory: VecDeque<usize>,
     /// Sinks with pieces left to READ.
     pub(crate) reading: VecDeque<usize>,
     pub(crate) reads_out: u32,

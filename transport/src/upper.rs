@@ -7,7 +7,7 @@
 use crate::buffer::Received;
 use bytes::Bytes;
 use std::net::SocketAddr;
-use std::time::Instant;
+use trunkline_verbs::Time;
 
 /// Position of a poller within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ pub struct Outgoing<'a> {
     /// Comes back in [`Upper::sent`].
     pub token: Token,
     /// After this the message is given up if it has not left yet.
-    pub deadline: Option<Instant>,
+    pub deadline: Option<Time>,
 }
 
 /// Why a message was not taken at all.
@@ -104,7 +104,7 @@ pub enum PeerDown {
     /// It stopped answering.
     #[error("the peer stopped answering")]
     Died,
-    /// It said goodbye.
+    /// It closed the session in an orderly way.
     #[error("the peer closed the session")]
     Closed,
     /// It came back as another incarnation.
@@ -200,8 +200,8 @@ impl From<Bytes> for Message {
 
 /// What a poller does for its upper half. Nothing here blocks.
 pub trait Carrier {
-    /// Now: one clock read per batch of the poller's loop.
-    fn now(&self) -> Instant;
+    /// The time, as read when the poller's turn began.
+    fn now(&self) -> Time;
 
     /// Which poller this is.
     fn poller(&self) -> PollerIndex;
@@ -240,11 +240,11 @@ pub trait Upper: 'static {
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);
 
     /// Its turn in the poller's loop: take from queues, run ready tasks, fire timers up to
-    /// `carrier.now()`. Answers whether it did anything.
+    /// `carrier.now()`. Returns whether it did anything.
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool;
 
     /// When it must run next even if nothing happens.
-    fn next_timer(&self) -> Option<Instant>;
+    fn next_timer(&self) -> Option<Time>;
 
     /// Whether it has work that must not wait for a sleep (checked after the poller announced
     /// that it goes to sleep).

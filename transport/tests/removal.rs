@@ -34,11 +34,7 @@ fn node_over(connections: Connections, slot: &Slot, pollers: u16) -> TestNode {
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < until, "{what}: not within the limit");
-        std::thread::yield_now();
-    }
+    trunkline_testkit::wait_until(what, LIMIT, || holds().then_some(()));
 }
 
 /// Takes the device away and waits until nothing of it is held.

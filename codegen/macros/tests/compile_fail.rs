@@ -1,7 +1,7 @@
-//! What the macro refuses, and with which words.
+//! What the macro rejects, and with which message.
 //!
-//! `TRYBUILD=overwrite cargo test -p trunkline-macros --test compile_fail` writes what the compiler says
-//! now; look at the difference before it is committed.
+//! `TRYBUILD=overwrite cargo test -p trunkline-macros --test compile_fail` writes the messages of now;
+//! review the difference before you commit it.
 
 #[cfg(test)]
 mod tests {

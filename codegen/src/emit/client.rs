@@ -1,11 +1,11 @@
-//! The client stubs: one for any thread, one for tasks of a poller.
+//! Emits the client stubs: one for any thread, one for tasks of a poller.
 
 use super::{constant, names_module};
 use crate::model::{Method, Payload, Service};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-/// Which of the two.
+/// Which of the two client stubs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `KvClient`: `Clone + Send + Sync`.
@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Local,
 }
 
-/// The struct and its methods.
+/// The struct of a client stub and its methods.
 pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let (client, channel, from, summary) = match kind {
@@ -22,13 +22,13 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
             format_ident!("{ident}Client"),
             quote!(::trunkline::Channel),
             quote!(::trunkline::Node),
-            format!(" Calls [`{ident}`] from any thread and any executor. Clones are cheap."),
+            format!(" A client of [`{ident}`] for any thread and any executor. Cloning it is cheap."),
         ),
         Kind::Local => (
             format_ident!("{ident}Local"),
             quote!(::trunkline::LocalChannel),
             quote!(::trunkline::PollerContext),
-            format!(" Calls [`{ident}`] from tasks that run on a poller, without atomics."),
+            format!(" A client of [`{ident}`] for tasks on one poller; its calls stay on that thread."),
         ),
     };
     let functions = methods.iter().map(|method| function(service, method));
@@ -40,10 +40,10 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
         }
 
         impl #client {
-            /// A client of the node that listens at `server`. Connects when the first call is made.
+            /// A client of the node that listens at `server`. The first call connects.
             ///
             /// # Errors
-            /// `InvalidArgument` when `server` is no address and no name of one.
+            /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
             #visibility fn connect(
                 from: &#from,
                 server: impl ::std::net::ToSocketAddrs,
@@ -51,7 +51,7 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
                 ::core::result::Result::Ok(Self { channel: <#channel>::connect(from, server)? })
             }
 
-            /// The same client with another time limit for its calls.
+            /// The same client with this time limit for each call, in place of 10 s.
             #[must_use]
             #visibility fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
                 self.channel.set_timeout(timeout);
@@ -78,12 +78,12 @@ fn function(service: &Service, method: &Method) -> TokenStream {
         },
     );
     let (ty, whole) = (&output.ty, &output.whole);
-    let answer = if output.fallible {
+    let result = if output.fallible {
         quote!(#whole)
     } else {
         quote!(::core::result::Result<#ty, ::trunkline::Status>)
     };
-    // In two steps, so that a method may have an error type of its own: `?` turns the status into it.
+    // Two steps, so that a method may have an error type of its own: `?` converts the status to it.
     let (call, finish) = match (one_way, output.payload) {
         (true, _) => (quote!(send), quote!(__call.await?; ::core::result::Result::Ok(()))),
         (false, payload) => {
@@ -93,8 +93,8 @@ fn function(service: &Service, method: &Method) -> TokenStream {
                 Payload::OptionalBytes => quote!(optional_bytes),
             };
             let steps = quote! {
-                let __answer = __call.await?.#take()?;
-                ::core::result::Result::Ok(__answer)
+                let __value = __call.await?.#take()?;
+                ::core::result::Result::Ok(__value)
             };
             (quote!(call), steps)
         }
@@ -104,7 +104,7 @@ fn function(service: &Service, method: &Method) -> TokenStream {
         #visibility async fn #ident(
             &self,
             #(#argument_names: #argument_types),*
-        ) -> #answer {
+        ) -> #result {
             let __call = self.channel.#call(&#names::#constant, &(#(#coded,)*), #raw);
             #finish
         }

@@ -1,7 +1,7 @@
-//! From the model to Rust.
+//! Emits Rust from the model.
 //!
-//! What is emitted for a trait `Kv`: the trait, `KvServer`, `KvClient`, `KvLocal`, and a private
-//! module of constants that name the service and its methods on the wire.
+//! For a trait `Kv` that is the trait, `KvServer`, `KvClient`, `KvLocal`, and a private module of
+//! constants that name the service and its methods on the wire.
 
 mod client;
 mod server;
@@ -12,7 +12,7 @@ use quote::{format_ident, quote};
 use syn::Ident;
 use syn::ext::IdentExt as _;
 
-/// Everything.
+/// Everything that is emitted for a service.
 pub(crate) fn service(service: &Service) -> TokenStream {
     let declaration = declaration(service);
     let names = names(service);
@@ -22,7 +22,7 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     quote! { #declaration #names #server #client #local }
 }
 
-/// The trait, with its methods as functions that answer futures: `impl` blocks may write them as
+/// The trait, with its methods as functions that return futures: `impl` blocks may write them as
 /// `async fn`, and the futures need not be `Send`.
 fn declaration(service: &Service) -> TokenStream {
     let Service { visibility, ident, attributes, methods, .. } = service;
@@ -30,10 +30,10 @@ fn declaration(service: &Service) -> TokenStream {
         let Method { ident, attributes, arguments, output, .. } = method;
         let names = arguments.iter().map(|argument| &argument.ident);
         let types = arguments.iter().map(|argument| &argument.ty);
-        let answer = &output.whole;
+        let result = &output.whole;
         quote! {
             #(#attributes)*
-            fn #ident(&self, #(#names: #types),*) -> impl ::core::future::Future<Output = #answer>;
+            fn #ident(&self, #(#names: #types),*) -> impl ::core::future::Future<Output = #result>;
         }
     });
     quote! {

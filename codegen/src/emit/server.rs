@@ -1,24 +1,25 @@
-//! The server stub.
+//! Emits the server stub.
 
 use super::{constant, names_module};
 use crate::model::{Method, Payload, Service};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-/// `KvServer`: a factory of handlers, one for each poller.
+/// `KvServer`: creates one handler for each poller.
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let server = format_ident!("{ident}Server");
     let names = names_module(service);
     let entries = methods.iter().map(|method| entry(service, method));
-    let summary = format!(" Serves [`{ident}`]: give it to `NodeBuilder::serve`.");
+    let summary = format!(" A server of [`{ident}`], to pass to `NodeBuilder::serve`.");
     quote! {
         #[doc = #summary]
         #[derive(Debug)]
         #visibility struct #server(::trunkline::stub::Service);
 
         impl #server {
-            /// Each poller makes a handler of its own with `make`, so a handler need not be `Send`.
+            /// A server with one handler per poller. `make` runs on each poller's thread, so a handler
+            /// need not be `Send`.
             #[must_use]
             #visibility fn new<T: #ident>(
                 make: impl Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
@@ -26,7 +27,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
                 Self::with_context(move |_| make())
             }
 
-            /// As `new`; `make` gets the poller's context, from which handlers make local clients.
+            /// Like `new`; `make` also receives the poller's context, with which handlers create local clients.
             #[must_use]
             #visibility fn with_context<T: #ident>(
                 make: impl Fn(&::trunkline::PollerContext) -> T
@@ -51,7 +52,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Registers one method: decode, call, encode.
+/// Registers one method: decode the arguments, call the handler, encode the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
     let (names, constant) = (names_module(service), constant(method));
@@ -65,9 +66,9 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     let all = method.arguments.iter().map(|argument| &argument.ident);
     let question = method.output.fallible.then(|| quote!(?));
     let reply = match method.output.payload {
-        Payload::Coded => quote!(value(&answer)),
-        Payload::Bytes => quote!(bytes(answer)),
-        Payload::OptionalBytes => quote!(optional_bytes(answer)),
+        Payload::Coded => quote!(value(&__value)),
+        Payload::Bytes => quote!(bytes(__value)),
+        Payload::OptionalBytes => quote!(optional_bytes(__value)),
     };
     quote! {
         methods.add(&#names::#constant, {
@@ -78,7 +79,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
                     let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments()?;
                     let __replier = __request.replier();
                     #raw
-                    let answer = #trait_ident::#ident(&*__handler, #(#all),*).await #question;
+                    let __value = #trait_ident::#ident(&*__handler, #(#all),*).await #question;
                     __replier.#reply
                 }
             }

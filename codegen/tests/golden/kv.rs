@@ -48,18 +48,19 @@ mod __kv_names {
         hash: 3095591332080242272u64,
     };
 }
-/// Serves [`Kv`]: give it to `NodeBuilder::serve`.
+/// A server of [`Kv`], to pass to `NodeBuilder::serve`.
 #[derive(Debug)]
 pub struct KvServer(::trunkline::stub::Service);
 impl KvServer {
-    /// Each poller makes a handler of its own with `make`, so a handler need not be `Send`.
+    /// A server with one handler per poller. `make` runs on each poller's thread, so a handler
+    /// need not be `Send`.
     #[must_use]
     pub fn new<T: Kv>(
         make: impl Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
         Self::with_context(move |_| make())
     }
-    /// As `new`; `make` gets the poller's context, from which handlers make local clients.
+    /// Like `new`; `make` also receives the poller's context, with which handlers create local clients.
     #[must_use]
     pub fn with_context<T: Kv>(
         make: impl Fn(
@@ -81,8 +82,8 @@ impl KvServer {
                                     async move {
                                         let (key,): (String,) = __request.arguments()?;
                                         let __replier = __request.replier();
-                                        let answer = Kv::get(&*__handler, key).await?;
-                                        __replier.optional_bytes(answer)
+                                        let __value = Kv::get(&*__handler, key).await?;
+                                        __replier.optional_bytes(__value)
                                     }
                                 }
                             },
@@ -98,8 +99,8 @@ impl KvServer {
                                         let (key,): (String,) = __request.arguments()?;
                                         let __replier = __request.replier();
                                         let value = __request.into_body();
-                                        let answer = Kv::put(&*__handler, key, value).await?;
-                                        __replier.value(&answer)
+                                        let __value = Kv::put(&*__handler, key, value).await?;
+                                        __replier.value(&__value)
                                     }
                                 }
                             },
@@ -114,8 +115,8 @@ impl KvServer {
                                     async move {
                                         let (): () = __request.arguments()?;
                                         let __replier = __request.replier();
-                                        let answer = Kv::count(&*__handler).await;
-                                        __replier.value(&answer)
+                                        let __value = Kv::count(&*__handler).await;
+                                        __replier.value(&__value)
                                     }
                                 }
                             },
@@ -130,8 +131,8 @@ impl KvServer {
                                     async move {
                                         let (r#type, key): (u8, String) = __request.arguments()?;
                                         let __replier = __request.replier();
-                                        let answer = Kv::forget(&*__handler, r#type, key).await;
-                                        __replier.value(&answer)
+                                        let __value = Kv::forget(&*__handler, r#type, key).await;
+                                        __replier.value(&__value)
                                     }
                                 }
                             },
@@ -147,16 +148,16 @@ impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
         server.0
     }
 }
-/// Calls [`Kv`] from any thread and any executor. Clones are cheap.
+/// A client of [`Kv`] for any thread and any executor. Cloning it is cheap.
 #[derive(Debug, Clone)]
 pub struct KvClient {
     channel: ::trunkline::Channel,
 }
 impl KvClient {
-    /// A client of the node that listens at `server`. Connects when the first call is made.
+    /// A client of the node that listens at `server`. The first call connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is no address and no name of one.
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(
         from: &::trunkline::Node,
         server: impl ::std::net::ToSocketAddrs,
@@ -165,7 +166,7 @@ impl KvClient {
             channel: <::trunkline::Channel>::connect(from, server)?,
         })
     }
-    /// The same client with another time limit for its calls.
+    /// The same client with this time limit for each call, in place of 10 s.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
@@ -176,22 +177,22 @@ impl KvClient {
         let __call = self
             .channel
             .call(&__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __answer = __call.await?.optional_bytes()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.optional_bytes()?;
+        ::core::result::Result::Ok(__value)
     }
     /// Sets a value.
     pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
         let __call = self.channel.call(&__kv_names::PUT, &(key,), value);
-        let __answer = __call.await?.value()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.value()?;
+        ::core::result::Result::Ok(__value)
     }
     /// How many keys there are.
     pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
         let __call = self
             .channel
             .call(&__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __answer = __call.await?.value()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.value()?;
+        ::core::result::Result::Ok(__value)
     }
     /// The key will not be needed soon.
     pub async fn forget(
@@ -206,16 +207,16 @@ impl KvClient {
         ::core::result::Result::Ok(())
     }
 }
-/// Calls [`Kv`] from tasks that run on a poller, without atomics.
+/// A client of [`Kv`] for tasks on one poller; its calls stay on that thread.
 #[derive(Debug, Clone)]
 pub struct KvLocal {
     channel: ::trunkline::LocalChannel,
 }
 impl KvLocal {
-    /// A client of the node that listens at `server`. Connects when the first call is made.
+    /// A client of the node that listens at `server`. The first call connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is no address and no name of one.
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(
         from: &::trunkline::PollerContext,
         server: impl ::std::net::ToSocketAddrs,
@@ -224,7 +225,7 @@ impl KvLocal {
             channel: <::trunkline::LocalChannel>::connect(from, server)?,
         })
     }
-    /// The same client with another time limit for its calls.
+    /// The same client with this time limit for each call, in place of 10 s.
     #[must_use]
     pub fn with_timeout(mut self, timeout: ::core::time::Duration) -> Self {
         self.channel.set_timeout(timeout);
@@ -235,22 +236,22 @@ impl KvLocal {
         let __call = self
             .channel
             .call(&__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __answer = __call.await?.optional_bytes()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.optional_bytes()?;
+        ::core::result::Result::Ok(__value)
     }
     /// Sets a value.
     pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
         let __call = self.channel.call(&__kv_names::PUT, &(key,), value);
-        let __answer = __call.await?.value()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.value()?;
+        ::core::result::Result::Ok(__value)
     }
     /// How many keys there are.
     pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
         let __call = self
             .channel
             .call(&__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __answer = __call.await?.value()?;
-        ::core::result::Result::Ok(__answer)
+        let __value = __call.await?.value()?;
+        ::core::result::Result::Ok(__value)
     }
     /// The key will not be needed soon.
     pub async fn forget(

@@ -1,8 +1,8 @@
 //! What is said about a CM message.
 
 use serde::Serialize;
-use trunkline_softrdma::wire::Mad;
-use trunkline_softrdma::wire::cm::{CmMessage, TransportType};
+use trunkline_roce::wire::Mad;
+use trunkline_roce::wire::cm::{CmMessage, TransportType};
 
 /// The fields that tell one connection from another. Keys are those of the specification.
 #[derive(Debug, Clone, Serialize)]
@@ -102,7 +102,7 @@ impl CmReport {
 }
 
 fn name(message: &CmMessage) -> &'static str {
-    use trunkline_softrdma::wire::Attribute;
+    use trunkline_roce::wire::Attribute;
     match message.attribute() {
         Attribute::REQ => "REQ",
         Attribute::MRA => "MRA",

@@ -6,7 +6,7 @@ use super::{FileSummary, PacketReport};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
-use trunkline_softrdma::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
+use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 
 /// Frames between two looks at the clock.
 const FRAMES_PER_TICK: u64 = 1024;

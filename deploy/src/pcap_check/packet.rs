@@ -2,9 +2,9 @@
 
 use super::cm::CmReport;
 use serde::Serialize;
-use trunkline_softrdma::pcap::{Datagram, Frame};
-use trunkline_softrdma::wire::cm::CmMessage;
-use trunkline_softrdma::wire::{Aeth, ICRC_LENGTH, Mad, Opcode, Packet, Syndrome, WireError, icrc};
+use trunkline_roce::pcap::{Datagram, Frame};
+use trunkline_roce::wire::cm::CmMessage;
+use trunkline_roce::wire::{Aeth, ICRC_LENGTH, Mad, Opcode, Packet, Syndrome, WireError, icrc};
 
 /// What can be wrong with a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use trunkline_softrdma::pcap::Skip;
+use trunkline_roce::pcap::Skip;
 
 /// Counts of one file.
 #[derive(Debug, Clone, Serialize)]

@@ -22,12 +22,12 @@ Exit status: 0 when everything was fetched and nothing differed, 1 otherwise, 2 
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) demo: Demo,
-    /// One half alone; without it both are started.
+    /// Run one half only; without a subcommand both are started.
     #[command(subcommand)]
     pub(crate) half: Option<Half>,
 }
 
-/// What both halves are told.
+/// Options of both halves.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Demo {
     /// Directory to serve [default: this checkout, without target and .git].
@@ -36,37 +36,37 @@ pub(crate) struct Demo {
     /// Small calls to make after the files.
     #[arg(long, value_name = "N", default_value_t = 100_000, global = true)]
     pub(crate) calls: u64,
-    /// Small calls under way at once.
+    /// Small calls in flight at once, 1 to 64.
     #[arg(long, value_name = "N", default_value_t = 1, global = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) in_flight: u32,
-    /// Poller threads on each side.
+    /// Poller threads on each side, 1 to 32.
     #[arg(long, value_name = "N", default_value_t = 1, global = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) pollers: u16,
-    /// Write the report as JSON, too.
+    /// Also write the report to this file, as JSON.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
     /// Lose this share of the packets, 0 to 1.
     #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
     pub(crate) drop: f64,
-    /// Let this share of the packets be overtaken by later ones.
+    /// Deliver this share of the packets after later ones, 0 to 1.
     #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
     pub(crate) reorder: f64,
-    /// Send this share of the packets twice.
+    /// Send this share of the packets twice, 0 to 1.
     #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
     pub(crate) duplicate: f64,
-    /// Flip a bit in this share of the packets.
+    /// Flip a bit in this share of the packets, 0 to 1.
     #[arg(long, value_name = "P", default_value_t = 0.0, global = true, value_parser = share)]
     pub(crate) corrupt: f64,
-    /// Seed of the faults [default: a random one, told in the report].
+    /// Seed of the faults: the same seed makes the same choices [default: 0].
     #[arg(long, value_name = "N", global = true)]
     pub(crate) seed: Option<u64>,
     /// Address of the server. UDP port 4791 must be free there, or held by processes of this user.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true, value_parser = one_address)]
     pub(crate) server_address: IpAddr,
-    /// Address of the client; it may be the server's.
+    /// Address of the client; it may be the same as the server's.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", global = true, value_parser = one_address)]
     pub(crate) client_address: IpAddr,
-    /// Also stop at the end of standard input: set for the halves by the command that starts both.
+    /// Also stop at the end of standard input. The command that starts both halves passes this flag.
     #[arg(long, hide = true, global = true)]
     pub(crate) supervised: bool,
     /// Use addresses other than loopback although peers are not authenticated.
@@ -81,9 +81,9 @@ pub(crate) struct Demo {
 pub(crate) enum Half {
     /// Serve the tree until SIGTERM or Ctrl-C.
     Server,
-    /// Fetch the tree from a server and report.
+    /// Fetch the tree from a server and print a report.
     Client {
-        /// Where the server listens.
+        /// Address and port of the server.
         #[arg(long, value_name = "IP:PORT")]
         server: std::net::SocketAddr,
     },
@@ -116,11 +116,11 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
 }
 
-/// Each half is reached at its address, so it has to be one.
+/// Parses an address that a peer can connect to: the unspecified address is rejected.
 fn one_address(text: &str) -> Result<IpAddr, String> {
     match text.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => {
-            Err(format!("{address} stands for every address; name one"))
+            Err(format!("{address} means every address; name a single one"))
         }
         Ok(address) => Ok(address),
         Err(_) => Err(format!("'{text}' is not an IP address")),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_in_the_form_of_the_environment() {
+    fn faults_are_formatted_as_in_the_environment() {
         let cli = Cli::parse_from(["demo", "--drop", "0.01", "--corrupt", "0.5", "--seed", "7"]);
         assert_eq!(cli.demo.faults().as_deref(), Some("drop=0.01,corrupt=0.5,seed=7"));
         assert_eq!(Cli::parse_from(["demo"]).demo.faults(), None);

@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Node, block_on};
 
-/// Files that are fetched at the same time.
+/// Files fetched concurrently.
 const FETCHERS: usize = 4;
 
 /// Runs the client against the server at `server`.
 pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Failure> {
     if let Some(path) = &demo.json {
-        // A report that cannot be written is better known before the work than after it.
+        // Fail before the work, not after it, if the report cannot be written.
         File::options().append(true).create(true).open(path).map_err(Failure::file(path))?;
     }
     let node = node::builder(demo, demo.client_address)?
@@ -135,8 +135,8 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// A path of the listing below `root`. The listing comes from a peer: nothing outside of the root
-/// is looked at on its word.
+/// The path of a listed file on this side's disk. The listing comes from a peer, so a path that leaves
+/// `root` is rejected.
 fn below(root: &Path, path: &[u8]) -> Result<std::path::PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     if path.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -172,9 +172,9 @@ fn call(demo: &Demo, client: &TreeClient, stop: &Stop) -> Result<Called, Failure
                 progress.add(256.min(demo.calls - number));
             }
             let begin = Instant::now();
-            let answer = block_on(client.ping(number)).map_err(Failure::call("a small call"))?;
+            let returned = block_on(client.ping(number)).map_err(Failure::call("a small call"))?;
             own.saturating_record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            if answer != number {
+            if returned != number {
                 return Err(Failure::WrongAnswer);
             }
         }
@@ -186,12 +186,12 @@ fn call(demo: &Demo, client: &TreeClient, stop: &Stop) -> Result<Called, Failure
     Ok(Called { histogram: all.into_inner().unwrap_or_else(PoisonError::into_inner), time })
 }
 
-/// From 1 ns to 60 s, to three digits.
+/// A histogram from 1 ns to 60 s with three significant digits.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// Runs `work` on several threads; answers the first failure.
+/// Runs `work` on `count` threads and returns the first failure.
 fn workers(count: usize, work: impl Fn() -> Result<(), Failure> + Sync) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(&work)).collect();

@@ -1,9 +1,9 @@
-//! Why the demo could not go on.
+//! Why the demo ended without a report.
 
 use std::io;
 use trunkline::Status;
 
-/// An end of the demo other than a report.
+/// Why the demo ended without a report.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The operating system refused something.
@@ -12,9 +12,9 @@ pub(crate) enum Failure {
     /// A file or directory could not be used.
     #[error("{path}: {cause}")]
     File {
-        /// Which.
+        /// Its path.
         path: String,
-        /// Why.
+        /// Why not.
         cause: io::Error,
     },
     /// The node could not start.
@@ -23,29 +23,29 @@ pub(crate) enum Failure {
     /// A call ended with an error.
     #[error("{what}: {status}")]
     Call {
-        /// What was being done.
+        /// What the call was for.
         what: &'static str,
         /// How the call ended.
         status: Status,
     },
-    /// The server process ended before it listened; it has said why itself.
+    /// The server process ended before it listened; it has printed the reason itself.
     #[error("the server did not start")]
     NoServer,
-    /// A small call was answered with another number.
+    /// A small call returned another number than it was given.
     #[error("a small call was answered wrongly")]
     WrongAnswer,
-    /// A signal asked for an end.
+    /// A signal ended the demo.
     #[error("stopped by a signal")]
     Stopped,
 }
 
 impl Failure {
-    /// Makes a closure for `map_err` that tells what was being done.
+    /// A closure for `map_err` that adds what the call was for.
     pub(crate) fn call(what: &'static str) -> impl Fn(Status) -> Self {
         move |status| Self::Call { what, status }
     }
 
-    /// Makes a closure for `map_err` that tells which file it was.
+    /// A closure for `map_err` that adds the path of the file.
     pub(crate) fn file(path: &std::path::Path) -> impl Fn(io::Error) -> Self {
         move |cause| Self::File { path: path.display().to_string(), cause }
     }

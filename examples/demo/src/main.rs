@@ -1,7 +1,7 @@
 //! `cargo demo`: Trunkline's main job in one command.
 //!
 //! Without a subcommand this program starts itself twice, as the server and as the client; each
-//! half can be started by hand, too.
+//! half can also be started by hand.
 
 mod cli;
 mod client;
@@ -45,7 +45,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Warnings, or what `TRUNKLINE_LOG` asks for, such as `info` or `trunkline_transport=debug`.
+/// Logs to standard error: warnings, or what `TRUNKLINE_LOG` selects, such as `info` or
+/// `trunkline_transport=debug`.
 fn log_to_stderr() -> Result<(), ParseError> {
     let filter = match std::env::var("TRUNKLINE_LOG") {
         Ok(text) => text.parse::<Targets>()?,

@@ -20,18 +20,18 @@ pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failu
     Ok(builder)
 }
 
-/// The tree that both halves look at.
+/// The tree that the server serves and the client compares with.
 pub(crate) fn tree(demo: &Demo) -> Result<Tree, Failure> {
     let root = root(demo);
     Tree::walk(&root, demo.tree.is_none()).map_err(Failure::file(&root))
 }
 
-/// Where the tree is on the disk.
+/// The tree's root directory.
 pub(crate) fn root(demo: &Demo) -> PathBuf {
     demo.tree.clone().unwrap_or_else(checkout)
 }
 
-/// Root of the checkout when run by cargo, else the working directory.
+/// The root of the checkout when run by cargo, otherwise the working directory.
 fn checkout() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from("."), |crate_root| PathBuf::from(crate_root).join("../.."))

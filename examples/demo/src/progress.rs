@@ -1,4 +1,4 @@
-//! Progress bars on a terminal; one line per phase elsewhere.
+//! Progress bars on a terminal, otherwise one line per phase.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
@@ -10,22 +10,22 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a phase counted in bytes.
+    /// The bar of a phase that is counted in bytes.
     pub(crate) fn bytes(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
     }
 
-    /// Of a phase counted in calls.
+    /// The bar of a phase that is counted in calls.
     pub(crate) fn calls(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {pos}/{len} {per_sec} eta {eta}")
     }
 
-    /// `more` is done.
+    /// Advances the bar by `more`.
     pub(crate) fn add(&self, more: u64) {
         self.bar.inc(more);
     }
 
-    /// The phase ended well.
+    /// Ends the phase after success.
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
         if !std::io::stderr().is_terminal() {

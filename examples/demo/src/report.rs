@@ -1,4 +1,4 @@
-//! What the demo measured, as text and as JSON.
+//! The demo's report, as text and as JSON.
 
 use serde::Serialize;
 use std::fmt;
@@ -6,75 +6,75 @@ use std::fmt;
 /// The report. The JSON keys are the field names; times are in nanoseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
-    /// Family of the device.
+    /// Family of the device: softrdma or rdma-core.
     pub(crate) provider: String,
-    /// Which link packets travelled on.
+    /// What the device's packets travelled on, such as udp.
     pub(crate) link: String,
     /// Name of the device.
     pub(crate) device: String,
-    /// The client's address, and where it stands in the device's table of GIDs.
+    /// The client's address.
     pub(crate) address: String,
-    /// See `address`.
+    /// Index of that address in the device's GID table.
     pub(crate) gid_index: Option<u16>,
     /// Why this provider and this device were chosen.
     pub(crate) reason: String,
-    /// What connections were made of: xrc or rc.
+    /// Kind of the connections: xrc or rc.
     pub(crate) connections: String,
-    /// Why those.
+    /// Why this kind.
     pub(crate) connections_reason: String,
     /// Files fetched.
     pub(crate) files: u64,
-    /// Bytes in them.
+    /// Total size of the files in bytes.
     pub(crate) bytes: u64,
-    /// Files whose SHA-256 differs from the disk's.
+    /// Files whose SHA-256 differs from that of the file on disk.
     pub(crate) mismatches: u64,
-    /// Time to fetch them.
+    /// Time to fetch all files.
     pub(crate) fetch_ns: u64,
     /// Small calls made.
     pub(crate) calls: u64,
-    /// Half of the calls took at most this.
+    /// Median latency of the small calls.
     pub(crate) p50_ns: u64,
-    /// 99 of 100.
+    /// 99th percentile of their latency.
     pub(crate) p99_ns: u64,
-    /// 999 of 1000.
+    /// 99.9th percentile of their latency.
     pub(crate) p999_ns: u64,
     /// Small calls per second.
     pub(crate) calls_per_s: f64,
-    /// Calls under way at once.
+    /// Small calls in flight at once.
     pub(crate) in_flight: u32,
     /// Pollers on each side.
     pub(crate) pollers: u16,
     /// QPs of the client's node: INI and TGT, or RC.
     pub(crate) qps_per_node: u32,
-    /// Of them those that send.
+    /// Those of them that send.
     pub(crate) ini_qps: u32,
-    /// Of them those that receive.
+    /// Those of them that receive.
     pub(crate) tgt_qps: u32,
     /// SRQs of the client's node.
     pub(crate) srqs: u32,
-    /// RNR NAKs that both sides received.
+    /// RNR NAKs that both sides sent and received.
     pub(crate) rnr: u64,
-    /// Packets that both sides sent again.
+    /// Packets that both sides retransmitted.
     pub(crate) retransmits: u64,
-    /// Whether pollers outnumbered the CPUs they may use, on this node.
+    /// Whether the client's pollers outnumbered the CPUs that they may use.
     pub(crate) oversubscribed: bool,
-    /// Faults that were injected on each side, in the form of `TRUNKLINE_FAULTS`.
+    /// Faults injected on each side, in the form of `TRUNKLINE_FAULTS`.
     pub(crate) faults: Option<String>,
     /// Messages from each of the client's pollers (its trunk to the server) to each poller of
     /// the server.
     pub(crate) messages: Vec<Messages>,
 }
 
-/// Messages on one way through a trunk.
+/// Messages between one poller of the client and one of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Messages {
-    /// Poller of the client: the trunk.
+    /// Index of the client's poller, which owns the trunk.
     pub(crate) trunk: u16,
-    /// Poller of the server.
+    /// Index of the server's poller.
     pub(crate) to_poller: u16,
-    /// Sent by the client.
+    /// Messages that the client sent.
     pub(crate) sent: u64,
-    /// Received by the client on the way back.
+    /// Messages that the client received from there.
     pub(crate) received: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The server half.
+//! The server half: serves the tree.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline::{Bytes, Node, Status};
 
-/// Bytes of paths in one answer of [`crate::service::Tree::list`].
+/// Bytes of paths after which a page of [`crate::service::Tree::list`] ends.
 const LIST_BYTES: usize = 8 << 10;
 
 /// Serves the tree until it is asked to stop.
@@ -34,7 +34,7 @@ pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Handles calls; each poller has one.
+/// Handles calls; each poller has its own clone.
 #[derive(Debug, Clone)]
 struct Handler {
     tree: Arc<Tree>,
@@ -60,7 +60,7 @@ impl crate::service::Tree for Handler {
             return Err(Status::invalid_argument(format!("at most {PIECE} bytes in one read")));
         }
         let tree = self.tree.clone();
-        // A disk may be slow, and this poller has other calls: the reading waits elsewhere.
+        // A disk may be slow, and this poller has other calls, so a thread pool reads the file.
         match blocking::unblock(move || tree.read(file, offset, length)).await {
             Some(Ok(bytes)) => Ok(bytes.into()),
             Some(Err(error)) => Err(Status::internal(format!("file {file}: {error}"))),

@@ -1,5 +1,5 @@
-//! When to stop: SIGTERM, Ctrl-C, or the end of standard input for a half that was started by
-//! the supervisor.
+//! When to stop: on SIGTERM, on Ctrl-C, or, for a half that the supervisor started, at the end of
+//! standard input.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -16,12 +16,12 @@ pub(crate) enum Why {
     Supervisor,
 }
 
-/// Becomes set once, and can be waited for.
+/// A flag that is set once, with the reason, and can be waited for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<(Mutex<Option<Why>>, Condvar)>);
 
 impl Stop {
-    /// Listens for signals from now on.
+    /// A flag that SIGTERM and SIGINT set from now on.
     pub(crate) fn on_signals() -> std::io::Result<Self> {
         let stop = Self::default();
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -34,7 +34,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Also stops at the end of standard input.
+    /// Sets the flag at the end of standard input, too.
     pub(crate) fn at_end_of_input(&self) -> std::io::Result<()> {
         let setter = self.clone();
         std::thread::Builder::new().name("stdin".into()).spawn(move || {
@@ -45,7 +45,7 @@ impl Stop {
         Ok(())
     }
 
-    /// Waits until it is set, for at most `limit`.
+    /// Waits until the flag is set, for at most `limit`.
     pub(crate) fn wait(&self, limit: Duration) -> Option<Why> {
         let (why, changed) = &*self.0;
         let guard = why.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ impl Stop {
         *guard
     }
 
-    /// Whether it is set.
+    /// Whether the flag is set.
     pub(crate) fn asked(&self) -> bool {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }

@@ -1,8 +1,7 @@
 //! Starts the two halves as processes of their own and ends them together.
 //!
-//! The server says where it listens in one line on its standard output. Both halves hold the read
-//! end of a pipe to this process as their standard input: when this process dies, however, they
-//! see its end and stop.
+//! The server prints its address in one line on standard output. The standard input of both halves is
+//! a pipe from this process: however this process ends, they read end-of-file and stop.
 
 use crate::failure::Failure;
 use crate::signals::{Stop, Why};
@@ -12,10 +11,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a half may take to end after it was asked to.
+/// How long a half may take to end once it was asked to; then it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs both halves with this process's own arguments; answers its exit status.
+/// Runs both halves with this process's own arguments and returns the exit status.
 pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
     let mut server = Half::start("server", &[])?;
     let address = server.listening(stop)?;
@@ -31,7 +30,7 @@ pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
         }
         Ended::Server(status) => {
             eprintln!("demo: the server ended before the client ({status})");
-            // The client notices by itself and says so; it is only waited for.
+            // The client notices by itself and reports it.
             client.finish(GRACE)?;
             Ok(1)
         }
@@ -64,7 +63,7 @@ fn wait_for_either(server: &mut Half, client: &mut Half, stop: &Stop) -> Result<
     }
 }
 
-/// A child; killed when it is dropped still running.
+/// A child process; killed if it still runs when this is dropped.
 struct Half(Child);
 
 impl Half {
@@ -80,7 +79,8 @@ impl Half {
         Ok(Self(child))
     }
 
-    /// Reads the server's line. The server has opened its device by then, so errors are known.
+    /// Reads the server's address. The server prints it once its device is open, so a failure to open
+    /// the device is known by then.
     fn listening(&mut self, stop: &Stop) -> Result<SocketAddr, Failure> {
         let mut line = String::new();
         let stdout = self.0.stdout.take().ok_or(Failure::NoServer)?;
@@ -94,13 +94,13 @@ impl Half {
             .ok_or(Failure::NoServer)
     }
 
-    /// Asks it to end, and waits.
+    /// Asks the process to end, and waits for it.
     fn end(&mut self) -> Result<(), Failure> {
         drop(self.0.stdin.take());
         self.finish(GRACE)
     }
 
-    /// Waits for its end; kills it when that takes longer than `grace`.
+    /// Waits for the process to end, and kills it after `grace`.
     fn finish(&mut self, grace: Duration) -> Result<(), Failure> {
         let give_up = Instant::now() + grace;
         while self.0.try_wait()?.is_none() {
@@ -118,7 +118,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Ended already in the good case; after an error nothing may be left behind.
+        // After success it has ended already; after an error it must not be left behind.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

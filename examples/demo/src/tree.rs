@@ -1,7 +1,7 @@
-//! The directory tree that is served: which files it has, and their bytes.
+//! The served directory tree: its files and their contents.
 //!
-//! A client names a file by its place in the listing, never by a path, so nothing outside of the
-//! tree can be asked for.
+//! A client names a file by its position in the listing, never by a path, so it cannot ask for anything
+//! outside of the tree.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Names that are left out when the tree is the checkout itself.
+/// Directories that are skipped when the tree is the checkout itself.
 const LEFT_OUT: [&str; 2] = ["target", ".git"];
 
-/// The regular files below a directory, in order of their paths.
+/// The regular files below a directory, sorted by path.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
@@ -22,14 +22,14 @@ pub(crate) struct Tree {
 /// One file as it was when the tree was walked.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
-    /// Path below the root.
+    /// Path relative to the root.
     pub(crate) path: PathBuf,
     /// Size in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Tree {
-    /// Walks `root`. Links and special files are passed over: a link could lead out of the tree.
+    /// Walks `root`. Links and special files are skipped: a link could lead out of the tree.
     pub(crate) fn walk(root: &Path, leave_out_build: bool) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut files = Vec::new();
@@ -53,12 +53,13 @@ impl Tree {
         Ok(Self { root, files })
     }
 
-    /// The files, by number.
+    /// The files; a file's number is its index.
     pub(crate) fn files(&self) -> &[Found] {
         &self.files
     }
 
-    /// Up to `length` bytes of a file from `offset`; fewer at its end. `None`: no such number.
+    /// Up to `length` bytes of a file, from `offset`; fewer at the end of the file. `None` if there is no
+    /// file with this number.
     pub(crate) fn read(&self, file: u32, offset: u64, length: u32) -> Option<io::Result<Vec<u8>>> {
         let found = self.files.get(usize::try_from(file).ok()?)?;
         Some(read_part(&self.root.join(&found.path), offset, length))

@@ -5,15 +5,15 @@ use trunkline::{Bytes, Status};
 /// A map from text to bytes.
 #[trunkline::service(name = "trunkline.example.Kv", version = 1)]
 pub trait Kv {
-    /// The value of a key.
+    /// The value of a key; `None` if the key does not exist.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
 
-    /// Sets the value of a key; answers whether the key was there before.
+    /// Sets the value of a key; returns whether the key existed before.
     async fn put(&self, key: String, value: Bytes) -> Result<bool, Status>;
 
-    /// Removes a key; answers whether it was there.
+    /// Removes a key; returns whether it existed.
     async fn delete(&self, key: String) -> Result<bool, Status>;
 
-    /// The keys that begin with `prefix`, in order, at most `limit`.
+    /// The first `limit` keys that begin with `prefix`, sorted.
     async fn list(&self, prefix: String, limit: u32) -> Result<Vec<String>, Status>;
 }

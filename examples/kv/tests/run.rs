@@ -1,49 +1,30 @@
-//! Runs the two programs as their README does.
+//! Runs the two programs as the README does.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Output, Stdio};
+use std::net::Ipv4Addr;
+use std::process::{Command, Output};
+use trunkline_testkit::{Process, fresh_ip, run};
 
-/// A running server; killed at the end of the test, however it ends.
+/// A running server at an address that only its clients share.
 struct Server {
-    child: Child,
+    process: Process,
     address: String,
-    ip: String,
+    ip: Ipv4Addr,
 }
 
 impl Server {
-    /// Each test has a number, and so an address of its own, which both programs share.
-    fn start(test: u8) -> Self {
-        let id = std::process::id().to_be_bytes();
-        let ip = format!("127.{}.{}.{test}", 64 + id[2] % 64, id[3]);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kv-server"))
-            .args(["--listen", &format!("{ip}:0"), "--pollers", "2"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening ").expect("the address").to_owned();
-        Self { child, address, ip }
+    fn start() -> Self {
+        let ip = fresh_ip();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kv-server"));
+        command.args(["--listen", &format!("{ip}:0"), "--pollers", "2"]);
+        let mut process = Process::start("kv-server", &mut command).expect("the server starts");
+        let address = process.after("listening ").expect("the address");
+        Self { process, address, ip }
     }
 
     fn client(&self, args: &[&str], input: &[u8]) -> Output {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kv-client"))
-            .args(["--server", &self.address, "--address", &self.ip])
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the client starts");
-        child.stdin.take().expect("piped").write_all(input).expect("input is taken");
-        child.wait_with_output().expect("the client ends")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kv-client"));
+        command.args(["--server", &self.address, "--address", &self.ip.to_string()]).args(args);
+        run(&mut command, input).expect("the client runs")
     }
 }
 
@@ -53,7 +34,7 @@ mod tests {
 
     #[test]
     fn keys_are_put_listed_read_and_removed() {
-        let server = Server::start(1);
+        let server = Server::start();
         assert_eq!(server.client(&["get", "colour"], b"").status.code(), Some(1));
         assert!(server.client(&["put", "colour", "green"], b"").status.success());
         let large: Vec<u8> = (0..1_000_000_u32).map(|i| i.to_le_bytes()[i as usize % 3]).collect();
@@ -66,8 +47,8 @@ mod tests {
     }
 
     #[test]
-    fn load_is_told_of_and_every_answer_is_right() {
-        let server = Server::start(3);
+    fn load_reports_its_counts_and_reads_only_right_values() {
+        let server = Server::start();
         let output = server.client(&["load", "--for", "2", "--workers", "3", "--json"], b"");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
@@ -77,10 +58,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_server_says_so() {
-        let mut server = Server::start(2);
-        server.child.kill().expect("it runs");
-        server.child.wait().expect("it ends");
+    fn a_client_without_a_server_reports_an_error() {
+        let mut server = Server::start();
+        server.process.kill().expect("it runs");
         let output = server.client(&["--timeout-ms", "3000", "get", "colour"], b"");
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -3,24 +3,25 @@
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status};
 
-/// What a collector got from one source.
+/// What a collector received from one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     /// The source's name.
     pub source: String,
-    /// Lines that came.
+    /// Lines received.
     pub lines: u64,
-    /// Lines of these that were given up because the collector's output was behind.
+    /// Those of them that were dropped because the collector's output was too slow.
     pub dropped: u64,
 }
 
-/// Log lines of many programs, brought together.
+/// A collector of the log lines of many programs.
 #[trunkline::service(name = "trunkline.example.Logs", version = 1)]
 pub trait Logs {
-    /// Takes whole lines of a source. Nothing comes back: the call ends when the lines lie at the collector.
+    /// Appends whole lines of a source. No reply is sent: the call ends when the lines are in the
+    /// collector's memory.
     #[oneway]
     async fn append(&self, source: String, lines: Bytes);
 
-    /// What came so far, by source.
+    /// What was received so far, by source.
     async fn totals(&self) -> Result<Vec<Total>, Status>;
 }

@@ -1,10 +1,11 @@
-//! The way from any thread to a server.
+//! Calls from any thread to one server.
 
-use super::call::{Call, Wait};
-use super::{Outcome, resolve};
+use super::resolve;
+use crate::call::{Call, Outcome, Submission, Wait, too_many};
+use crate::codec;
 use crate::inbox::{Inbox, Work};
 use crate::name::MethodName;
-use crate::{Code, Node, Status, codec};
+use crate::status::{Code, Status};
 use bytes::Bytes;
 use serde::Serialize;
 use std::fmt;
@@ -13,48 +14,42 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_rings::cell::Getter;
+use trunkline_verbs::Clock;
 
-/// A call on its way to a poller, from any thread or from a task of the poller itself.
-#[derive(Debug)]
-pub(crate) struct Submission<A> {
-    pub(crate) server: SocketAddr,
-    pub(crate) method: &'static MethodName,
-    pub(crate) one_way: bool,
-    pub(crate) encoded: Vec<u8>,
-    pub(crate) body: Bytes,
-    pub(crate) deadline: Instant,
-    pub(crate) answer: A,
-}
-
-/// What a generated client calls through: a server's address, and the pollers of a node, which the
-/// calls are spread over in turn.
+/// The channel of a generated client: a server's address, and the pollers of a node. Calls go to the
+/// pollers in turn.
 pub struct Channel {
     server: SocketAddr,
     timeout: Duration,
+    clock: Clock,
     inboxes: Arc<[Arc<Inbox>]>,
-    /// Each clone takes turns of its own, so that clones share no counter.
+    /// Each clone counts by itself, so that clones share no counter.
     turn: AtomicUsize,
 }
 
 impl Channel {
-    /// A channel of `node` to the node that listens at `server`.
+    /// A channel over these pollers to the node that listens at `server`. `Channel::connect` is in
+    /// `node`, because nothing here knows nodes.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is no address and no name of one.
-    pub fn connect(node: &Node, server: impl ToSocketAddrs) -> Result<Self, Status> {
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
+    pub(crate) fn new(
+        inboxes: Arc<[Arc<Inbox>]>,
+        clock: Clock,
+        server: impl ToSocketAddrs,
+    ) -> Result<Self, Status> {
         let server = resolve(server)?;
-        let (timeout, turn) = (super::DEFAULT_TIMEOUT, AtomicUsize::new(0));
-        Ok(Self { server, timeout, inboxes: node.inboxes(), turn })
+        Ok(Self { server, timeout: super::DEFAULT_TIMEOUT, clock, inboxes, turn: AtomicUsize::new(0) })
     }
 
-    /// Changes the time limit of later calls.
+    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Makes a call; it begins at once, and ends when the future does.
+    /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
     pub fn call<A: Serialize>(
         &self,
         method: &'static MethodName,
@@ -64,7 +59,7 @@ impl Channel {
         Call::new(self.submit(method, arguments, body, false))
     }
 
-    /// Makes a one-way call; its future ends when the call lies at the server.
+    /// Makes a one-way call. Its future completes when the request is in the server's memory.
     pub fn send<A: Serialize>(
         &self,
         method: &'static MethodName,
@@ -92,7 +87,7 @@ impl Channel {
             one_way,
             encoded,
             body,
-            deadline: deadline(self.timeout),
+            deadline: self.clock.now() + self.timeout,
             answer: setter,
         };
         inbox.push(Work::Call(submission)).map_err(|_| too_many())?;
@@ -103,7 +98,13 @@ impl Channel {
 impl Clone for Channel {
     fn clone(&self) -> Self {
         let turn = AtomicUsize::new(self.turn.load(Ordering::Relaxed));
-        Self { server: self.server, timeout: self.timeout, inboxes: Arc::clone(&self.inboxes), turn }
+        Self {
+            server: self.server,
+            timeout: self.timeout,
+            clock: self.clock.clone(),
+            inboxes: Arc::clone(&self.inboxes),
+            turn,
+        }
     }
 }
 
@@ -113,22 +114,10 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// When a call that begins now must have ended.
-pub(super) fn deadline(timeout: Duration) -> Instant {
-    // A limit beyond the clock's range is as good as a year.
-    let now = Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 24 * 3600))
-}
-
-/// The status of a call that found no place.
-pub(crate) fn too_many() -> Status {
-    Status::not_run(Code::ResourceExhausted, "too many calls are under way on this poller")
-}
-
-/// A call that a poller has, or will have.
+/// Waits for a call that was handed to a poller, from any thread and on any executor.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
-    /// Gone once the outcome was handed out.
+    /// `None` once the outcome has been returned.
     getter: Option<Getter<Outcome>>,
     inbox: &'a Inbox,
 }
@@ -147,7 +136,7 @@ impl Wait for SharedWait<'_> {
 
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
-        // The getter goes first: a sweep finds the calls whose getter is gone.
+        // The getter is dropped first: a sweep finds the calls whose getter is gone.
         if self.getter.take().is_some() {
             self.inbox.ask_for_sweep();
         }

@@ -1,99 +1,49 @@
-//! The way from a poller's own tasks to a server.
+//! Calls from a poller's own tasks to one server.
 
-use super::answer::LocalCell;
-use super::call::{Call, Wait};
-use super::channel::deadline;
-use super::{Outcome, Submission, resolve};
-use crate::executor::{PollerContext, Spare};
+use super::resolve;
+use crate::call::{Call, LocalCell, LocalQueue, Outcome, Submission, Wait};
+use crate::codec;
+use crate::context::PollerContext;
 use crate::name::MethodName;
-use crate::{Status, codec};
+use crate::status::Status;
 use bytes::Bytes;
 use serde::Serialize;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trunkline_verbs::Clock;
 
-/// Most calls that wait for the poller's turn.
-const DEPTH: usize = 65_536;
-/// Completion cells kept for later calls.
-const SPARE_CELLS: usize = 256;
-
-/// Calls that tasks of a poller have made since its last turn.
-#[derive(Debug, Default)]
-pub(crate) struct LocalQueue {
-    calls: RefCell<VecDeque<Submission<Rc<LocalCell>>>>,
-    sweep: Cell<bool>,
-    spare: Spare,
-    cells: RefCell<Vec<Rc<LocalCell>>>,
-}
-
-impl LocalQueue {
-    pub(crate) fn pop(&self) -> Option<Submission<Rc<LocalCell>>> {
-        self.calls.borrow_mut().pop_front()
-    }
-
-    pub(crate) fn take_sweep(&self) -> bool {
-        self.sweep.take()
-    }
-
-    pub(crate) fn has_work(&self) -> bool {
-        self.sweep.get() || !self.calls.borrow().is_empty()
-    }
-
-    /// Buffers of the poller.
-    pub(crate) fn spare(&self) -> &Spare {
-        &self.spare
-    }
-
-    fn cell(&self) -> Rc<LocalCell> {
-        self.cells.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Keeps a cell whose outcome was taken for later, if nobody else holds it.
-    fn rest_cell(&self, cell: Rc<LocalCell>) {
-        let mut cells = self.cells.borrow_mut();
-        if Rc::strong_count(&cell) == 1 && cells.len() < SPARE_CELLS {
-            cells.push(cell);
-        }
-    }
-
-    fn push(&self, submission: Submission<Rc<LocalCell>>) -> Result<(), Status> {
-        let mut calls = self.calls.borrow_mut();
-        if calls.len() >= DEPTH {
-            return Err(super::channel::too_many());
-        }
-        calls.push_back(submission);
-        Ok(())
-    }
-}
-
-/// What a generated local client calls through. It stays on its poller's thread.
+/// The channel of a generated local client. It stays on its poller's thread.
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
     server: SocketAddr,
     timeout: Duration,
+    clock: Clock,
     queue: Rc<LocalQueue>,
 }
 
 impl LocalChannel {
-    /// A channel of a poller to the node that listens at `server`: an address, better than a name,
-    /// whose resolution would block the poller.
+    /// A channel of this poller to the node that listens at `server`. Pass an address: resolving a host
+    /// name would block the poller.
     ///
     /// # Errors
-    /// `InvalidArgument` when `server` is no address and no name of one.
+    /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub fn connect(from: &PollerContext, server: impl ToSocketAddrs) -> Result<Self, Status> {
-        Ok(Self { server: resolve(server)?, timeout: super::DEFAULT_TIMEOUT, queue: from.calls() })
+        Ok(Self {
+            server: resolve(server)?,
+            timeout: super::DEFAULT_TIMEOUT,
+            clock: from.clock().clone(),
+            queue: from.calls(),
+        })
     }
 
-    /// Changes the time limit of later calls.
+    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Makes a call; it begins at once, and ends when the future does.
+    /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
     pub fn call<A: Serialize>(
         &self,
         method: &'static MethodName,
@@ -103,7 +53,7 @@ impl LocalChannel {
         Call::new(self.submit(method, arguments, body, false))
     }
 
-    /// Makes a one-way call; its future ends when the call lies at the server.
+    /// Makes a one-way call. Its future completes when the request is in the server's memory.
     pub fn send<A: Serialize>(
         &self,
         method: &'static MethodName,
@@ -120,7 +70,7 @@ impl LocalChannel {
         body: Bytes,
         one_way: bool,
     ) -> Result<LocalWait<'_>, Status> {
-        let mut encoded = self.queue.spare.take();
+        let mut encoded = self.queue.spare().take();
         codec::encode(arguments, &mut encoded)?;
         let cell = self.queue.cell();
         let submission = Submission {
@@ -129,7 +79,7 @@ impl LocalChannel {
             one_way,
             encoded,
             body,
-            deadline: deadline(self.timeout),
+            deadline: self.clock.now() + self.timeout,
             answer: Rc::clone(&cell),
         };
         self.queue.push(submission)?;
@@ -137,10 +87,10 @@ impl LocalChannel {
     }
 }
 
-/// A call that the poller has, or will have.
+/// Waits for a call of the same poller.
 #[derive(Debug)]
 pub struct LocalWait<'a> {
-    /// Gone once the outcome was handed out.
+    /// `None` once the outcome has been returned.
     cell: Option<Rc<LocalCell>>,
     queue: &'a LocalQueue,
 }
@@ -159,7 +109,7 @@ impl Wait for LocalWait<'_> {
 impl Drop for LocalWait<'_> {
     fn drop(&mut self) {
         if self.cell.take().is_some() {
-            self.queue.sweep.set(true);
+            self.queue.ask_for_sweep();
         }
     }
 }

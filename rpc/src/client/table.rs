@@ -1,29 +1,25 @@
 //! The calls of one poller that are in flight.
 //!
-//! Owned by the poller's upper half. Each call has a slot; the number of a call on the wire holds
-//! the slot and a generation, so that a late answer finds nothing.
+//! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
+//! a generation, so a late reply matches no call.
 
-use super::{Answer, Outcome, Response, Submission};
-use crate::frame::{Header, Reason, RequestHeader};
+use crate::call::{Answer, Outcome, Response, Submission, too_many};
+use crate::frame::{Frame, Header, NOBODY, Reason, RequestHeader};
 use crate::name::MethodName;
-use crate::{Code, Status};
+use crate::status::{Code, Status};
 use bytes::Bytes;
 use slab::Slab;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::time::Instant;
+use trunkline_mutants::mutant;
 use trunkline_transport::{
-    Carrier, Message, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token,
+    Carrier, Message, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token,
 };
+use trunkline_verbs::Time;
 
 /// Most calls in flight.
 const MOST: usize = 65_536;
-/// An encoded part up to this is copied behind the header; a larger one is handed over.
-const COPIED: usize = 4096;
-
-/// The token of messages whose outcome nobody waits for.
-pub(crate) const NOBODY: Token = Token(u64::MAX);
 
 struct Flight {
     generation: u32,
@@ -31,23 +27,23 @@ struct Flight {
     server: SocketAddr,
     method: &'static MethodName,
     one_way: bool,
-    deadline: Instant,
-    /// It lies at the peer.
+    deadline: Time,
+    /// The request is in the peer's memory.
     delivered: bool,
     answer: Answer,
 }
 
-/// The table.
+/// The table of calls in flight.
 pub(crate) struct Table {
     /// Most calls in flight.
     pub(crate) most: usize,
     flights: Slab<Flight>,
-    deadlines: BTreeSet<(Instant, u64)>,
+    deadlines: BTreeSet<(Time, u64)>,
     generation: u32,
     /// Pollers of each peer that is up.
-    pollers: HashMap<PeerKey, u16>,
+    pollers: BTreeMap<PeerKey, u16>,
     scratch: Vec<u8>,
-    /// Answers that fitted no call; late ones are normal.
+    /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
     closed: bool,
 }
@@ -59,7 +55,7 @@ impl Table {
             flights: Slab::new(),
             deadlines: BTreeSet::new(),
             generation: 0,
-            pollers: HashMap::new(),
+            pollers: BTreeMap::new(),
             scratch: Vec::new(),
             unmatched_replies: 0,
             closed: false,
@@ -71,7 +67,7 @@ impl Table {
         self.flights.len()
     }
 
-    /// Sends a call's request; `rest` gets the buffer of its arguments back.
+    /// Sends a call's request. `rest` receives the buffer of the encoded arguments for reuse.
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -82,7 +78,7 @@ impl Table {
         let refusal = if self.closed {
             Some(Status::not_run(Code::Unavailable, "this node is shutting down"))
         } else if self.flights.len() >= self.most {
-            Some(super::channel::too_many())
+            Some(too_many())
         } else if submission.deadline <= now {
             Some(Status::not_run(Code::DeadlineExceeded, "the deadline passed before the call could leave"))
         } else {
@@ -92,7 +88,9 @@ impl Table {
             return submission.answer.into().complete(Err(status));
         }
         let Submission { server, method, one_way, encoded, body, deadline, answer } = submission;
-        self.generation = self.generation.wrapping_add(1);
+        if !mutant!(replies_match_any_call) {
+            self.generation = self.generation.wrapping_add(1);
+        }
         let peer = carrier.peer(server);
         let flight = Flight {
             generation: self.generation,
@@ -117,7 +115,9 @@ impl Table {
             Frame { peer, poller: None, header, encoded, body, token: Token(call), deadline: Some(deadline) };
         match message.send(carrier, &mut self.scratch) {
             Ok(spare) => {
-                self.deadlines.insert((deadline, call));
+                if !mutant!(deadline_is_not_kept) {
+                    self.deadlines.insert((deadline, call));
+                }
                 if let Some(buffer) = spare {
                     rest(buffer);
                 }
@@ -126,20 +126,21 @@ impl Table {
         }
     }
 
-    /// The request of a call has its outcome.
+    /// Takes the outcome of sending a request.
     pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
         let Some(flight) = self.flight(token.0) else { return };
         match outcome {
             SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
             SendOutcome::Delivered => flight.delivered = true,
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
-                let status = Status::unreachable(flight.server, cause, may_have_arrived);
+                let may_have_run = may_have_arrived && !mutant!(failed_requests_count_as_not_run);
+                let status = Status::unreachable(flight.server, cause, may_have_run);
                 self.finish(token.0, Err(status));
             }
         }
     }
 
-    /// A reply came.
+    /// Takes a reply.
     pub(crate) fn reply(
         &mut self,
         from: PeerKey,
@@ -162,12 +163,12 @@ impl Table {
         self.finish(call, outcome);
     }
 
-    /// A peer came up.
+    /// A session with a peer is up.
     pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
         self.pollers.insert(peer, pollers);
     }
 
-    /// A peer is gone: calls that lie there will not be answered.
+    /// A peer is lost: no reply will come for requests that were delivered to it.
     pub(crate) fn down(&mut self, peer: PeerKey, cause: PeerDown) {
         self.pollers.remove(&peer);
         let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
@@ -178,7 +179,7 @@ impl Table {
         }
     }
 
-    /// Ends the calls whose time is over.
+    /// Ends the calls whose deadline has passed. Returns whether there was one.
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
@@ -192,21 +193,21 @@ impl Table {
         any
     }
 
-    /// Ends the calls that nobody waits for any more. Looks at every call in flight: that costs a
-    /// turn of the poller that has seen dropped calls a pass over the slab, and spares every call a
-    /// message to the poller when it is dropped.
+    /// Ends the calls that nobody waits for any more. It examines every call in flight: a turn after
+    /// dropped calls costs one pass over the slab, and in exchange no dropped call costs a message to
+    /// the poller.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         for call in self.numbers(|flight| flight.answer.is_abandoned()) {
             self.abandon(carrier, call, Status::cancelled("the caller gave up"));
         }
     }
 
-    /// When `expire` has something to do next.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When `expire` is due next.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// No more calls; those in flight end.
+    /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         for call in self.numbers(|_| true) {
@@ -232,7 +233,7 @@ impl Table {
         }
     }
 
-    /// Ends a call and tells the server that nobody waits for it.
+    /// Ends a call and informs the server that nobody waits for it.
     fn abandon(&mut self, carrier: &mut dyn Carrier, call: u64, status: Status) {
         let Some(flight) = self.flight(call) else { return };
         let (peer, one_way) = (flight.peer, flight.one_way);
@@ -241,7 +242,7 @@ impl Table {
         if one_way {
             return;
         }
-        // The carrier chose the poller that has it, so all of them are told.
+        // The carrier chose the peer's poller and did not say which, so all of them are informed.
         for poller in 0..self.pollers.get(&peer).copied().unwrap_or_default() {
             let message = Frame {
                 peer,
@@ -252,45 +253,9 @@ impl Table {
                 token: NOBODY,
                 deadline: None,
             };
-            // A cancellation that does not get there costs the server the handler's time only.
+            // A lost cancellation costs the server no more than the handler's time.
             let _ = message.send(carrier, &mut self.scratch);
         }
-    }
-}
-
-/// A frame to send.
-pub(crate) struct Frame {
-    pub(crate) peer: PeerKey,
-    pub(crate) poller: Option<PollerIndex>,
-    pub(crate) header: Header,
-    pub(crate) encoded: Vec<u8>,
-    pub(crate) body: Bytes,
-    pub(crate) token: Token,
-    pub(crate) deadline: Option<Instant>,
-}
-
-impl Frame {
-    /// Sends it; gives the buffer of the encoded part back when it was copied.
-    pub(crate) fn send(
-        self,
-        carrier: &mut dyn Carrier,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, SendError> {
-        let Self { peer, poller, header, encoded, body, token, deadline } = self;
-        let limit = carrier.max_message_bytes();
-        let too_large = SendError::TooLarge { bytes: encoded.len().saturating_add(body.len()), limit };
-        let length = u32::try_from(encoded.len()).map_err(|_| too_large)?;
-        scratch.clear();
-        header.emit(length, scratch);
-        // The parts lie behind each other at the receiver, wherever they are cut here.
-        let (body, spare) = if body.is_empty() && encoded.len() > COPIED {
-            (Bytes::from(encoded), None)
-        } else {
-            scratch.extend_from_slice(&encoded);
-            (body, Some(encoded))
-        };
-        carrier.send(Outgoing { peer, poller, head: scratch, body, token, deadline })?;
-        Ok(spare)
     }
 }
 
@@ -322,7 +287,7 @@ fn failed(method: &MethodName, code: Code, reason: Reason, text: &str) -> Status
     }
 }
 
-fn microseconds(deadline: Instant, now: Instant) -> u64 {
+fn microseconds(deadline: Time, now: Time) -> u64 {
     u64::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX).max(1)
 }
 

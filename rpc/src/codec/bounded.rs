@@ -1,7 +1,7 @@
-//! A serde deserializer around another one, which keeps hostile bytes from costing more than their
-//! length: elements that take no bytes, and values inside of values without end.
+//! A serde deserializer that wraps another one and bounds what hostile bytes can cost: elements that
+//! occupy no bytes, and unlimited nesting.
 //!
-//! The codec wraps its decoder in it. It never changes what a value is, it only refuses.
+//! The codec wraps its decoder in it. It never changes a value, it only rejects.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
@@ -9,13 +9,13 @@ use serde::de::{
 use std::cell::Cell;
 use std::fmt;
 
-/// Elements that sequences may claim beyond the length of the message. An element takes a byte
-/// at least, but for those of types like `()`.
+/// Elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
+/// least one byte, except for types like `()`.
 const EMPTY_ELEMENTS: usize = 1024;
-/// Most values inside of each other: each takes a piece of the stack.
+/// Deepest nesting of values: each level takes stack space.
 const DEPTH: usize = 256;
 
-/// What may still be claimed.
+/// What the rest of a message may still claim.
 #[derive(Debug)]
 pub(super) struct Limits {
     elements: Cell<usize>,
@@ -23,7 +23,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Those of a message of `length` bytes.
+    /// The limits of a message of `length` bytes.
     pub(super) fn of_message(length: usize) -> Self {
         Self { elements: Cell::new(length.saturating_add(EMPTY_ELEMENTS)), depth: Cell::new(DEPTH) }
     }
@@ -37,12 +37,14 @@ impl Limits {
         Ok(())
     }
 
-    /// Runs `inside` one level deeper. After an error nothing more is decoded, so the level is
-    /// given back only without one.
+    /// Runs `inside` one level deeper. Decoding ends at the first error, so the level is returned only
+    /// on success.
     fn deeper<T, E: Error>(&self, inside: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let left = self.depth.get().checked_sub(1).ok_or_else(|| {
-            E::custom(format_args!("values lie inside of each other more than {DEPTH} deep"))
-        })?;
+        let left = self
+            .depth
+            .get()
+            .checked_sub(1)
+            .ok_or_else(|| E::custom(format_args!("values are nested more than {DEPTH} deep")))?;
         self.depth.set(left);
         let value = inside()?;
         self.depth.set(left + 1);
@@ -50,7 +52,7 @@ impl Limits {
     }
 }
 
-/// A deserializer, visitor, seed or access within limits.
+/// A deserializer, seed or access that keeps the limits.
 #[derive(Debug)]
 pub(super) struct Bounded<'l, T> {
     inner: T,
@@ -63,7 +65,7 @@ impl<'l, T> Bounded<'l, T> {
     }
 }
 
-/// Values without others inside.
+/// Values that contain no others.
 macro_rules! pass_on {
     ($($name:ident)*) => {
         $(
@@ -74,7 +76,7 @@ macro_rules! pass_on {
     };
 }
 
-/// Values with others inside.
+/// Values that contain others.
 macro_rules! go_deeper {
     ($($name:ident($($argument:ident: $type:ty),*) $length:expr;)*) => {
         $(
@@ -122,7 +124,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     }
 }
 
-/// Who says how many values lie inside.
+/// What determines the number of values inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     /// The type.
@@ -164,7 +166,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        // The decoder says exactly what the bytes claim.
+        // The decoder's hint is exactly what the bytes claim.
         self.claim(inner.size_hint())?;
         self.visitor.visit_seq(Bounded::new(inner, self.limits))
     }

@@ -1,19 +1,19 @@
-//! Arguments and answers to bytes and back: serde over bincode 2.
+//! Arguments and results to bytes and back: serde over bincode 2.
 //!
-//! The bytes come from a peer: decoding costs no more memory, time and stack than their length
-//! allows, and never panics.
+//! The bytes come from a peer: decoding costs memory, time and stack in proportion to their length at
+//! most, and never panics.
 
 mod bounded;
 
-use crate::{Code, Status};
+use crate::status::{Code, Status};
 use bincode::config::{Configuration, Limit};
 use bounded::{Bounded, Limits};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// Most bytes that one decoded value may claim. A message is far smaller, and its size is what
-/// limits real values; this bounds what a few hostile bytes can claim.
+/// Most bytes that one decoded value may claim. A message is far smaller, and its size limits real
+/// values; this constant bounds what a few hostile bytes can claim.
 const MOST_BYTES: usize = 1 << 30;
 
 fn configuration() -> Configuration<bincode::config::LittleEndian, bincode::config::Varint, Limit<MOST_BYTES>>
@@ -31,10 +31,10 @@ pub(crate) fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), 
         .map_err(|error| Status::not_run(Code::Internal, format!("a value cannot be encoded: {error}")))
 }
 
-/// The value that `bytes` hold from the first to the last.
+/// The value that `bytes` encode, all of them.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A human-readable reason.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let limits = Limits::of_message(bytes.len());
     let seed = Bounded::new(PhantomData::<T>, &limits);
@@ -50,7 +50,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn values_come_back() {
+    fn values_survive_a_round_trip() {
         let mut bytes = Vec::new();
         encode(&(7_u64, "seven".to_owned(), vec![Some(1_u8), None]), &mut bytes).unwrap();
         assert_eq!(
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_without_bytes_do_not_spin() {
+    fn sequences_of_empty_elements_are_bounded() {
         #[derive(Debug, PartialEq, Eq, Deserialize)]
         struct Nothing;
         for claimed in [1 << 20, 1 << 62, u64::MAX] {
@@ -89,14 +89,14 @@ mod tests {
             assert!(decode::<BTreeMap<(), ()>>(&bytes).is_err());
             assert!(decode::<Option<(Vec<()>,)>>(&[&[1][..], &bytes].concat()).is_err());
         }
-        // Many short claims are no way around it.
+        // Many short claims do not get around the limit.
         let many = [&[100][..], &[200; 100]].concat();
         assert!(decode::<Vec<Vec<()>>>(&many).unwrap_err().contains("elements"));
-        assert_eq!(decode::<Vec<()>>(&[200]), Ok(vec![(); 200]), "some are in order");
+        assert_eq!(decode::<Vec<()>>(&[200]), Ok(vec![(); 200]), "a few are allowed");
     }
 
     #[test]
-    fn values_inside_of_each_other_do_not_fill_the_stack() {
+    fn deeply_nested_values_do_not_overflow_the_stack() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct Chain(Option<Box<Self>>);
         #[derive(Debug, Serialize, Deserialize)]
@@ -110,8 +110,8 @@ mod tests {
         (0..100).for_each(|_| chain = Chain(Some(Box::new(std::mem::replace(&mut chain, Chain(None))))));
         let mut bytes = Vec::new();
         encode(&chain, &mut bytes).unwrap();
-        assert_eq!(decode::<Chain>(&bytes), Ok(chain), "a hundred are in order");
-        // Beside each other there may be any number.
+        assert_eq!(decode::<Chain>(&bytes), Ok(chain), "a hundred levels are allowed");
+        // Siblings are not limited.
         let wide = Tree::Fork((0..5000).map(|_| Tree::Fork(vec![Tree::Leaf])).collect());
         bytes.clear();
         encode(&wide, &mut bytes).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_comes_back() {
+    fn every_shape_survives_a_round_trip() {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         enum All {
             Unit,

@@ -1,4 +1,4 @@
-//! The queue of tasks that were woken, by whichever thread.
+//! The queue of woken tasks. Any thread may push; the poller pops.
 
 use crate::inbox::Inbox;
 use crossbeam_queue::SegQueue;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-/// A task of a poller: a slot of a method's table, or of the table of spawned tasks.
+/// A task of a poller: a slot in a method's table, or in the table of spawned tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TaskId {
-    /// Number of the method; `SPAWNED` for none.
+    /// Number of the method, or [`TaskId::SPAWNED`].
     pub(crate) table: u32,
-    /// The slot.
+    /// Index of the slot in that table.
     pub(crate) slot: u32,
 }
 
@@ -20,7 +20,7 @@ impl TaskId {
     pub(crate) const SPAWNED: u32 = u32::MAX;
 }
 
-/// The tasks that are to be polled.
+/// The tasks that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     queue: SegQueue<TaskId>,
@@ -44,15 +44,15 @@ impl Ready {
         self.queue.is_empty()
     }
 
-    /// Puts a task at the end of the queue.
+    /// Appends a task and wakes the poller.
     pub(crate) fn push(&self, task: TaskId) {
         self.queue.push(task);
         self.inbox.wake();
     }
 }
 
-/// The waker of a slot. It is made once and serves every task that uses the slot; a waker that an
-/// earlier task left somewhere costs one needless poll.
+/// The waker of a slot. It is created once and serves every task that uses the slot; a waker that an
+/// earlier task left somewhere costs one spurious poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     ready: Arc<Ready>,

@@ -1,4 +1,4 @@
-//! Tasks that programs run on a poller beside its handlers.
+//! Tasks that programs run on a poller alongside its handlers ([`crate::Node::run_on`]).
 
 use super::ready::{Ready, TaskId, TaskWaker};
 use slab::Slab;
@@ -20,7 +20,7 @@ struct Slot {
 pub(crate) struct Tasks(Slab<Slot>);
 
 impl Tasks {
-    /// Takes a task; it is polled at the poller's next turn.
+    /// Adds a task; it is polled in the poller's next turn.
     pub(crate) fn add(&mut self, task: Task, ready: &Arc<Ready>) {
         let entry = self.0.vacant_entry();
         let Ok(slot) = u32::try_from(entry.key()) else { return };
@@ -29,7 +29,7 @@ impl Tasks {
         entry.insert(Slot { task, waker, std_waker });
     }
 
-    /// Polls the task of a slot. One that panics is dropped, and its waiter sees its end.
+    /// Polls the task in a slot. One that panics is dropped, and its waiter learns that it ended.
     pub(crate) fn poll(&mut self, slot: u32) {
         let Ok(key) = usize::try_from(slot) else { return };
         let Some(entry) = self.0.get_mut(key) else { return };
@@ -41,7 +41,7 @@ impl Tasks {
         }
     }
 
-    /// Drops all tasks, each by itself: one that panics meanwhile keeps no other.
+    /// Drops all tasks one by one: a panic in one drop does not prevent the others.
     pub(crate) fn close(&mut self) {
         for key in self.0.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(key);

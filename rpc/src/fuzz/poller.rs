@@ -1,6 +1,6 @@
-//! The RPC half of a poller among peers that may do anything.
+//! The RPC half of a poller with peers and callers that do whatever the input encodes.
 
-use crate::client::Outcome;
+use crate::call::Outcome;
 use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Header, Reason, RequestHeader};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use trunkline_transport::{
     Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token, Upper as _,
 };
 
-/// Steps of one input.
+/// Most steps of one input.
 const STEPS: usize = 256;
 
-/// Takes its bytes apart.
+/// Reads values from the input.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -35,7 +35,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A poller, and what has been done to it.
+/// A poller, and what it was asked to do.
 struct Run<'a> {
     rig: Rig,
     input: Input<'a>,
@@ -79,13 +79,13 @@ impl Run<'_> {
         }
         self.rig.run();
         let (calls, running) = self.rig.poller.sizes();
-        assert!(calls <= self.waiting.len(), "a call that nobody waits for is kept");
-        assert!(running <= self.requests, "more runs than was asked for");
+        assert!(calls <= self.waiting.len(), "a call is kept that nobody waits for");
+        assert!(running <= self.requests, "more handlers run than requests came");
         let next = self.rig.poller.next_timer();
         assert!(next.is_none_or(|next| next > self.rig.carrier.now), "a timer was missed");
     }
 
-    /// A request with a header that may be right.
+    /// A request or a cancellation with a plausible header.
     fn request(&mut self) {
         let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
         let method = &METHODS[usize::from(kind) % METHODS.len()];
@@ -103,7 +103,7 @@ impl Run<'_> {
         self.message(from, header);
     }
 
-    /// A reply to a call that was made, or to one that never was.
+    /// A reply to a call that was made, or to one that was not.
     fn reply(&mut self) {
         let (from, call, code) = (self.input.origin(), self.input.byte(), self.input.byte());
         let call = self.token(call).0;
@@ -128,15 +128,15 @@ impl Run<'_> {
         self.rig.sent(token, outcome);
     }
 
-    /// The token of a message that was sent, which is the number of its call, or any.
+    /// The token of a message that was sent, which is the number of its call, or an arbitrary one.
     fn token(&self, number: u8) -> Token {
         let given = self.rig.carrier.given.get(usize::from(number));
         given.map_or(Token(u64::from(number)), |given| given.token)
     }
 }
 
-/// Lets peers, callers and time do what the bytes say. Nothing may panic, and what the poller keeps
-/// is bounded by what it was asked; at the end every caller has an answer.
+/// Drives a poller by the input. Nothing may panic, the poller keeps no more than it was asked to do, and
+/// at the end every caller has an outcome.
 pub fn poller(data: &[u8]) {
     let mut run = Run { rig: Rig::new(), input: Input(data), waiting: Vec::new(), requests: 0 };
     for _ in 0..STEPS {
@@ -149,8 +149,8 @@ pub fn poller(data: &[u8]) {
     rig.poller.shutdown(&mut rig.carrier);
     let replies = |bytes: &[u8]| matches!(Header::parse(bytes), Ok((Header::Reply { .. }, _)));
     let replies = rig.carrier.given.iter().filter(|given| replies(&given.bytes)).count();
-    assert!(replies <= requests, "more answers than questions");
+    assert!(replies <= requests, "more replies than requests");
     for mut getter in waiting {
-        assert!(getter.try_take().is_some(), "a caller has no answer");
+        assert!(getter.try_take().is_some(), "a caller has no outcome");
     }
 }

@@ -1,46 +1,56 @@
-//! From requests to methods, and from answers to replies, on one poller.
+//! Requests to methods, and the handlers' outcomes to replies, on one poller.
 
-use super::method::{Answered, Method};
+use super::method::{Method, Outcome};
 use super::{Request, Service};
-use crate::client::{Frame, LocalQueue, NOBODY};
-use crate::executor::{PollerContext, Ready, TaskId};
-use crate::frame::{Header, Reason, RequestHeader};
+use crate::call::LocalQueue;
+use crate::context::PollerContext;
+use crate::executor::{Ready, TaskId};
+use crate::frame::{Frame, Header, NOBODY, Reason, RequestHeader};
 use crate::name::ServiceName;
-use crate::{Code, Status};
-use std::collections::{BTreeSet, HashMap};
+use crate::status::{Code, Status};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use trunkline_transport::{Carrier, Message, Origin, PeerKey, SendError};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_transport::{Carrier, Message, Origin, PeerKey, PollerIndex, SendError};
+use trunkline_verbs::Time;
 
 /// Most requests that run on a poller at once.
 const MOST: usize = 65_536;
 
-/// A request, as its sender names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A request, as its sender identifies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    from: Origin,
+    peer: PeerKey,
+    poller: PollerIndex,
     call: u64,
+}
+
+impl Key {
+    fn new(from: Origin, call: u64) -> Self {
+        Self { peer: from.peer, poller: from.poller, call }
+    }
 }
 
 struct Running {
     key: Key,
     one_way: bool,
-    deadline: Option<Instant>,
+    deadline: Option<Time>,
 }
 
 /// The services of a poller and the requests that run there.
 pub(crate) struct Dispatch {
     /// Most requests that run at once.
     pub(crate) most: usize,
-    services: HashMap<u64, &'static ServiceName>,
+    services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Box<dyn Method>>,
-    /// Number in `methods`, and the service, by hash.
-    index: HashMap<u64, (u32, &'static ServiceName)>,
-    running: HashMap<TaskId, Running>,
-    by_key: HashMap<Key, TaskId>,
-    deadlines: BTreeSet<(Instant, TaskId)>,
+    /// Index in `methods`, and the service, by the method's hash.
+    index: BTreeMap<u64, (u32, &'static ServiceName)>,
+    running: BTreeMap<TaskId, Running>,
+    by_key: BTreeMap<Key, TaskId>,
+    deadlines: BTreeSet<(Time, TaskId)>,
     scratch: Vec<u8>,
     poller: Rc<LocalQueue>,
 }
@@ -49,11 +59,11 @@ impl Dispatch {
     pub(crate) fn new(services: &[Service], context: &PollerContext) -> Self {
         let mut dispatch = Self {
             most: MOST,
-            services: HashMap::new(),
+            services: BTreeMap::new(),
             methods: Vec::new(),
-            index: HashMap::new(),
-            running: HashMap::new(),
-            by_key: HashMap::new(),
+            index: BTreeMap::new(),
+            running: BTreeMap::new(),
+            by_key: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scratch: Vec::new(),
             poller: context.calls(),
@@ -70,7 +80,7 @@ impl Dispatch {
         dispatch
     }
 
-    /// A request came.
+    /// Starts the handler of a request, or replies at once.
     pub(crate) fn request(
         &mut self,
         carrier: &mut dyn Carrier,
@@ -80,7 +90,7 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let key = Key { from, call: header.call };
+        let key = Key::new(from, header.call);
         let table = match self.find(header) {
             Ok(table) => table,
             Err((reason, status)) => {
@@ -90,9 +100,8 @@ impl Dispatch {
                 return;
             }
         };
-        let deadline = (header.time_left_us > 0)
-            .then(|| carrier.now().checked_add(Duration::from_micros(header.time_left_us)))
-            .flatten();
+        let deadline =
+            (header.time_left_us > 0).then(|| carrier.now() + Duration::from_micros(header.time_left_us));
         let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
             return;
         };
@@ -100,37 +109,38 @@ impl Dispatch {
             Ok(slot) => {
                 let task = TaskId { table, slot };
                 self.running.insert(task, Running { key, one_way: header.one_way, deadline });
-                // A peer that uses a number twice can only confuse its own cancellations.
+                // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
                 self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
             }
-            Err(answered) if !header.one_way => self.answer(carrier, key, answered),
+            Err(outcome) if !header.one_way => self.finish(carrier, key, outcome),
             Err(_) => {}
         }
     }
 
-    /// The caller gave up.
+    /// The caller has given up: drops the handler.
     pub(crate) fn cancel(&mut self, from: Origin, call: u64) {
-        if let Some(&task) = self.by_key.get(&Key { from, call }) {
+        let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
+        if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
             self.drop_task(task);
         }
     }
 
-    /// A woken handler's turn.
+    /// Polls a woken handler, and replies if it has ended.
     pub(crate) fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
         let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at)) else {
             return;
         };
-        let Some(answered) = method.poll(task.slot) else { return };
+        let Some(outcome) = method.poll(task.slot) else { return };
         if let Some(Running { key, one_way, .. }) = self.forget(task)
             && !one_way
         {
-            self.answer(carrier, key, answered);
+            self.finish(carrier, key, outcome);
         }
     }
 
-    /// Drops the handlers whose callers have given up by now.
-    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+    /// Drops the handlers whose deadline has passed. Returns whether there was one.
+    pub(crate) fn expire(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some(&(_, task)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             any = true;
@@ -139,24 +149,23 @@ impl Dispatch {
         any
     }
 
-    /// A peer is gone, and with it those who wait for answers.
+    /// A peer is lost: drops the handlers whose replies it waited for.
     pub(crate) fn down(&mut self, peer: PeerKey) {
-        let lost =
-            self.running.iter().filter(|(_, running)| running.key.from.peer == peer && !running.one_way);
+        let lost = self.running.iter().filter(|(_, running)| running.key.peer == peer && !running.one_way);
         for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
             self.drop_task(task);
         }
     }
 
-    /// Drops all handlers' futures, each by itself: one that panics meanwhile keeps no other.
+    /// Drops all handlers one by one: a panic in one drop does not prevent the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             self.drop_task(task);
         }
     }
 
-    /// When `expire` has something to do next.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When `expire` is due next.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
@@ -185,23 +194,25 @@ impl Dispatch {
         }
     }
 
-    fn answer(&mut self, carrier: &mut dyn Carrier, key: Key, answered: Answered) {
-        let reason = match &answered {
+    fn finish(&mut self, carrier: &mut dyn Carrier, key: Key, outcome: Outcome) {
+        let reason = match &outcome {
             Err(status) if !status.may_have_run() => Reason::NOT_RUN,
             _ => Reason::HANDLER,
         };
-        self.reply(carrier, key, reason, answered);
+        self.reply(carrier, key, reason, outcome);
     }
 
-    fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, answered: Answered) {
-        let text = match self.send(carrier, key, reason, answered) {
-            Err(error @ SendError::TooLarge { .. }) => format!("the answer is too large: {error}"),
-            Err(SendError::QueueFull) => "too much waits for this caller at the server already".to_owned(),
-            // It was sent, or the caller's node is gone.
+    fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, outcome: Outcome) {
+        let text = match self.send(carrier, key, reason, outcome) {
+            Err(error @ SendError::TooLarge { .. }) => format!("the reply is too large: {error}"),
+            Err(SendError::QueueFull) => {
+                "too many replies to this caller are queued at the server".to_owned()
+            }
+            // It was sent, or the caller's node is lost.
             Ok(()) | Err(_) => return,
         };
         if self.send(carrier, key, Reason::HANDLER, Err(Status::resource_exhausted(text))).is_err() {
-            tracing::debug!(?key, "a caller takes no answers; its deadline tells it");
+            tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
     }
 
@@ -210,9 +221,9 @@ impl Dispatch {
         carrier: &mut dyn Carrier,
         key: Key,
         reason: Reason,
-        answered: Answered,
+        outcome: Outcome,
     ) -> Result<(), SendError> {
-        let (code, encoded, body) = match answered {
+        let (code, encoded, body) = match outcome {
             Ok(reply) => (0, reply.encoded, reply.body),
             Err(status) => {
                 let mut text = self.poller.spare().take();
@@ -221,8 +232,8 @@ impl Dispatch {
             }
         };
         let frame = Frame {
-            peer: key.from.peer,
-            poller: Some(key.from.poller),
+            peer: key.peer,
+            poller: Some(key.poller),
             header: Header::Reply { call: key.call, code, reason },
             encoded,
             body,

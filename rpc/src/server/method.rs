@@ -1,28 +1,28 @@
 //! The calls of one method that run on one poller.
 //!
-//! Their futures live in slots that are made once and used again: a call allocates nothing for
-//! its future. The table is behind one `dyn`, so that the dispatcher can hold the tables of all
-//! methods, each with a future type of its own.
+//! Their futures live in slots that are reused: a call allocates for its future only when more calls of
+//! the method run than ever before. The dispatcher holds the tables of all methods as `dyn Method`,
+//! because each has its own future type.
 
 use super::{Reply, Request};
-use crate::Status;
 use crate::executor::{Ready, TaskId, TaskWaker};
+use crate::status::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// How a call ended.
-pub(super) type Answered = Result<Reply, Status>;
+/// How a handler ended.
+pub(super) type Outcome = Result<Reply, Status>;
 
-/// A method's table.
+/// The table of a method's calls.
 pub(crate) trait Method {
-    /// Begins a call in a slot that it picks, and polls it once. `Err` holds the answer of a call
-    /// that ended at once; its slot is free again.
-    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Answered>;
+    /// Starts a call in a free slot and polls it once. `Err` holds the outcome of a call that ended
+    /// at once; its slot is free again.
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome>;
 
-    /// Polls the call in a slot; `Some` when it has ended.
-    fn poll(&mut self, slot: u32) -> Option<Answered>;
+    /// Polls the call in a slot; returns `Some` when it has ended.
+    fn poll(&mut self, slot: u32) -> Option<Outcome>;
 
     /// Drops the call in a slot.
     fn cancel(&mut self, slot: u32);
@@ -48,7 +48,7 @@ impl<F, R> MethodTable<F, R> {
 
 impl<F, R> MethodTable<F, R>
 where
-    F: Future<Output = Answered>,
+    F: Future<Output = Outcome>,
 {
     fn free_slot(&mut self, table: u32, ready: &Arc<Ready>) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
@@ -64,12 +64,12 @@ where
         self.slots.get_mut(usize::try_from(slot).ok()?)
     }
 
-    /// Empties a slot. A future that panics while it is dropped has ended all the same.
+    /// Empties a slot. A future that panics while it is dropped has ended nonetheless.
     fn clear(&mut self, slot: u32) {
         let Some(entry) = self.slot(slot) else { return };
         let cleared = catch_unwind(AssertUnwindSafe(|| entry.future.set(None)));
         if cleared.is_err() {
-            // The drop was cut short; the slot gets a fresh place, so the old one is not used again.
+            // The drop did not finish: the slot gets new storage, and the old one is never used again.
             entry.future = Box::pin(None);
         }
         self.free.push(slot);
@@ -78,10 +78,10 @@ where
 
 impl<F, R> Method for MethodTable<F, R>
 where
-    F: Future<Output = Answered>,
+    F: Future<Output = Outcome>,
     R: Fn(Request) -> F,
 {
-    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Answered> {
+    fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome> {
         let Some(slot) = self.free_slot(table, ready) else {
             return Err(Err(Status::resource_exhausted("too many calls of this method are running")));
         };
@@ -95,19 +95,19 @@ where
         self.poll(slot).map_or(Ok(slot), Err)
     }
 
-    fn poll(&mut self, slot: u32) -> Option<Answered> {
+    fn poll(&mut self, slot: u32) -> Option<Outcome> {
         let entry = self.slot(slot)?;
         entry.waker.polled();
-        // A wake that was meant for an earlier call in this slot may find none.
+        // A wake-up for an earlier call may find the slot empty.
         let future = entry.future.as_mut().as_pin_mut()?;
         let mut context = Context::from_waker(&entry.std_waker);
-        let answered = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))) {
+        let outcome = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))) {
             Ok(Poll::Pending) => return None,
-            Ok(Poll::Ready(answered)) => answered,
+            Ok(Poll::Ready(outcome)) => outcome,
             Err(_) => panicked(),
         };
         self.clear(slot);
-        Some(answered)
+        Some(outcome)
     }
 
     fn cancel(&mut self, slot: u32) {
@@ -117,6 +117,6 @@ where
     }
 }
 
-fn panicked() -> Answered {
+fn panicked() -> Outcome {
     Err(Status::internal("the handler panicked"))
 }

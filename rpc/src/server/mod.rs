@@ -1,4 +1,4 @@
-//! The answering side: services, their methods, the requests that run.
+//! The serving side: services, their methods, and the requests that run.
 
 mod dispatch;
 mod method;

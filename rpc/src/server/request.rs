@@ -1,7 +1,8 @@
-//! What a method is given, and what it answers.
+//! What a method receives, and what it returns.
 
-use crate::client::LocalQueue;
-use crate::{Code, Status, codec};
+use crate::call::LocalQueue;
+use crate::codec;
+use crate::status::{Code, Status};
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,37 +23,37 @@ impl Request {
         Self { message, encoded, poller }
     }
 
-    /// Makes answers in buffers that the poller uses again.
+    /// Makes replies in buffers that the poller reuses.
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// The encoded arguments.
+    /// The encoded arguments, decoded.
     ///
     /// # Errors
-    /// `InvalidArgument` when the caller's bytes are none.
+    /// `InvalidArgument` when the caller's bytes do not decode to `T`.
     pub fn arguments<T: DeserializeOwned>(&self) -> Result<T, Status> {
         codec::decode(&self.message.as_slice()[self.encoded.clone()]).map_err(|error| {
             Status::not_run(Code::InvalidArgument, format!("the arguments cannot be decoded: {error}"))
         })
     }
 
-    /// The argument that travelled as it is.
+    /// The raw argument: the bytes after the encoded ones.
     #[must_use]
     pub fn into_body(self) -> Bytes {
         self.message.into_bytes().slice(self.encoded.end..)
     }
 }
 
-/// Makes successful answers in buffers of the poller.
+/// Makes successful replies in buffers that the poller reuses.
 #[derive(Debug)]
 pub struct Replier {
     poller: Rc<LocalQueue>,
 }
 
 impl Replier {
-    /// A value, by the codec.
+    /// A reply that holds a value, encoded by the codec.
     ///
     /// # Errors
     /// `Internal` when it cannot be encoded.
@@ -62,25 +63,25 @@ impl Replier {
         Ok(Reply { encoded, body: Bytes::new() })
     }
 
-    /// Bytes as they are.
+    /// A reply that holds raw bytes.
     ///
     /// # Errors
-    /// None: as `value`, so that stubs need not tell them apart.
+    /// None. The signature is that of `value`, so that stubs need not distinguish the two.
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Status> {
         Ok(Reply { encoded: Vec::new(), body })
     }
 
-    /// Bytes as they are, or none.
+    /// A reply that holds raw bytes or nothing, after an encoded flag.
     ///
     /// # Errors
-    /// None: as `value`, so that stubs need not tell them apart.
+    /// `Internal` when the flag cannot be encoded.
     pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Status> {
         let reply = self.value(&body.is_some())?;
         Ok(Reply { body: body.unwrap_or_default(), ..reply })
     }
 }
 
-/// A successful answer on its way out.
+/// A successful reply, not sent yet.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) encoded: Vec<u8>,

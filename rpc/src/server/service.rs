@@ -1,22 +1,22 @@
-//! A service before it runs: a name, and how each poller makes its methods.
+//! A service that a node can offer: its name, and how each poller creates its methods.
 
 use super::method::{Method, MethodTable};
 use super::{Reply, Request};
-use crate::Status;
-use crate::executor::PollerContext;
+use crate::context::PollerContext;
 use crate::name::{MethodName, ServiceName};
+use crate::status::Status;
 use std::fmt;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
 
-/// A service that a node can offer; generated servers turn into it.
+/// A service that a node can offer; generated servers convert into it.
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
 }
 
 impl Service {
-    /// A service whose methods are registered by `make`, once on each poller.
+    /// A service whose methods `make` registers; it is called once on each poller.
     #[must_use]
     pub fn new(
         name: &'static ServiceName,
@@ -38,11 +38,11 @@ impl fmt::Debug for Service {
     }
 }
 
-/// The methods of a service on one poller.
+/// The methods of a service on one poller, while they are being registered.
 pub struct Methods(pub(crate) Vec<(&'static MethodName, Box<dyn Method>)>);
 
 impl Methods {
-    /// Adds a method: `run` makes the future of one call.
+    /// Adds a method: `run` creates the future of one call.
     pub fn add<F>(&mut self, name: &'static MethodName, run: impl Fn(Request) -> F + 'static)
     where
         F: Future<Output = Result<Reply, Status>> + 'static,

@@ -1,10 +1,10 @@
 //! Orders of events that a real transport cannot be made to bring.
 
-use crate::Code;
-use crate::client::Outcome;
+use crate::call::Outcome;
 use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
 use crate::frame::{Header, Reason, RequestHeader};
 use crate::name::MethodName;
+use crate::status::{Code, Status};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
@@ -51,7 +51,7 @@ fn failed(may_have_arrived: bool) -> SendOutcome {
     SendOutcome::Failed(SendFailure { may_have_arrived, cause: PeerDown::Died })
 }
 
-fn status(getter: &mut Getter<Outcome>) -> crate::Status {
+fn status(getter: &mut Getter<Outcome>) -> Status {
     getter.try_take().expect("it has ended").expect("with an outcome").expect_err("with a failure")
 }
 

@@ -4,7 +4,7 @@ use crate::common::{Events, Guard, Teller, events, fresh_address, node, until};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use trunkline::{Code, Node, PollerIndex, Status, block_on};
+use trunkline::{Code, Node, PollerIndex, StartError, Status, block_on};
 
 #[trunkline::service]
 trait Life {
@@ -156,15 +156,41 @@ fn a_node_that_was_dropped_with_a_client_left_refuses_calls() {
 }
 
 #[test]
-fn bad_settings_are_told_with_their_remedy() {
-    let error = Node::builder().listen("nonsense").start().unwrap_err().to_string();
-    assert!(error.contains("nonsense"), "{error}");
-    let error = node().pollers(0).start().unwrap_err().to_string();
-    assert!(error.contains("pollers"), "{error}");
-    let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err().to_string();
-    assert!(error.contains("authenticated"), "{error}");
-    let error = node().faults("drop=lots").unwrap_err().to_string();
-    assert!(!error.is_empty());
+fn a_bad_setting_is_refused_with_its_name_and_remedy() {
+    let error = Node::builder().listen("nonsense").start().unwrap_err();
+    assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
+    assert!(error.to_string().contains("nonsense"), "{error}");
+    let error = node().pollers(0).start().unwrap_err();
+    assert!(matches!(error, StartError::BadSetting(_)), "{error}");
+    assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");
+    let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err();
+    assert!(matches!(error, StartError::NotLoopback(address) if address.ip().is_unspecified()), "{error}");
+    assert!(error.to_string().contains("authenticated"), "{error}");
+    let error = node().faults("drop=lots").unwrap_err();
+    assert!(matches!(error, StartError::BadSetting(_)), "{error}");
+    assert!(error.to_string().starts_with("TRUNKLINE_FAULTS: `lots` does not fit drop"), "{error}");
+}
+
+#[test]
+fn a_shutdown_that_was_only_begun_ends_the_node_and_its_calls() {
+    let (server, node) = (node().start().unwrap(), node().start().unwrap());
+    assert!(!node.is_ended(), "nobody has asked for it");
+    node.begin_shutdown(Duration::ZERO);
+    until("the node ends", || node.is_ended().then_some(()));
+    let client = LifeClient::connect(&node, server.local_address()).unwrap();
+    let status = block_on(client.ping()).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+    node.shutdown();
+    assert!(node.is_ended());
+}
+
+#[test]
+fn an_address_in_use_is_refused_with_the_address() {
+    let first = node().start().unwrap();
+    let address = first.local_address();
+    let error = Node::builder().listen(address).start().unwrap_err();
+    assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
+    assert!(error.to_string().starts_with(&format!("cannot listen on {address}: ")), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use trunkline_testkit::ProcessError;
 use trunkline_verbs::{MemoryError, PostError, VerbsError};
 
 /// Why an item did not hold.
@@ -43,6 +44,15 @@ impl From<MemoryError> for Deviation {
 impl From<io::Error> for Deviation {
     fn from(error: io::Error) -> Self {
         Self::Skipped(format!("the host refused what the item needs: {error}"))
+    }
+}
+
+impl From<ProcessError> for Deviation {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::Start { cause, .. } => cause.into(),
+            other => Self::Failed(other.to_string()),
+        }
     }
 }
 

@@ -350,3 +350,63 @@ impl Lab {
 pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
+
+/// Answers a disconnect that the program was told of. A provider that has answered already may find nothing left to
+/// do; that is its own affair.
+pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
+    let _ = id.disconnect();
+}
+
+/// Follows the end of a connection: `told` learns of it first, from a DREQ, and answers; `waiting` learns of it by
+/// that answer. A kernel leaves the answer to the program, and until then, or until the DREQ's repetitions are used
+/// up, tells the waiting side nothing (contract rocev2 12.6).
+pub(crate) fn both_sides_end(
+    told: impl FnOnce() -> Verdict<CmEvent>,
+    answer: impl FnOnce(),
+    waiting: impl FnOnce() -> Verdict<CmEvent>,
+) -> Verdict {
+    let event = told()?;
+    if !matches!(event.kind, CmEventKind::Disconnected { .. }) {
+        return Err(unexpected("the side that gets the DREQ", &event));
+    }
+    answer();
+    let event = waiting()?;
+    if !matches!(event.kind, CmEventKind::Disconnected { .. }) {
+        return Err(unexpected("the side that sent the DREQ", &event));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use trunkline_verbs::CmIdNumber;
+
+    fn event(kind: CmEventKind) -> CmEvent {
+        CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
+    }
+
+    /// A kernel's connection manager: the side that sent the DREQ hears nothing before the other program answers.
+    #[test]
+    fn j11_the_waiting_side_is_asked_after_the_answer() {
+        let answered = Cell::new(false);
+        let outcome = both_sides_end(
+            || Ok(event(CmEventKind::Disconnected { is_answered: true })),
+            || answered.set(true),
+            || {
+                assert!(answered.get(), "asked before the answer, a kernel stays silent");
+                Ok(event(CmEventKind::Disconnected { is_answered: true }))
+            },
+        );
+        assert_eq!(outcome, Ok(()));
+    }
+
+    #[test]
+    fn j11_another_event_on_either_side_is_a_deviation() {
+        let ended = || Ok(event(CmEventKind::Disconnected { is_answered: true }));
+        let other = || Ok(event(CmEventKind::Established));
+        assert!(both_sides_end(other, || (), ended).is_err());
+        assert!(both_sides_end(ended, || (), other).is_err());
+    }
+}

@@ -10,12 +10,12 @@
 //! The suite never looks behind the traits: bytes on the wire are the provider's own tests.
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod bench;
 mod check;
 mod connect;
 mod contract;
 mod coverage;
-mod folder;
 mod item;
 mod items;
 mod lab;

@@ -1,12 +1,14 @@
 //! Posting work and waiting for what comes of it.
 
+use crate::allowed::Posted;
 use crate::check::{Deviation, Verdict, check, equal};
 use crate::{Lab, Side};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_verbs::{
-    AsyncEvent, CmChannel, CmEvent, Completion, CompletionOpcode, CompletionQueue, CompletionStatus,
-    ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue, SrqNumber,
+    AsyncEvent, CmChannel, CmEvent, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, QpState,
+    QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
+    SrqNumber,
 };
 
 /// Nothing that happens at all takes longer.
@@ -38,9 +40,7 @@ impl Lab {
             if Instant::now() > end {
                 return Err(Deviation::Failed(format!("{what} did not come within {limit:?}")));
             }
-            for side in self.sides() {
-                side.idle.poll(&mut [Completion::default()]);
-            }
+            self.work();
             empty += 1;
             if empty > 20 {
                 // The devices may need the core for threads of their own.
@@ -86,12 +86,43 @@ impl Lab {
         while Instant::now() < end {
             let found = poll_one(cq);
             check(found.is_none(), || format!("{what}: an unexpected completion: {found:?}"))?;
-            for side in self.sides() {
-                side.idle.poll(&mut [Completion::default()]);
-            }
+            self.work();
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
+    }
+
+    /// Posts a request that may be refused, and waits for a moment for its completion in `cq`.
+    pub(crate) fn what_becomes_of(
+        &self,
+        qp: &Arc<dyn QueuePair>,
+        request: SendRequest<'_>,
+        cq: &Arc<dyn CompletionQueue>,
+    ) -> Posted {
+        if let Err(error) = qp.post_send(&[request]) {
+            return Posted::Refused(error);
+        }
+        let end = Instant::now() + QUIET;
+        while Instant::now() < end {
+            if let Some(done) = poll_one(cq) {
+                return Posted::Ended(done.status);
+            }
+            self.work();
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Posted::Waiting
+    }
+
+    /// Waits until a QP is in a state that it reaches by itself.
+    pub(crate) fn reaches(&self, what: &str, qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
+        self.wait(&format!("{what} in {state:?}"), || (qp.query().ok()?.state == state).then_some(()))
+    }
+
+    /// Lets both devices do their work, where they need a caller for it.
+    fn work(&self) {
+        for side in self.sides() {
+            side.idle.poll(&mut [Completion::default()]);
+        }
     }
 
     /// The next asynchronous event of a side.

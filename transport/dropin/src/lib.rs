@@ -1,7 +1,7 @@
-//! The software RDMA device behind the C ABI of libibverbs and librdmacm.
+//! The software RDMA device with the C ABI of libibverbs and librdmacm.
 //!
-//! Unmodified verbs programs run on it: `cargo dropin` makes `libibverbs.so.1` and
-//! `librdmacm.so.1` of this crate, and `LD_LIBRARY_PATH=target/dropin PROGRAM` does the rest.
+//! Unmodified verbs programs run on it: `cargo dropin` builds `libibverbs.so.1` and `librdmacm.so.1`
+//! from this crate, and `LD_LIBRARY_PATH=target/dropin PROGRAM` makes a program use them.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | [`verbs`] | what libibverbs exports, and the tables that its inline functions call |
 //! | [`legacy`] | the XRC calls of OFED 1.x, which libibverbs never had |
 //! | [`cm`] | what librdmacm exports |
-//! | `border` | errno and panics at the edge between C and Rust |
+//! | `border` | pointers, errno and panics at the border between C and Rust |
 //!
-//! Nothing in Rust depends on this crate.
+//! No other crate depends on this one.
 
 pub mod abi;
 mod border;

@@ -1,26 +1,23 @@
-//! Items of the XRC contract that only the C interface can be asked, one test for each.
+//! Items of the XRC contract that only the C interface can show, one test for each.
 //!
-//! The program in C is compiled against the headers of libibverbs and linked with this crate. Where
-//! there is no C compiler, or no headers, the tests say so and are skipped.
+//! The C program is compiled against the headers of libibverbs and linked with this crate. Without a C
+//! compiler or the headers, the tests are skipped with a message.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// Longer than any item takes on a loaded machine.
+/// The longest time that an item may take, on a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
 /// The functions of librdmacm have other names inside of this crate.
 const INNER: &str = "trunkline_";
 
-/// The program, or why there is none.
+/// The program, or why it could not be built.
 fn program() -> &'static Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -38,32 +35,32 @@ fn program() -> &'static Result<PathBuf, String> {
             .args(["-lpthread", "-ldl", "-lm"])
             .output()
             .map_err(|error| format!("no C compiler: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let output_text = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            // Another run may be using the one from before.
-            fs::rename(&fresh, &program).expect("the program takes its name");
+            // Another run of the tests may be using the previous program.
+            fs::rename(&fresh, &program).expect("the program can be renamed");
             Ok(program)
-        } else if said.contains("infiniband/verbs.h: No such file")
-            || said.contains("rdma/rdma_cma.h: No such file")
+        } else if output_text.contains("infiniband/verbs.h: No such file")
+            || output_text.contains("rdma/rdma_cma.h: No such file")
         {
             Err("the headers of libibverbs or librdmacm are not installed".to_owned())
         } else {
-            panic!("the program in C does not compile:\n{said}");
+            panic!("the C program does not compile:\n{output_text}");
         }
     })
 }
 
-/// The static library that cargo built together with this test: the newest one.
+/// The newest static library, which is the one that cargo has built together with this test.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("this program has a path");
-    let directory = own.parent().expect("and a directory");
-    let libraries = fs::read_dir(directory).expect("which can be read").flatten().filter(|entry| {
+    let directory = own.parent().expect("the path has a directory");
+    let libraries = fs::read_dir(directory).expect("the directory can be read").flatten().filter(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         name.starts_with("libtrunkline_dropin-") && name.ends_with(".a")
     });
     let newest = libraries.max_by_key(|entry| entry.metadata().and_then(|data| data.modified()).ok());
-    newest.expect("cargo builds the static library beside the test").path()
+    newest.expect("cargo builds the static library next to the test").path()
 }
 
 fn renamed() -> Vec<String> {
@@ -71,29 +68,6 @@ fn renamed() -> Vec<String> {
     let names = exports.split_whitespace().map(|word| word.trim_end_matches(';'));
     let functions = names.filter(|name| name.starts_with("rdma_"));
     functions.map(|name| format!("-D{name}={INNER}{name}")).collect()
-}
-
-/// An address that no other test has.
-fn address() -> String {
-    let [a, b, c, ..] = RandomState::new().hash_one(Instant::now()).to_le_bytes();
-    format!("127.{}.{b}.{}", a | 0x40, c.clamp(1, 254))
-}
-
-/// Where the processes of one item meet; goes with it.
-struct Meeting(PathBuf);
-
-impl Meeting {
-    fn new(item: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("trunkline-c{}-{item}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&path).expect("a directory for the processes");
-        Self(path)
-    }
-}
-
-impl Drop for Meeting {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn asks(item: &str) {
@@ -104,30 +78,16 @@ fn asks(item: &str) {
             return;
         }
     };
-    let meeting = Meeting::new(item);
-    let mut child = Command::new(program)
-        .env("TRUNKLINE_RUNTIME_DIR", &meeting.0)
+    let runtime = Folder::new().expect("a directory for the processes");
+    let mut command = Command::new(program);
+    command
         .arg(item)
-        .env("TRUNKLINE_ADDRESS", address())
-        .env("TRUNKLINE_XRC", if item == "a9" { "off" } else { "on" })
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let until = Instant::now() + BOUND;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("it can be waited for") {
-            break status;
-        }
-        if Instant::now() > until {
-            let _ended = child.kill();
-            let _status = child.wait();
-            panic!("{item} still runs after {BOUND:?}");
-        }
-        sleep(Duration::from_millis(2));
-    };
-    let mut said = String::new();
-    child.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
-    assert!(status.success() && said == "held\n", "{item}: {status}: {said}");
+        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
+        .env("TRUNKLINE_ADDRESS", fresh_ip().to_string())
+        .env("TRUNKLINE_XRC", if item == "a9" { "off" } else { "on" });
+    let mut process = Process::start(item, &mut command).expect("the program starts").with_bound(BOUND);
+    assert_eq!(process.line().expect("its verdict"), "held", "{item}");
+    process.finish().expect("it ends well");
 }
 
 macro_rules! items {

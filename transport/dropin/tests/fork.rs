@@ -1,5 +1,5 @@
-//! A program that forks after it opened the device: the child uses it, with a background thread of
-//! its own. Without the test harness, whose threads a child would not have.
+//! A program that forks after it has opened the device: the child uses the device, with a background
+//! thread of its own. Without the test harness, since a child would not have its threads.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
 #[path = "verbs/lab.rs"]
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// Threads of this process.
+/// The number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(0)
 }
@@ -26,8 +26,8 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A receive that ERR flushes, found by an event: what needs no address.
-fn be_told(lab: Lab) {
+/// Flushes a receive by ERR and waits for its event, which needs no address.
+fn flush_and_wait(lab: Lab) {
     // SAFETY: the steps of a verbs program, on an opened context.
     unsafe {
         let channel = ibv_create_comp_channel(lab.context);
@@ -52,7 +52,7 @@ fn be_told(lab: Lab) {
     }
 }
 
-/// Messages between two QPs, over the address.
+/// Exchanges messages between two QPs, which needs an address.
 fn exchange(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
@@ -62,7 +62,7 @@ fn exchange(lab: Lab) {
         assert_eq!(post(from, &mut [send(wr_id, &mut [block.sge(2048, 2048)])]).0, 0);
         assert!(completions(cq, 2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
     }
-    // SAFETY: the lab's own.
+    // SAFETY: the lab's own objects, for the last time.
     unsafe {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
@@ -70,14 +70,15 @@ fn exchange(lab: Lab) {
     block.free();
 }
 
-/// Forks, lets the child do `work`, and answers how it ended.
+/// Forks, runs `work` in the child, and returns the child's wait status.
 fn in_child(work: impl FnOnce()) -> c_int {
-    // SAFETY: this program has one thread besides the device's, which is held still meanwhile.
+    // SAFETY: this program has one thread besides the device's, and the library stops that during the
+    // fork.
     match unsafe { libc::fork() } {
         -1 => panic!("fork failed"),
         0 => {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            // SAFETY: ends the child without the parent's leftovers.
+            // SAFETY: it exits without running the parent's exit handlers.
             unsafe { libc::_exit(c_int::from(ended.is_err())) }
         }
         child => {
@@ -96,17 +97,17 @@ fn main() -> ExitCode {
         exchange(lab);
         lab.close();
     });
-    assert_eq!(exchanged, 0, "the address was first used in the child");
-    // Many times, so that the device's thread is now and then at work meanwhile.
+    assert_eq!(exchanged, 0, "the child uses the address first");
+    // Many times, so that the device's thread is sometimes active during the fork.
     for round in 0..50 {
-        let told = in_child(|| {
+        let flushed = in_child(|| {
             assert_eq!(threads(), 1, "a fork copies one thread");
-            be_told(lab);
+            flush_and_wait(lab);
             eventually("the device's thread is back", || threads() == 2);
             lab.close();
         });
-        assert_eq!(told, 0, "round {round}");
-        be_told(lab);
+        assert_eq!(flushed, 0, "round {round}");
+        flush_and_wait(lab);
     }
     exchange(lab);
     lab.close();

@@ -1,11 +1,11 @@
-//! What the RDMA devices of this host can do for Trunkline, or why they cannot be used.
+//! Shows what the RDMA devices of this host can do for Trunkline, or why they cannot be used.
 //!
 //! ```text
 //! cargo run -p trunkline-rdma-core --features rdma-core --example devices -- [MEBIBYTES]
 //! ```
 //!
-//! Opens each device, and registers so much memory with it, 4 MiB if nothing is said. Status 1 when
-//! there is none or one cannot be used; the reason stands on standard error.
+//! Opens each device and registers memory with it, 4 MiB by default. Exits with status 1 and the reason
+//! on standard error if there is no device or one cannot be used.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn names(capabilities: DeviceCapabilities) -> String {
     names.join(" ")
 }
 
-/// Does what a node needs first.
+/// Does what a node does first.
 fn try_out(device: &dyn Device, bytes: usize) -> Result<(), VerbsError> {
     let memory =
         Memory::zeroed(bytes).map_err(|_| VerbsError::OutOfResources("no memory for the program itself"))?;

@@ -5,11 +5,11 @@
 //!     [--device NAME] [--address IP]... [--json] [ITEM...]
 //! ```
 //!
-//! The device is the first of the host, or that of `TRUNKLINE_DEVICE`; the two sides are at its first
-//! two RoCE v2 addresses of one family, at the same one where it has no second. What it cannot do is
-//! skipped with the reason. On the drop-in libraries of the software device, which have XRC, the items
-//! between processes are asked, too; this program is its own puppet there. Exit status 1 when an item
-//! failed, 2 for arguments that mean nothing and where there is no device.
+//! The device is the first one of the host, or the one that `TRUNKLINE_DEVICE` names. The two sides are at
+//! its first two RoCE v2 addresses of one family, or at the same one if it has no second. What the device
+//! cannot do is skipped with the reason. On the drop-in libraries of the software device, which have XRC,
+//! the items between processes run as well, with this program as their other process. Exits with status 1
+//! if an item fails, with 2 for wrong arguments and without a device.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -23,9 +23,9 @@ use trunkline_conformance::{Bench, Port, ProcessBench, Wanted, run_program, serv
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
 const USAGE: &str = "usage: nic_conformance [--device NAME] [--address IP]... [--json] [ITEM...]";
-/// Makes this program a puppet at the address it holds.
+/// The variable that makes this program the other process, at the address that it holds.
 const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
-/// Names the device.
+/// The variable that names the device.
 const DEVICE: &str = "TRUNKLINE_DEVICE";
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     run_program(&wanted, &[Arc::new(sides)], &processes)
 }
 
-/// What the arguments say of the device.
+/// The device and its addresses, as the arguments name them.
 #[derive(Debug, Default)]
 struct Asked {
     device: Option<String>,
@@ -67,12 +67,12 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<(Asked, Wanted), 
             "--device" => asked.device = Some(arguments.next().ok_or("--device takes a name")?),
             "--address" => {
                 let text = arguments.next().unwrap_or_default();
-                asked.addresses.push(text.parse().map_err(|_| format!("{text:?} is no IP address"))?);
+                asked.addresses.push(text.parse().map_err(|_| format!("{text:?} is not an IP address"))?);
             }
             _ => rest.push(argument),
         }
     }
-    let wanted = Wanted::read(rest.into_iter()).map_err(|unknown| format!("{unknown} means nothing here"))?;
+    let wanted = Wanted::read(rest.into_iter()).map_err(|unknown| format!("unknown argument {unknown}"))?;
     Ok((asked, wanted))
 }
 
@@ -83,7 +83,7 @@ fn serve(address: IpAddr) -> io::Result<()> {
     serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
 }
 
-/// Both ends on one device.
+/// Both sides on one device.
 #[derive(Debug, Clone)]
 struct Sides {
     near: OnHost,

@@ -1,5 +1,5 @@
-//! One end of a wire, on the kernel's device that has the own address: see `trunkline_conformance::WireOrder` for what it can
-//! be told.
+//! One side of a connection on the wire, on the kernel's device that has the local address. See
+//! `trunkline_conformance::WireOrder` for its arguments.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use trunkline_verbs::{Device, Provider, VerbsError};
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(order) = WireOrder::parse(&arguments) else {
-        eprintln!("nic_wire_peer: {arguments:?} means nothing here");
+        eprintln!("nic_wire_peer: unknown arguments {arguments:?}");
         return ExitCode::from(2);
     };
     match open(&order) {

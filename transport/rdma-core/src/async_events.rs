@@ -1,12 +1,13 @@
-//! Asynchronous events: from the one descriptor of a context to the devices that were opened on it.
+//! Asynchronous events: from the one descriptor of a context to the openings of its device.
 //!
-//! Owns the table of live objects, which says whose an event is, and the queue of each opened
-//! device. An event names its object by the address that libibverbs gave it; one that is not in
-//! the table belongs to somebody else's object and is neither followed nor acknowledged. Events are
-//! acknowledged as soon as they are read. Objects are made and destroyed under the table's lock, so
-//! none is destroyed while an event of it was read but not yet acknowledged, which would block.
+//! Owns the table of live objects, which names the opening that gets an event, and the queue of each
+//! opening. An event names its object by its address. An address that is not in the table is of another
+//! library's object; it is neither followed nor acknowledged. Events are acknowledged as soon as they
+//! are read. Objects are made and destroyed with the table locked, so none is destroyed between the
+//! reading of its event and the acknowledgement, which would block.
 
 use crate::error::last_errno;
+use crate::handle::Live;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_context, ibv_get_async_event};
@@ -18,10 +19,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsError};
 
-/// Most events that wait for a device whose program never looks.
-const MAX_WAITING: usize = 4096;
+/// The number of events at which the queue of an opening is full, and drops further ones: a program that
+/// never takes events must not use up memory.
+const QUEUE_DEPTH: usize = 4096;
 
-/// `ibv_async_event` with the type as a number: a kernel may know more types than the bindings.
+/// `ibv_async_event` with the type as a number: a kernel may know more types than the bindings do.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RawEvent {
@@ -35,13 +37,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the events of one opened device wait in.
+/// The events of one opening of a device.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     waiting: Mutex<VecDeque<AsyncEvent>>,
-    /// Readable while something waits.
+    /// Readable while the queue is not empty.
     wake: EventFd,
-    /// Readable when `wake` is, or when the context has events that nobody has read yet.
+    /// Readable while `wake` is, or while the context has events that nobody has read.
     either: Epoll,
 }
 
@@ -58,7 +60,7 @@ impl EventQueue {
 
     fn push(&self, event: AsyncEvent) {
         let mut waiting = lock(&self.waiting);
-        if waiting.len() < MAX_WAITING {
+        if waiting.len() < QUEUE_DEPTH {
             waiting.push_back(event);
             let _full_counter_is_readable_too = self.wake.write(1);
         }
@@ -80,18 +82,19 @@ impl AsFd for EventQueue {
     }
 }
 
+/// An object that is not destroyed, as its events name it, and the opening that it was made through.
 #[derive(Debug)]
-struct Live {
+struct Known {
     subject: AsyncSubject,
     queue: Weak<EventQueue>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the address of the C object, which is compared and never followed.
-    live: HashMap<usize, Live>,
+    /// The objects by the address of their C structure, which is compared and never followed.
+    live: HashMap<usize, Known>,
     queues: Vec<Weak<EventQueue>>,
-    /// The descriptor has failed: the device was taken away.
+    /// The descriptor has failed: the device was removed.
     is_dead: bool,
 }
 
@@ -100,7 +103,7 @@ struct Table {
 pub(crate) struct AsyncEvents(Mutex<Table>);
 
 impl AsyncEvents {
-    /// A queue for one more opened device.
+    /// Makes the queue of another opening of the device.
     pub(crate) fn open_queue(&self, context: BorrowedFd<'_>) -> Result<Arc<EventQueue>, VerbsError> {
         let queue = Arc::new(EventQueue::new(context)?);
         let mut table = lock(&self.0);
@@ -109,7 +112,7 @@ impl AsyncEvents {
         Ok(queue)
     }
 
-    /// Makes an object by `make`; its events go to `queue`.
+    /// Makes an object by `make`, with its events delivered to `queue`.
     pub(crate) fn enter<T>(
         &self,
         queue: &Arc<EventQueue>,
@@ -117,42 +120,40 @@ impl AsyncEvents {
     ) -> Result<NonNull<T>, VerbsError> {
         let mut table = lock(&self.0);
         let (object, subject) = make()?;
-        table.live.insert(object.addr().get(), Live { subject, queue: Arc::downgrade(queue) });
+        table.live.insert(object.addr().get(), Known { subject, queue: Arc::downgrade(queue) });
         Ok(object)
     }
 
-    /// Destroys an object by `destroy`, which answers 0 when that has happened.
+    /// Destroys an object by `destroy`, which returns 0 if it has done so.
     pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
         let mut table = lock(&self.0);
-        let answer = destroy(object);
-        if answer == 0 {
+        let status = destroy(object);
+        if status == 0 {
             table.live.remove(&object.addr());
         }
-        answer
+        status
     }
 
-    /// Reads what the context has, gives each event to its device, and takes the next of `queue`.
-    ///
-    /// # Safety
-    /// `context` is open, and its asynchronous descriptor does not block.
-    pub(crate) unsafe fn next(&self, context: *mut ibv_context, queue: &EventQueue) -> Option<AsyncEvent> {
+    /// Reads the events of the context, delivers them, and takes the next one of `queue`. Returns at once
+    /// if the context's descriptor is non-blocking, which [`crate::context::Context::open`] makes it.
+    pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
-        // What one call may read is bounded, so that a flood cannot hold the lock for ever.
-        for _ in 0..MAX_WAITING {
+        // One call reads a limited number, so that a flood of events cannot keep the lock.
+        for _ in 0..QUEUE_DEPTH {
             if table.is_dead {
                 break;
             }
             let mut event = RawEvent { element: 0, event_type: -1 };
             let place = (&raw mut event).cast::<ibv_async_event>();
-            // SAFETY: the caller's promise; the place has the size and layout of the C structure.
-            if unsafe { ibv_get_async_event(context, place) } == 0 {
+            // SAFETY: the context is `Live`, and `event` has the size and layout of the C structure.
+            if unsafe { ibv_get_async_event(context.raw(), place) } == 0 {
                 if table.deliver(event) {
-                    // SAFETY: the event is as it was read, and its object is in the table: it lives,
-                    // because objects leave under the same lock.
+                    // SAFETY: the event is as it was read. Its object is in the table, and objects are
+                    // destroyed only under the lock that is held here.
                     unsafe { ibv_ack_async_event(place) };
                 }
             } else if !matches!(last_errno(), libc::EAGAIN | libc::EINTR) {
-                table.die(context);
+                table.fail(context);
             } else {
                 break;
             }
@@ -163,11 +164,11 @@ impl AsyncEvents {
 }
 
 impl Table {
-    /// Gives an event to whom it concerns; answers whether it is ours to acknowledge.
+    /// Delivers an event to the openings that it is for; returns whether it is ours to acknowledge.
     fn deliver(&self, event: RawEvent) -> bool {
-        let Some((kind, concerns)) = classify(event.event_type) else { return false };
-        let subject = match concerns {
-            Concerns::Object => {
+        let Some((kind, about)) = classify(event.event_type) else { return false };
+        let subject = match about {
+            About::Object => {
                 let address = usize::try_from(event.element).unwrap_or(0);
                 let Some(live) = self.live.get(&address) else { return false };
                 if let Some(queue) = live.queue.upgrade() {
@@ -175,42 +176,43 @@ impl Table {
                 }
                 return true;
             }
-            // The union's `int`; the bytes above it mean nothing.
-            Concerns::Port => AsyncSubject::Port(event.element.to_ne_bytes()[0]),
-            Concerns::Device => AsyncSubject::Device,
+            // The union's `int`; its other bytes mean nothing.
+            About::Port => AsyncSubject::Port(event.element.to_ne_bytes()[0]),
+            About::Device => AsyncSubject::Device,
         };
-        self.tell_all(AsyncEvent { kind, subject });
+        self.deliver_to_all(AsyncEvent { kind, subject });
         true
     }
 
-    fn tell_all(&self, event: AsyncEvent) {
+    fn deliver_to_all(&self, event: AsyncEvent) {
         for queue in self.queues.iter().filter_map(Weak::upgrade) {
             queue.push(event);
         }
     }
 
-    /// The descriptor answers errors only: says so once, and makes nobody look at it again.
-    fn die(&mut self, context: *mut ibv_context) {
+    /// The descriptor has failed for good: reports that once, and stops waiting for the descriptor.
+    fn fail(&mut self, context: Live<'_, ibv_context>) {
         self.is_dead = true;
-        // SAFETY: the context is open by the promise of `next`, and with it the descriptor.
-        let events = unsafe { BorrowedFd::borrow_raw((*context).async_fd) };
+        // SAFETY: the context is `Live`, and its descriptor is open as long as it is.
+        let events = unsafe { BorrowedFd::borrow_raw((*context.raw()).async_fd) };
         for queue in self.queues.iter().filter_map(Weak::upgrade) {
             let _was_not_there = queue.either.delete(events);
         }
-        self.tell_all(AsyncEvent { kind: AsyncEventKind::DeviceFatal, subject: AsyncSubject::Device });
+        self.deliver_to_all(AsyncEvent { kind: AsyncEventKind::DeviceFatal, subject: AsyncSubject::Device });
     }
 }
 
-enum Concerns {
+/// What an event is about.
+enum About {
     Object,
     Port,
     Device,
 }
 
-/// What a type of `ibv_event_type` means; `None` for those that this crate has no objects for.
-fn classify(event_type: c_int) -> Option<(AsyncEventKind, Concerns)> {
+/// What a number of `ibv_event_type` means; `None` for events of objects that this crate does not make.
+fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
+    use About::{Device, Object, Port};
     use AsyncEventKind as K;
-    use Concerns::{Device, Object, Port};
     Some(match event_type {
         0 => (K::CqError, Object),
         1 => (K::QpFatal, Object),
@@ -244,54 +246,53 @@ pub(crate) fn of_qp(number: u32) -> AsyncSubject {
 mod tests {
     use super::*;
 
-    struct Scene {
+    struct TwoOpenings {
         table: Table,
         queues: [Arc<EventQueue>; 2],
         _context: EventFd,
     }
 
-    /// Two openings, and an object of the first.
-    fn scene() -> Scene {
+    /// Two openings of one device, and an object of the first.
+    fn two_openings() -> TwoOpenings {
         let context = EventFd::new().unwrap();
         let queues = [(); 2].map(|()| Arc::new(EventQueue::new(context.as_fd()).unwrap()));
         let mut table = Table { queues: queues.iter().map(Arc::downgrade).collect(), ..Table::default() };
-        table.live.insert(0x1000, Live { subject: of_qp(17), queue: Arc::downgrade(&queues[0]) });
-        Scene { table, queues, _context: context }
+        table.live.insert(0x1000, Known { subject: of_qp(17), queue: Arc::downgrade(&queues[0]) });
+        TwoOpenings { table, queues, _context: context }
     }
 
     #[test]
-    fn what_is_not_in_the_table_is_neither_followed_nor_acknowledged() {
-        let scene = scene();
+    fn events_of_unknown_objects_are_not_acknowledged() {
+        let device = two_openings();
         for event_type in 0..=20 {
-            let is_about_an_object =
-                classify(event_type).is_some_and(|(_, what)| matches!(what, Concerns::Object));
-            let ours = scene.table.deliver(RawEvent { element: 0xdead_beef, event_type });
-            assert_eq!(ours, event_type < 19 && !is_about_an_object, "type {event_type}");
+            let of_an_object = classify(event_type).is_some_and(|(_, about)| matches!(about, About::Object));
+            let ours = device.table.deliver(RawEvent { element: 0xdead_beef, event_type });
+            assert_eq!(ours, event_type < 19 && !of_an_object, "type {event_type}");
         }
         for event_type in [-1, 19, 20, c_int::MAX, c_int::MIN] {
-            assert!(!scene.table.deliver(RawEvent { element: 0x1000, event_type }), "type {event_type}");
+            assert!(!device.table.deliver(RawEvent { element: 0x1000, event_type }), "type {event_type}");
         }
     }
 
     #[test]
-    fn an_object_tells_its_opening_and_a_port_tells_all() {
-        let scene = scene();
-        assert!(scene.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
-        // Of the port's number only the union's `int` counts, on this machine its first bytes.
-        assert!(scene.table.deliver(RawEvent { element: 0xffff_ffff_0000_0002, event_type: 10 }));
+    fn an_objects_event_goes_to_its_opening_and_a_ports_to_all() {
+        let device = two_openings();
+        assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
+        // The port's number is the union's `int`, whose other bytes mean nothing.
+        assert!(device.table.deliver(RawEvent { element: 0xffff_ffff_0000_0002, event_type: 10 }));
         let qp = AsyncEvent { kind: AsyncEventKind::QpFatal, subject: of_qp(17) };
         let port = AsyncEvent { kind: AsyncEventKind::PortError, subject: AsyncSubject::Port(2) };
-        let [first, second] = &scene.queues;
+        let [first, second] = &device.queues;
         assert_eq!([first.pop(), first.pop(), first.pop()], [Some(qp), Some(port), None]);
         assert_eq!([second.pop(), second.pop()], [Some(port), None]);
     }
 
     #[test]
-    fn a_queue_that_nobody_reads_is_bounded() {
-        let scene = scene();
-        for _ in 0..2 * MAX_WAITING {
-            scene.table.deliver(RawEvent { element: 1, event_type: 9 });
+    fn a_queue_that_is_never_read_is_bounded() {
+        let device = two_openings();
+        for _ in 0..2 * QUEUE_DEPTH {
+            device.table.deliver(RawEvent { element: 1, event_type: 9 });
         }
-        assert_eq!(lock(&scene.queues[0].waiting).len(), MAX_WAITING);
+        assert_eq!(lock(&device.queues[0].waiting).len(), QUEUE_DEPTH);
     }
 }

@@ -1,8 +1,8 @@
 //! Completion channels.
 //!
-//! Owns the descriptor on which a sleeping thread waits. The context number of a CQ travels in
-//! its `cq_context`, so no table is needed, and each event is acknowledged as soon as it was read:
-//! the destruction of a CQ waits for just that.
+//! Owns the descriptor that a sleeping thread waits for. The number of a CQ is stored in its
+//! `cq_context`, so no table is needed. Each event is acknowledged as soon as it is read, since the
+//! destruction of a CQ waits for the acknowledgement.
 
 use crate::context::{Opened, unblock};
 use crate::error::{Doing, last};
@@ -26,12 +26,14 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(opened: Arc<Opened>) -> Result<Self, VerbsError> {
-        // SAFETY: the context is open.
+        // SAFETY: `opened` keeps the context open.
         let raw = unsafe { ibv_create_comp_channel(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
-        // SAFETY: libibverbs has just made it.
+        // SAFETY: libibverbs has just made the channel.
         let descriptor = unsafe { (*raw.as_ptr()).fd };
-        let channel = Self { handle: Handle::new(raw), descriptor, opened };
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        let channel = Self { handle, descriptor, opened };
         unblock(descriptor)?;
         Ok(channel)
     }
@@ -41,7 +43,7 @@ impl Channel {
         &self.handle
     }
 
-    /// Whose it is.
+    /// The opening of the device that it was made through.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -49,7 +51,7 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to the channel, which is destroyed with this value only.
+        // SAFETY: the descriptor belongs to the channel, which is destroyed only together with this value.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 }
@@ -59,28 +61,28 @@ impl CompletionChannel for Channel {
         let event = self.handle.with(|channel| {
             let mut cq = null_mut();
             let mut context = null_mut();
-            // SAFETY: the channel lives and does not block; the two places are ours.
-            if unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) } != 0 {
+            // SAFETY: the channel is `Live`, and both results are local. It does not block: `new` saw to it.
+            if unsafe { ibv_get_cq_event(channel.raw(), &raw mut cq, &raw mut context) } != 0 {
                 return None;
             }
-            // SAFETY: a CQ is not destroyed before the events that were read of it are
-            // acknowledged, so it is alive here.
+            // SAFETY: libibverbs destroys a CQ only after its events are acknowledged, so this one is not
+            // destroyed.
             unsafe { ibv_ack_cq_events(cq, 1) };
             Some(context.addr() as u64)
         });
         event.ok().flatten()
     }
 
-    /// The events of a CQ vanish with it.
+    /// Nothing to do: libibverbs discards the events of a CQ that is destroyed.
     fn forget(&self, _context: u64) {}
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
         let result = self.handle.destroy(
-            // SAFETY: the handle lends a live channel, and takes it as gone when this succeeds. CQs
-            // hold their channel, so none is left that would use it.
-            |channel| unsafe { ibv_destroy_comp_channel(channel) },
+            // SAFETY: the channel is `Live`, and after success the handle gives it to nobody. CQs hold their
+            // channel, so none is left that uses it.
+            |channel| unsafe { ibv_destroy_comp_channel(channel.raw()) },
             |errno| check_destroy(errno, "a CQ reports to this channel"),
         );
         dropped("a completion channel", result);

@@ -1,14 +1,15 @@
-//! The `ibv_context` of a device: always librdmacm's own.
+//! The `ibv_context` of a device, which is always librdmacm's own.
 //!
-//! Owns one of librdmacm's references to a device. Connections live on librdmacm's context, and
-//! objects of two contexts do not fit together; and a kernel that wants to take a device away waits
-//! until each context of it is closed, which librdmacm does when its last reference is given back.
-//! So nothing here opens a context of its own. librdmacm has one context per device and process: all
-//! that this process opens of a device share it, and with it the descriptor of its events.
+//! Owns one of librdmacm's references to a device. Connections use librdmacm's context, and objects of
+//! two contexts cannot be used together. A kernel that removes a device waits until all its contexts are
+//! closed, and librdmacm closes its own when its last reference is released. So nothing here opens
+//! another context. librdmacm has one context per device and process: all openings of a device in this
+//! process share it, and with it the descriptor of its events.
 
 use crate::async_events::{AsyncEvents, EventQueue};
 use crate::diagnosis;
 use crate::error::{Doing, last, last_errno, named};
+use crate::handle::Live;
 use rdma_sys::{
     ibv_context, ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list,
     ibv_get_device_name, rdma_free_devices, rdma_get_devices,
@@ -20,31 +21,31 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use trunkline_verbs::{AsyncSubject, DeviceInfo, VerbsError};
 
-/// The contexts in use, because librdmacm's are global to the process.
+/// The contexts in use, which are global to the process as librdmacm's are.
 static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
-/// A device's context, kept open.
+/// A device's context, which this value keeps open.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<ibv_context>,
-    /// A list of librdmacm's with this device alone: the reference itself.
+    /// A list of librdmacm's that contains only this device: the reference itself.
     _list: DeviceList,
     name: String,
     guid: u64,
     events: AsyncEvents,
 }
 
-// SAFETY: a context may be used from any thread; libibverbs locks inside, and what this type changes
-// itself is behind locks.
+// SAFETY: libibverbs lets any thread use a context and has locks of its own; what this type changes
+// itself is guarded by locks.
 unsafe impl Send for Context {}
 // SAFETY: as for Send.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of the device of a name.
+    /// The context of the device with this name.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] when there is none of that name; what librdmacm answered.
+    /// [`VerbsError::NoDevice`] if no device has the name; otherwise librdmacm's error.
     pub(crate) fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|context| context.strong_count() > 0);
@@ -53,7 +54,7 @@ impl Context {
         if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|context| context.raw == raw) {
             return Ok(shared);
         }
-        // SAFETY: the list keeps the context open.
+        // SAFETY: the list keeps the context open, and the context its device.
         let (guid, events) = unsafe { (guid_of((*raw.as_ptr()).device), (*raw.as_ptr()).async_fd) };
         unblock(events)?;
         let events = AsyncEvents::default();
@@ -62,7 +63,13 @@ impl Context {
         Ok(context)
     }
 
-    /// The C object, open as long as this value lives.
+    /// The C object, which is open as long as this value.
+    pub(crate) fn live(&self) -> Live<'_, ibv_context> {
+        // SAFETY: the list keeps the context open, and is dropped with this value.
+        unsafe { Live::new(self.raw) }
+    }
+
+    /// As [`Self::live`], for a C function.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
@@ -77,38 +84,38 @@ impl Context {
         self.guid
     }
 
-    /// Whose the asynchronous events are.
+    /// The asynchronous events of the context.
     pub(crate) fn events(&self) -> &AsyncEvents {
         &self.events
     }
 
-    /// Whether the kernel has taken the device away: libibverbs lists it no more.
+    /// Whether the kernel has removed the device: libibverbs no longer lists it.
     fn is_removed(&self) -> bool {
-        // SAFETY: the context is open.
+        // SAFETY: the list keeps the context open.
         let device = unsafe { (*self.raw.as_ptr()).device };
         let mut count: c_int = 0;
-        // SAFETY: the count is ours to be written.
+        // SAFETY: the count is local.
         let Some(list) = NonNull::new(unsafe { ibv_get_device_list(&raw mut count) }) else { return false };
-        // A device has one address as long as somebody holds it, as the context does.
-        // SAFETY: libibverbs has written as many devices as it says.
+        // A device keeps its address as long as anything holds it, and the context holds it.
+        // SAFETY: libibverbs returns as many devices as it counts.
         let is_listed = (0..usize::try_from(count).unwrap_or(0))
             .any(|index| std::ptr::eq(unsafe { list.add(index).read() }, device));
-        // SAFETY: the list is used no more.
+        // SAFETY: the list is not used after this.
         unsafe { ibv_free_device_list(list.as_ptr()) };
         !is_listed
     }
 
-    /// Gives the kernel its files back, so that it may finish the removal, for which it waits until
-    /// they are closed. librdmacm closes a context only when it next looks at the list of devices and
-    /// finds another one there, so with the only device it never would. Its numbers stay taken, by a
-    /// file that holds nothing, so that whenever librdmacm does close them nobody else is hit.
-    fn let_kernel_go(&self) {
-        // SAFETY: the context is open.
+    /// Closes the kernel's files of a removed device, since the kernel waits for that before it finishes
+    /// the removal. librdmacm closes a context only when it reads the list of devices again and finds
+    /// another device, so it never closes that of the only device. The descriptors stay open, on
+    /// `/dev/null`: when librdmacm does close them, it closes no other file.
+    fn release_files(&self) {
+        // SAFETY: the list keeps the context open.
         let files = unsafe { [(*self.raw.as_ptr()).async_fd, (*self.raw.as_ptr()).cmd_fd] };
         let Ok(nothing) = File::open("/dev/null") else { return };
         for file in files {
-            // SAFETY: the number belongs to the context, which nobody uses any more: this is its last
-            // user here, and the device is gone for any other.
+            // SAFETY: the descriptor belongs to the context. This value is its last user in this process,
+            // and the device is removed.
             if unsafe { libc::dup3(nothing.as_raw_fd(), file, libc::O_CLOEXEC) } < 0 {
                 let error = std::io::Error::last_os_error();
                 tracing::warn!(device = self.name, %error, "the removed device stays open");
@@ -118,7 +125,7 @@ impl Context {
 
     /// The descriptor of the asynchronous events.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the context, which the list keeps open.
+        // SAFETY: the list keeps the context open, and the descriptor is open as long as it is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 }
@@ -126,30 +133,30 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_removed() {
-            self.let_kernel_go();
+            self.release_files();
         }
     }
 }
 
-/// One opening of a device. The objects made through it know it, because those of two openings do
-/// not fit together, as those of two processes do not.
+/// One opening of a device. Objects know the opening that they were made through, because objects of two
+/// openings cannot be used together, as if they were of two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Where the events of its objects wait. Before the context, which they lean on.
+    /// The events of its objects. Dropped before the context, on which their descriptor depends.
     pub(crate) events: Arc<EventQueue>,
-    /// The context, which openings of one device share.
+    /// The context, which all openings of a device share.
     pub(crate) context: Arc<Context>,
 }
 
 impl Opened {
-    /// Opens the device of a name.
+    /// Opens the device with this name.
     pub(crate) fn new(name: &str) -> Result<Arc<Self>, VerbsError> {
         let context = Context::open(name)?;
         let events = context.events().open_queue(context.events_fd())?;
         Ok(Arc::new(Self { events, context }))
     }
 
-    /// Makes an object by `make`, with its events going to this opening.
+    /// Makes an object by `make`, with its events delivered to this opening.
     pub(crate) fn enter<T>(
         &self,
         make: impl FnOnce() -> Result<(NonNull<T>, AsyncSubject), VerbsError>,
@@ -157,20 +164,25 @@ impl Opened {
         self.context.events().enter(&self.events, make)
     }
 
-    /// Destroys an object that was made so.
+    /// Destroys an object that [`Self::enter`] made, by `destroy`, which returns 0 if it has done so.
     pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
         self.context.events().leave(object, destroy)
     }
 
-    /// The C object.
+    /// The context, which is open as long as this value.
+    pub(crate) fn live(&self) -> Live<'_, ibv_context> {
+        self.context.live()
+    }
+
+    /// As [`Self::live`], for a C function.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.context.raw()
     }
 }
 
-/// Makes a descriptor of libibverbs non-blocking, as a caller of it may.
+/// Makes a descriptor of libibverbs non-blocking, which its manual allows.
 pub(crate) fn unblock(descriptor: RawFd) -> Result<(), VerbsError> {
-    // SAFETY: fcntl on a number touches no memory; the callers' objects keep it open.
+    // SAFETY: fcntl with these commands accesses no memory; the caller's object keeps the descriptor open.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     // SAFETY: as above.
     if flags < 0 || unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
@@ -179,14 +191,14 @@ pub(crate) fn unblock(descriptor: RawFd) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// A list of `rdma_get_devices`: each device in it stays open for it.
+/// A list of `rdma_get_devices`, which keeps each device in it open.
 #[derive(Debug)]
 struct DeviceList(NonNull<*mut ibv_context>);
 
 impl DeviceList {
     fn new() -> Result<Self, VerbsError> {
         let mut count = 0;
-        // SAFETY: the count is ours to be written.
+        // SAFETY: the count is local.
         let list = unsafe { rdma_get_devices(&raw mut count) };
         match NonNull::new(list) {
             Some(list) => Ok(Self(list)),
@@ -195,11 +207,11 @@ impl DeviceList {
     }
 
     fn contexts(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
-        // SAFETY: librdmacm ends its lists by a null pointer, before which the iterator stops.
+        // SAFETY: librdmacm's lists end with a null pointer, at which the iterator stops.
         (0..).map_while(|index| NonNull::new(unsafe { self.0.add(index).read() }))
     }
 
-    /// Gives back all but the device of a name.
+    /// Releases all devices but the one with this name.
     fn only(self, name: &str) -> Result<Self, VerbsError> {
         let mut kept = None;
         let mut others = Vec::new();
@@ -212,17 +224,17 @@ impl DeviceList {
         if others.is_empty() {
             return Ok(self);
         }
-        // librdmacm frees what it gets by `free`, so a list made by `calloc` is as good as its own.
-        // SAFETY: calloc with two numbers; the result is looked at.
+        // librdmacm frees a list by `free`, so one that `calloc` has made can be passed to it.
+        // SAFETY: it takes two numbers, and its result is checked.
         let rest = unsafe { libc::calloc(others.len() + 1, size_of::<*mut ibv_context>()) };
         let Some(rest) = NonNull::new(rest.cast::<*mut ibv_context>()) else {
             return Err(named(Doing::Allocate, libc::ENOMEM));
         };
         for (index, context) in others.iter().enumerate() {
-            // SAFETY: the block has room for all of them and the null pointer behind them.
+            // SAFETY: the block has room for all of them and for the null pointer after them.
             unsafe { rest.add(index).write(context.as_ptr()) };
         }
-        // SAFETY: librdmacm's list has at least two contexts, so the second place is inside it.
+        // SAFETY: librdmacm's list has at least two contexts, so both elements are inside of it.
         unsafe {
             self.0.write(kept.as_ptr());
             self.0.add(1).write(null_mut());
@@ -234,12 +246,12 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list is librdmacm's, or of its form, and is used no more.
+        // SAFETY: the list is librdmacm's, or has the same form, and is not used after this.
         unsafe { rdma_free_devices(self.0.as_ptr()) };
     }
 }
 
-/// The devices that libibverbs knows now; opens none, so it needs no rights.
+/// The devices that libibverbs lists now. It opens none, so it needs no access rights.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut count: c_int = 0;
     // SAFETY: the count is ours to be written.
@@ -247,9 +259,9 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let list = NonNull::new(list).ok_or_else(|| last(Doing::List))?;
     let mut devices = Vec::new();
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: libibverbs has written as many devices as it says.
+        // SAFETY: libibverbs returns as many devices as it counts.
         let device = unsafe { list.add(index).read() };
-        // SAFETY: the list keeps its devices alive.
+        // SAFETY: the list keeps its devices from being freed.
         devices.push(unsafe { DeviceInfo { name: name_of(device), guid: guid_of(device) } });
     }
     // SAFETY: the list is used no more.
@@ -257,16 +269,20 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
 }
 
+/// The name of a device.
+///
 /// # Safety
-/// `device` is alive.
+/// The device is not freed: a list of devices or a context holds it.
 pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
-    // SAFETY: the caller's promise; libibverbs ends the name by a zero.
+    // SAFETY: this function's contract; the name ends with a zero.
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
+/// The GUID of a device, in host order.
+///
 /// # Safety
-/// `device` is alive.
+/// As for [`name_of`].
 unsafe fn guid_of(device: *mut ibv_device) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     u64::from_be(unsafe { ibv_get_device_guid(device) })
 }

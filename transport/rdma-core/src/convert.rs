@@ -1,7 +1,8 @@
-//! Translation between the C structures and the types of the verbs traits.
+//! Converts between the C structures and the types of the verbs traits.
 //!
-//! Owns what is pure in it: completions, attributes of QPs and ports, GIDs. C's numbers are taken
-//! for what a newer library or another vendor may make of them: any value is understood somehow.
+//! Owns the conversions that call nothing: completions, attributes of QPs and ports, GIDs. A newer
+//! library or a vendor may use numbers that the bindings do not know, so every value is converted to
+//! something.
 
 use crate::mr;
 use rdma_sys::*;
@@ -14,28 +15,28 @@ use trunkline_verbs::{
 
 /// `IBV_WC_WITH_IMM`.
 const WC_WITH_IMM: u32 = 1 << 1;
-/// `IBV_GID_TYPE_ROCE_V2` of an entry of `ibv_query_gid_table`.
+/// `IBV_GID_TYPE_ROCE_V2`, as an entry of `ibv_query_gid_table` has it.
 const GID_ENTRY_ROCE_V2: u32 = 2;
 
-/// A structure of C full of zeros.
+/// A C structure of zeros.
 ///
 /// # Safety
-/// `T` is a structure of plain numbers and pointers.
+/// `T` consists of numbers and pointers.
 pub(crate) unsafe fn zeroed<T>() -> T {
-    // SAFETY: zeros are values of all such fields.
+    // SAFETY: zeros are valid for numbers and pointers.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// A completion as C wrote it.
+/// A completion.
 pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     let status = status(entry.status);
     let qp_number = QpNumber::new(entry.qp_num);
     if !status.is_success() {
-        // Nothing else is defined then.
+        // After a failure no other field is defined.
         return Completion { wr_id: entry.wr_id, status, qp_number, ..Completion::default() };
     }
     let with_immediate = entry.wc_flags & WC_WITH_IMM != 0;
-    // SAFETY: both fields of the union are 32 bits of plain number.
+    // SAFETY: both fields of the union are 32-bit numbers.
     let immediate = unsafe { entry.imm_data_invalidated_rkey_union.imm_data };
     Completion {
         wr_id: entry.wr_id,
@@ -48,7 +49,7 @@ pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     }
 }
 
-/// The numbers are those of `ibv_wc_status`; one that it does not have is some error.
+/// A status, by its number in `ibv_wc_status`. An unknown one is a general error.
 fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     use CompletionStatus as S;
     const ALL: [CompletionStatus; 24] = [
@@ -80,8 +81,8 @@ fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     usize::try_from(code).ok().and_then(|index| ALL.get(index)).copied().unwrap_or(S::GeneralError)
 }
 
-/// Work of kinds that nobody here posts, vendors' own included, counts as a send; from
-/// `IBV_WC_RECV` on all codes are receives.
+/// An opcode, by its number. From `IBV_WC_RECV` on all are receives; other unknown ones, vendors' own
+/// among them, are taken for sends, since this crate posts no such work.
 fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     match code {
         ibv_wc_opcode::IBV_WC_RDMA_WRITE => CompletionOpcode::RdmaWrite,
@@ -94,7 +95,7 @@ fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     }
 }
 
-/// The C number of a type.
+/// The number of a QP type in C.
 pub(crate) fn qp_type(qp_type: QpType) -> ibv_qp_type::Type {
     match qp_type {
         QpType::Rc => ibv_qp_type::IBV_QPT_RC,
@@ -114,7 +115,7 @@ pub(crate) fn to_cap(capacities: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// Capacities as C gave them.
+/// Capacities that C reports.
 pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     QueueCapacities {
         max_send_wr: cap.max_send_wr,
@@ -125,15 +126,15 @@ pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     }
 }
 
-/// The path MTU of a C number; an unknown one is taken for the smallest, which fits any link.
+/// A path MTU, by its number in C. An unknown one is taken for the smallest, which every link carries.
 pub(crate) fn mtu(code: ibv_mtu::Type) -> Mtu {
     u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Mtu256)
 }
 
-/// A change and its mask for `ibv_modify_qp`; `None` when a value has no place in C's fields.
+/// A change and its mask for `ibv_modify_qp`; `None` if a value does not fit the C field.
 pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     use ibv_qp_attr_mask as M;
-    // SAFETY: a structure of plain numbers.
+    // SAFETY: the structure consists of numbers.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     let mut mask = 0;
     fn put<V, F>(mask: &mut u32, bit: M, value: Option<V>, field: &mut F, convert: impl FnOnce(V) -> F) {
@@ -168,7 +169,7 @@ pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     Some((attr, c_int::try_from(mask).ok()?))
 }
 
-/// All that `ibv_query_qp` is asked for: each attribute that a QP of these types has.
+/// The mask for `ibv_query_qp`: all attributes that a QP of these types has.
 pub(crate) const QUERY_MASK: c_int = {
     use ibv_qp_attr_mask as M;
     let mask = M::IBV_QP_STATE.0
@@ -207,7 +208,7 @@ fn address(vector: &AddressVector) -> Option<ibv_ah_attr> {
     })
 }
 
-/// A change as `rdma_init_qp_attr` or `ibv_query_qp` describe it.
+/// A change, from attributes of `rdma_init_qp_attr` or `ibv_query_qp`.
 pub(crate) fn to_modify(attr: &ibv_qp_attr, mask: u32) -> QpModify {
     use ibv_qp_attr_mask as M;
     fn when<V>(mask: u32, bit: M, value: V) -> Option<V> {
@@ -244,7 +245,7 @@ fn address_vector(ah: &ibv_ah_attr) -> Option<AddressVector> {
     })
 }
 
-/// What `ibv_query_qp` answered.
+/// The attributes that `ibv_query_qp` has returned.
 pub(crate) fn attributes(qp_type: QpType, attr: &ibv_qp_attr) -> QpAttributes {
     let mut attributes = QpAttributes::new(qp_type);
     attributes.apply(&QpModify { current_state: None, ..to_modify(attr, u32::MAX) });
@@ -265,12 +266,12 @@ pub(crate) fn gid_entry(entry: &ibv_gid_entry) -> Option<GidEntry> {
     })
 }
 
-/// A limit that C keeps as a signed number.
+/// A limit, which C has as a signed number.
 pub(crate) fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// A limit that must fit a byte here.
+/// A limit that fits into a byte here.
 pub(crate) fn small_limit(value: c_int) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
 }
@@ -281,7 +282,7 @@ mod tests {
     use trunkline_verbs::AttributeMask;
 
     fn entry(status: u32, opcode: u32, flags: u32) -> ibv_wc {
-        // SAFETY: a structure of plain numbers.
+        // SAFETY: the structure consists of numbers.
         let mut entry: ibv_wc = unsafe { zeroed() };
         (entry.wr_id, entry.status, entry.opcode, entry.wc_flags) = (5, status, opcode, flags);
         (entry.byte_len, entry.qp_num) = (9, 0x11);
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(with_immediate.flags, CompletionFlags::empty());
         assert_eq!(completion(&entry(0, 0x7000, 0)).opcode, CompletionOpcode::Send);
         assert_eq!(completion(&entry(0, 0x70f0, 0)).opcode, CompletionOpcode::Receive);
-        // Of a failed one the opcode means nothing.
+        // After a failure the opcode means nothing.
         let failed = completion(&entry(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR, 0x7777, u32::MAX));
         assert_eq!((failed.status, failed.wr_id), (CompletionStatus::RnrRetryExceeded, 5));
         assert_eq!((failed.flags, failed.byte_length), (CompletionFlags::empty(), 0));
@@ -338,7 +339,7 @@ mod tests {
         };
         let (attr, mask) = modify(&change).unwrap();
         assert_eq!(to_modify(&attr, mask.cast_unsigned()), change);
-        // One bit for each attribute that there is, and the state.
+        // One bit for each attribute, and the state.
         assert_eq!(mask.count_ones(), AttributeMask::all().bits().count_ones() + 1);
         assert_eq!(modify(&QpModify::default()).unwrap().1, 0);
         let far = AddressVector { source_gid_index: 256, ..change.address_vector.unwrap() };

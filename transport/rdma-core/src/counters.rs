@@ -1,14 +1,14 @@
 //! Hardware counters of a device's first port.
 //!
-//! Owns the way from sysfs to the counters' common names. Drivers have different files; those that
-//! are not there are left out.
+//! Owns the mapping from files of sysfs to the counters' common names. Drivers have different files;
+//! counters whose files do not exist are left out.
 
 use std::fs;
 use std::path::PathBuf;
 use trunkline_verbs::Counter;
 
 /// A file below `/sys/class/infiniband/DEVICE/ports/1`, and the counter's name. The first file of a
-/// name that exists counts.
+/// name that exists is read.
 const FILES: [(&str, &str); 16] = [
     ("hw_counters/sent_pkts", "packets_sent"),
     ("counters/port_xmit_packets", "packets_sent"),
@@ -32,7 +32,7 @@ const FILES: [(&str, &str); 16] = [
 #[derive(Debug)]
 pub(crate) struct Counters {
     folder: PathBuf,
-    /// What they stood at when the device was opened: the kernel counts since the device is there.
+    /// The values when the device was opened. The kernel counts from when the device appeared.
     at_open: Vec<Counter>,
 }
 
@@ -49,7 +49,7 @@ impl Counters {
         let mut counters = self.absolute();
         for counter in &mut counters {
             let before = self.at_open.iter().find(|before| before.name == counter.name);
-            // A counter that somebody has reset starts again at nothing.
+            // A counter that was reset meanwhile reads 0.
             counter.value = counter.value.saturating_sub(before.map_or(0, |before| before.value));
         }
         counters
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_become_counters_since_the_device_was_opened() {
+    fn counters_start_when_the_device_is_opened() {
         let folder = std::env::temp_dir().join(format!("trunkline-counters-{}", std::process::id()));
         fs::create_dir_all(folder.join("hw_counters")).unwrap();
         let sent = folder.join("hw_counters/sent_pkts");

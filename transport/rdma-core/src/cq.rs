@@ -1,6 +1,6 @@
 //! Completion queues.
 //!
-//! Owns the CQ and the translation of its entries, which are read in batches on the stack.
+//! Owns the CQ and the conversion of its entries, which are read in batches on the stack.
 
 use crate::channel::Channel;
 use crate::context::Opened;
@@ -16,7 +16,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_verbs::{AsyncSubject, Completion, CompletionQueue, Notify, VerbsError};
 
-/// Entries that are read from the device at once: two KiB of stack.
+/// The number of entries that are read from the device at once, which take 2 KiB of stack.
 const BATCH: usize = 32;
 
 /// A completion queue.
@@ -40,24 +40,26 @@ impl Cq {
         let cqe = entries(capacity_cqe, max_cqe)?;
         let number =
             usize::try_from(number).map_err(|_| VerbsError::Invalid("the context exceeds a pointer"))?;
-        // A number for C to carry around, and never a pointer.
+        // C stores the number and returns it in events; it is never used as a pointer.
         let carried = without_provenance_mut::<c_void>(number);
         let make = |channel: *mut _| {
             opened.enter(|| {
-                // SAFETY: the context is open, the channel null or alive.
+                // SAFETY: `opened` keeps the context open, and the channel is null or `Live`.
                 let raw = unsafe { ibv_create_cq(opened.raw(), cqe, carried, channel, 0) };
                 let raw = NonNull::new(raw).ok_or_else(|| last(Doing::CreateCq))?;
                 Ok((raw, AsyncSubject::Cq(number as u64)))
             })
         };
         let raw = match &channel {
-            Some(channel) => channel.handle().with(make)??,
+            Some(channel) => channel.handle().with(|channel| make(channel.raw()))??,
             None => make(null_mut())?,
         };
-        // SAFETY: libibverbs has just made it.
+        // SAFETY: libibverbs has just made the CQ.
         let got = unsafe { (*raw.as_ptr()).cqe };
         let capacity_cqe = Mutex::new(got.try_into().unwrap_or(capacity_cqe));
-        Ok(Self { handle: Handle::new(raw), channel, max_cqe, capacity_cqe, opened })
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        Ok(Self { handle, channel, max_cqe, capacity_cqe, opened })
     }
 
     /// The C object.
@@ -65,7 +67,7 @@ impl Cq {
         &self.handle
     }
 
-    /// Whose it is.
+    /// The opening of the device that it was made through.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -85,12 +87,10 @@ impl CompletionQueue for Cq {
             let mut taken = 0;
             while taken < completions.len() {
                 let wanted = BATCH.min(completions.len() - taken);
-                let count = c_int::try_from(wanted).unwrap_or(0);
-                // SAFETY: the CQ lives, and the array has room for `wanted` entries.
-                let got = unsafe { inlines::poll_cq(cq, count, entries.as_mut_ptr().cast()) };
+                let got = inlines::poll_cq(cq, &mut entries[..wanted]);
                 let got = usize::try_from(got).unwrap_or(0).min(wanted);
                 for (entry, place) in entries[..got].iter().zip(&mut completions[taken..]) {
-                    // SAFETY: the device has written as many entries as it said.
+                    // SAFETY: libibverbs has written as many entries as it returned.
                     *place = completion(unsafe { entry.assume_init_ref() });
                 }
                 taken += got;
@@ -107,10 +107,8 @@ impl CompletionQueue for Cq {
         if self.channel.is_none() {
             return Err(VerbsError::Invalid("the CQ has no channel"));
         }
-        // SAFETY: the handle lends a live CQ.
-        let answer =
-            self.handle.with(|cq| unsafe { inlines::req_notify_cq(cq, notify == Notify::Solicited) })?;
-        check(Doing::Query, answer)
+        let status = self.handle.with(|cq| inlines::req_notify_cq(cq, notify == Notify::Solicited))?;
+        check(Doing::Query, status)
     }
 
     fn capacity_cqe(&self) -> u32 {
@@ -121,18 +119,18 @@ impl CompletionQueue for Cq {
         let cqe = entries(capacity_cqe, self.max_cqe)?;
         let mut capacity_cqe = self.capacity_cqe.lock().unwrap_or_else(PoisonError::into_inner);
         self.handle.with(|cq| {
-            // SAFETY: the handle lends a live CQ.
-            check(Doing::ResizeCq, unsafe { ibv_resize_cq(cq, cqe) })?;
-            // SAFETY: the field is written by resizing alone, which the lock makes one at a time.
-            *capacity_cqe = unsafe { (*cq).cqe }.try_into().unwrap_or(0);
+            // SAFETY: the CQ is `Live`.
+            check(Doing::ResizeCq, unsafe { ibv_resize_cq(cq.raw(), cqe) })?;
+            // SAFETY: as above. Only resizing writes the field, and the lock allows one at a time.
+            *capacity_cqe = unsafe { (*cq.raw()).cqe }.try_into().unwrap_or(0);
             Ok(())
         })?
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live CQ, and takes it as gone when this succeeds.
-            |cq| self.opened.leave(cq, |cq| unsafe { ibv_destroy_cq(cq) }),
+            // SAFETY: the CQ is `Live`, and after success the handle gives it to nobody.
+            |cq| self.opened.leave(cq.raw(), |cq| unsafe { ibv_destroy_cq(cq) }),
             |errno| check_destroy(errno, "an SRQ or a QP completes into this CQ"),
         )
     }

@@ -1,16 +1,16 @@
-//! Opened devices: where every other object comes from.
+//! Opened devices, which make all other objects.
 //!
-//! Owns the checks that objects of one call belong together, and what is asked of the device once,
-//! when it is opened: its limits, whether it really has XRC, and how much inline data it takes.
+//! Owns the checks that the objects of one call belong to one device and fit together. What is asked of
+//! the device once, when it is opened, is in `limits`.
 
 use crate::channel::Channel;
 use crate::cm::Manager;
-use crate::context::{Context, Opened};
-use crate::convert::{self, limit, small_limit, zeroed};
+use crate::context::Opened;
+use crate::convert::{self, limit, zeroed};
 use crate::counters::Counters;
 use crate::cq::Cq;
-use crate::error::{Doing, check};
 use crate::inlines;
+use crate::limits;
 use crate::pd::Pd;
 use crate::qp::{Qp, QpParts};
 use crate::srq::Srq;
@@ -26,9 +26,6 @@ use trunkline_verbs::{
     XrcDomain, XrcdFlags,
 };
 
-/// Sizes of inline data that are tried, because devices do not say what they take.
-const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
-
 /// An opened device.
 #[derive(Debug)]
 pub(crate) struct RdmaDevice {
@@ -38,7 +35,7 @@ pub(crate) struct RdmaDevice {
     opened: Arc<Opened>,
 }
 
-/// Objects that this provider has made are told from those of others, and of other devices.
+/// The object of this opening, from its trait object; refuses those of other providers and openings.
 macro_rules! own {
     ($name:ident, $trait:ident, $type:ident, $what:literal) => {
         fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
@@ -56,11 +53,9 @@ macro_rules! own {
 impl RdmaDevice {
     pub(crate) fn open(name: &str) -> Result<Self, VerbsError> {
         let opened = Opened::new(name)?;
-        let attributes = attributes(&opened)?;
+        let attributes = limits::attributes(&opened)?;
         let connections = Manager::new(&opened);
-        let mut device = Self { attributes, counters: Counters::new(name), connections, opened };
-        device.attributes.max_inline_data = device.probe_inline()?;
-        Ok(device)
+        Ok(Self { attributes, counters: Counters::new(name), connections, opened })
     }
 
     own!(own_pd, ProtectionDomain, Pd, "protection domain");
@@ -69,32 +64,7 @@ impl RdmaDevice {
     own!(own_xrcd, XrcDomain, Xrcd, "XRC domain");
     own!(own_channel, CompletionChannel, Channel, "completion channel");
 
-    fn probe_inline(&self) -> Result<u32, VerbsError> {
-        let pd = Pd::new(Arc::clone(&self.opened))?;
-        let cq = Cq::new(Arc::clone(&self.opened), 1, self.attributes.max_cqe, None, 0)?;
-        let cq = Arc::new(cq);
-        let granted = INLINE_TRIED.into_iter().find_map(|max_inline_data| {
-            let capacities = QueueCapacities {
-                max_send_wr: 1,
-                max_receive_wr: 1,
-                max_send_sge: 1,
-                max_receive_sge: 1,
-                max_inline_data,
-            };
-            let parts = QpParts {
-                pd: Some(Arc::clone(&pd)),
-                send_cq: Some(Arc::clone(&cq)),
-                receive_cq: Some(Arc::clone(&cq)),
-                ..QpParts::default()
-            };
-            let opened = Arc::clone(&self.opened);
-            let qp = Qp::create(opened, QpType::Rc, capacities, false, parts).ok()?;
-            Some(max_inline_data.min(qp.capacities().max_inline_data))
-        });
-        Ok(granted.unwrap_or(0))
-    }
-
-    /// Refuses what takes XRC on a device without it, whatever else is wrong with it (contract A9).
+    /// Refuses what needs XRC on a device without it, before anything else is checked (contract A9).
     fn needs_xrc(&self, what: &'static str) -> Result<(), VerbsError> {
         if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
             Ok(())
@@ -103,14 +73,14 @@ impl RdmaDevice {
         }
     }
 
-    /// The parts of a QP, checked to fit its type, and the sizes to ask for.
+    /// The objects of a QP, which this checks to fit its type, and the capacities to ask for.
     fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
         let needs = VerbsError::Invalid;
         let capacities = self.capacities(&init)?;
         let mut parts = QpParts::default();
         if init.qp_type == QpType::XrcTgt {
             if let Some(srq) = init.srq {
-                // contract C12: an XRC one is let pass and forgotten.
+                // contract C12: an XRC SRQ is accepted and ignored.
                 if !self.own_srq(srq)?.is_xrc() {
                     return Err(needs("a TGT takes receives from XRC SRQs only"));
                 }
@@ -141,7 +111,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// What to ask for; sizes that mean nothing for the type are 0 (contract C2).
+    /// The capacities to ask for: 0 for those that mean nothing for the type (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;
@@ -164,66 +134,6 @@ impl RdmaDevice {
     }
 }
 
-/// The device's limits, without those that must be tried out on the opened device.
-fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, VerbsError> {
-    let context = &opened.context;
-    // SAFETY: a structure of plain numbers.
-    let mut attr: ibv_device_attr = unsafe { zeroed() };
-    // SAFETY: the context is open, the structure ours to be written.
-    check(Doing::Query, unsafe { ibv_query_device(context.raw(), &raw mut attr) })?;
-    let mut capabilities = DeviceCapabilities::empty();
-    capabilities.set(DeviceCapabilities::ATOMICS, attr.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE);
-    let flag = |flag: ibv_device_cap_flags| attr.device_cap_flags & flag.0 != 0;
-    capabilities.set(DeviceCapabilities::SRQ_RESIZE, flag(ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE));
-    capabilities.set(DeviceCapabilities::XRC, flag(ibv_device_cap_flags::IBV_DEVICE_XRC) && has_xrc(opened));
-    let link_layer = port_attr(context, 1).map_or(0, |port| port.link_layer);
-    Ok(DeviceAttributes {
-        name: context.name().to_owned(),
-        link: match link_layer {
-            1 => "infiniband",
-            2 => "ethernet",
-            _ => "unspecified",
-        }
-        .to_owned(),
-        guid: context.guid(),
-        capabilities,
-        max_qp: limit(attr.max_qp),
-        max_qp_wr: limit(attr.max_qp_wr),
-        max_sge: limit(attr.max_sge),
-        max_cq: limit(attr.max_cq),
-        max_cqe: limit(attr.max_cqe),
-        max_mr: limit(attr.max_mr),
-        max_mr_size: attr.max_mr_size,
-        max_srq: limit(attr.max_srq),
-        max_srq_wr: limit(attr.max_srq_wr),
-        max_srq_sge: limit(attr.max_srq_sge),
-        max_dest_rd_atomic: small_limit(attr.max_qp_rd_atom),
-        max_rd_atomic: small_limit(attr.max_qp_init_rd_atom),
-        max_inline_data: 0,
-        ports: attr.phys_port_cnt,
-    })
-}
-
-/// Some devices announce XRC and then have no domains.
-fn has_xrc(opened: &Arc<Opened>) -> bool {
-    match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
-        Ok(_) => true,
-        Err(error) => {
-            let device = opened.context.name();
-            tracing::info!(device, %error, "the device announces XRC, but opens no XRC domain");
-            false
-        }
-    }
-}
-
-fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, VerbsError> {
-    // SAFETY: a structure of plain numbers.
-    let mut attr: ibv_port_attr = unsafe { zeroed() };
-    // SAFETY: the context is open, the structure full of zeros.
-    check(Doing::Query, unsafe { inlines::query_port(context.raw(), port, &raw mut attr) })?;
-    Ok(attr)
-}
-
 impl Device for RdmaDevice {
     fn attributes(&self) -> &DeviceAttributes {
         &self.attributes
@@ -233,7 +143,7 @@ impl Device for RdmaDevice {
         if port == 0 || port > self.attributes.ports {
             return Err(VerbsError::Invalid("the device has no port of this number"));
         }
-        let attr = port_attr(&self.opened.context, port)?;
+        let attr = limits::port_attr(&self.opened, port)?;
         let is_active = attr.state == ibv_port_state::IBV_PORT_ACTIVE;
         Ok(PortAttributes {
             state: if is_active { PortState::Active } else { PortState::Down },
@@ -246,13 +156,12 @@ impl Device for RdmaDevice {
 
     fn gid_table(&self) -> Vec<GidEntry> {
         let length: usize = (1..=self.attributes.ports)
-            .filter_map(|port| port_attr(&self.opened.context, port).ok())
+            .filter_map(|port| limits::port_attr(&self.opened, port).ok())
             .map(|port| usize::try_from(port.gid_tbl_len).unwrap_or(0))
             .sum();
-        // SAFETY: a structure of plain numbers.
+        // SAFETY: the structure consists of numbers.
         let mut entries: Vec<_> = (0..length).map(|_| unsafe { zeroed::<ibv_gid_entry>() }).collect();
-        // SAFETY: the context is open.
-        let filled = unsafe { inlines::query_gid_table(self.opened.raw(), &mut entries) };
+        let filled = inlines::query_gid_table(self.opened.live(), &mut entries);
         entries.truncate(usize::try_from(filled).unwrap_or(0));
         entries.iter().filter(|entry| entry.port_num == 1).filter_map(convert::gid_entry).collect()
     }
@@ -309,7 +218,7 @@ impl Device for RdmaDevice {
     }
 
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        self.needs_xrc("further handles on TGTs: this device has no XRC")?;
+        self.needs_xrc("opening TGTs: this device has no XRC")?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         Ok(Arc::new(Qp::open(xrcd, number)?))
     }
@@ -319,8 +228,7 @@ impl Device for RdmaDevice {
     }
 
     fn next_async_event(&self) -> Option<AsyncEvent> {
-        // SAFETY: the context is open, and does not block since it was opened.
-        unsafe { self.opened.context.events().next(self.opened.raw(), &self.opened.events) }
+        self.opened.context.events().next(self.opened.live(), &self.opened.events)
     }
 
     fn async_event_fd(&self) -> BorrowedFd<'_> {

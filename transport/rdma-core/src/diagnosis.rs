@@ -1,8 +1,8 @@
-//! Why devices cannot be opened, or connections not be made.
+//! Why devices cannot be opened, or connections cannot be made.
 //!
-//! Owns the look at /dev/infiniband: librdmacm answers ENODEV or EPERM for nearly everything or leaves
-//! a device out of its list, and what to do is another thing for a module that is not loaded than
-//! for a file that may not be opened.
+//! Owns the check of /dev/infiniband. librdmacm returns ENODEV or EPERM for nearly every cause, or leaves
+//! a device out of its list, but the remedy for a module that is not loaded differs from that for a file
+//! that may not be opened.
 
 use crate::context;
 use std::fs::OpenOptions;
@@ -10,29 +10,29 @@ use std::io::ErrorKind;
 use std::path::Path;
 use trunkline_verbs::VerbsError;
 
-/// Where the kernel's RDMA files are.
+/// The directory of the kernel's RDMA files.
 const FOLDER: &str = "/dev/infiniband";
 
-/// The error to tell instead of `answered`, which librdmacm gave when it was asked for all devices.
-pub(crate) fn of(answered: VerbsError) -> VerbsError {
-    // No device at all is explained by that error.
+/// The error to report instead of `returned`, which librdmacm has returned for the list of all devices.
+pub(crate) fn of(returned: VerbsError) -> VerbsError {
+    // Without any device, that error is the explanation.
     match context::devices() {
-        Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(answered),
+        Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(returned),
         Err(none) => none,
     }
 }
 
-/// The same for one device, which librdmacm does not have.
-pub(crate) fn of_device(name: &str, answered: VerbsError) -> VerbsError {
+/// The same for one device, which librdmacm does not list.
+pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     match context::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {
-            of_files(Path::new(FOLDER)).unwrap_or(answered)
+            of_files(Path::new(FOLDER)).unwrap_or(returned)
         }
-        _ => answered,
+        _ => returned,
     }
 }
 
-/// What is wrong with the files in a folder, when libibverbs knows devices.
+/// What is wrong with the files in a folder, given that libibverbs lists devices.
 fn of_files(folder: &Path) -> Option<VerbsError> {
     let names = folder.read_dir().into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let mut verbs: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("uverbs")).collect();
@@ -71,7 +71,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let without_verbs = of_files(&folder).unwrap();

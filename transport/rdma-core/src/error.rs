@@ -1,12 +1,12 @@
-//! What an errno of libibverbs or librdmacm means, and what to do about it.
+//! What an errno of libibverbs means, and what the user can do about it.
 //!
-//! Owns the mapping from errno to [`VerbsError`]. Each caller says what it was doing, because the
-//! same errno has other causes elsewhere.
+//! Owns the mapping from errno to [`VerbsError`]. Each caller names the operation, because the same errno
+//! has different causes in different operations.
 
 use std::ffi::c_int;
 use trunkline_verbs::VerbsError;
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// Listing the devices.
@@ -19,7 +19,7 @@ pub(crate) enum Doing {
     CreateSrq,
     /// Making a queue pair.
     CreateQp,
-    /// Opening a further handle on a TGT.
+    /// Opening another handle of a TGT.
     OpenQp,
     /// Opening an XRC domain.
     OpenXrcd,
@@ -33,7 +33,7 @@ pub(crate) enum Doing {
     ResizeCq,
     /// Posting work.
     Post,
-    /// Asking for a state, or for a notification.
+    /// Querying a state, or requesting a notification.
     Query,
     /// Destroying an object.
     Destroy(&'static str),
@@ -49,26 +49,27 @@ pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// `Ok` for 0; libibverbs answers an errno, some providers its negative, some -1 and errno.
-pub(crate) fn check(doing: Doing, answer: c_int) -> Result<(), VerbsError> {
-    match answer {
+/// `Ok` for 0. libibverbs returns an errno; some of its providers return the negative, some -1 and set
+/// errno.
+pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
+    match status {
         0 => Ok(()),
         -1 => Err(last(doing)),
         errno => Err(named(doing, errno.saturating_abs())),
     }
 }
 
-/// The error that an errno stands for.
+/// The error that an errno means.
 pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
     match errno {
         libc::EINVAL => VerbsError::Invalid(invalid(doing)),
         libc::EBUSY => VerbsError::Busy(match doing {
             Doing::Destroy(why) => why,
-            _ => "the device says that the object is in use",
+            _ => "the device reports that the object is in use",
         }),
         libc::ENOMEM if doing == Doing::Register => VerbsError::OutOfResources(memlock()),
         libc::ENOMEM => VerbsError::OutOfResources(no_memory(doing)),
-        // `ibv_get_device_list` answers ENOSYS where the kernel has no RDMA at all.
+        // `ibv_get_device_list` fails with ENOSYS if the kernel has no RDMA at all.
         libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ENOSYS if doing == Doing::List => {
             VerbsError::Missing(NO_DEVICES)
         }
@@ -87,7 +88,7 @@ pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
             _ => "the kernel refused it: check the mode of /dev/infiniband/uverbs*",
         }),
         libc::ENODEV => VerbsError::NoDevice,
-        // After a removal libibverbs answers so to everything.
+        // After the device is removed, everything fails with EIO.
         libc::EIO => VerbsError::Gone,
         errno => VerbsError::Os(errno),
     }
@@ -104,24 +105,26 @@ fn invalid(doing: Doing) -> &'static str {
              and the range must not be empty or wrap"
         }
         Doing::CreateCq | Doing::ResizeCq => {
-            "the CQ's capacity is 0, above the device's limit, or below what waits in it"
+            "the CQ's capacity is 0, above the device's limit, or less than the entries in the CQ"
         }
-        Doing::CreateSrq => "the SRQ's size is above the device's limit, or its parts do not fit its type",
-        Doing::CreateQp => "a queue size is above the device's limit, or the parts do not fit the QP's type",
-        Doing::OpenQp => "no TGT of this number is in the domain",
+        Doing::CreateSrq => "the SRQ's size is above the device's limit, or its objects do not fit its type",
+        Doing::CreateQp => {
+            "a queue size is above the device's limit, or the objects do not fit the QP's type"
+        }
+        Doing::OpenQp => "the domain has no TGT with this number",
         Doing::OpenXrcd => "this file cannot name an XRC domain, or the flags contradict what exists",
-        Doing::Allocate => "the device refuses it",
+        Doing::Allocate => "the device refuses to make the object",
         Doing::ModifyQp => {
             "the QP cannot make this transition, or attributes for it are missing, superfluous or out of \
              range"
         }
         Doing::ModifySrq => {
-            "the SRQ's size is below its limit or what is posted, or the limit above its size"
+            "the SRQ's size is less than its limit or the posted receives, or the limit is above its size"
         }
         Doing::Post => {
-            "the QP or SRQ takes no such request: wrong state or type, too many SGEs, or too much inline data"
+            "the QP or SRQ does not accept the request: wrong state or type, too many SGEs, or too much inline data"
         }
-        Doing::Query => "the device refuses the question",
+        Doing::Query => "the device refuses the query",
         Doing::Destroy(_) => "the device refuses to destroy the object",
     }
 }
@@ -132,17 +135,19 @@ fn no_memory(doing: Doing) -> &'static str {
         Doing::CreateQp => "the device has no room for a QP of this size",
         Doing::CreateCq | Doing::ResizeCq => "the device has no room for a CQ of this size",
         Doing::CreateSrq | Doing::ModifySrq => "the device has no room for an SRQ of this size",
-        _ => "the device or the kernel has no memory left for it (queues too count against RLIMIT_MEMLOCK)",
+        _ => {
+            "the device or the kernel has no memory left for it (queues count against RLIMIT_MEMLOCK as well)"
+        }
     }
 }
 
 fn unsupported(doing: Doing) -> &'static str {
     match doing {
         Doing::OpenXrcd => "XRC domains: this device has no XRC, use RC connections",
-        Doing::OpenQp => "further handles on TGTs: this device has no XRC",
-        Doing::CreateSrq => "such an SRQ; XRC SRQs need a device with XRC",
-        Doing::CreateQp => "such a QP; XRC QPs need a device with XRC",
-        Doing::ResizeCq => "CQs of another size",
+        Doing::OpenQp => "opening TGTs: this device has no XRC",
+        Doing::CreateSrq => "this type of SRQ; XRC SRQs need a device with XRC",
+        Doing::CreateQp => "this type of QP; XRC QPs need a device with XRC",
+        Doing::ResizeCq => "resizing a CQ",
         Doing::ModifySrq => "this change of an SRQ",
         Doing::Register => "this kind of registration",
         Doing::Post => "this operation",
@@ -150,10 +155,10 @@ fn unsupported(doing: Doing) -> &'static str {
     }
 }
 
-/// Why memory could not be pinned: nearly always the process's limit.
+/// Why memory could not be pinned: nearly always because of the process's limit.
 fn memlock() -> &'static str {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a whole rlimit, which the call fills.
+    // SAFETY: `limit` is a local `rlimit`, which the call fills in.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     if known && limit.rlim_cur == libc::RLIM_INFINITY {
         "the memory cannot be pinned although RLIMIT_MEMLOCK is unlimited: the machine is short of \
@@ -170,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_errno_is_explained_by_what_was_done() {
+    fn an_errno_is_explained_by_the_operation() {
         let register = named(Doing::Register, libc::ENOMEM);
         assert!(register.to_string().contains("RLIMIT_MEMLOCK"), "{register}");
         assert_eq!(register.errno(), libc::ENOMEM);
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_all_shapes_are_understood() {
+    fn all_forms_of_failure_are_understood() {
         assert_eq!(check(Doing::Query, 0), Ok(()));
         assert_eq!(check(Doing::Query, libc::EIO), Err(VerbsError::Gone));
         assert_eq!(check(Doing::Query, -libc::EIO), Err(VerbsError::Gone));

@@ -1,66 +1,100 @@
 //! Pointers to C objects that may be destroyed while others still hold the Rust object around them.
 //!
-//! Owns the rule that no C function gets a pointer whose object is gone: a use holds the lock for
-//! reading, the destruction for writing. Uses never wait for one another, and nothing may use the
-//! same handle again inside a use.
+//! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for
+//! reading, the destruction for writing. Uses never wait for one another, and a use must not use the
+//! same handle again. What a use gets is a [`Live`] pointer, whose lifetime is that of the lock.
 
 use std::ffi::c_int;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use trunkline_verbs::VerbsError;
 
-/// A C object of libibverbs.
+/// A pointer to a C object of libibverbs that is not destroyed during `'a`.
+pub(crate) struct Live<'a, T> {
+    raw: NonNull<T>,
+    lifetime: PhantomData<&'a T>,
+}
+
+impl<T> Clone for Live<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Live<'_, T> {}
+
+impl<T> Live<'_, T> {
+    /// # Safety
+    /// libibverbs made the object, and it is not destroyed during `'a`.
+    pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
+        Self { raw, lifetime: PhantomData }
+    }
+
+    /// The object, for a C function.
+    pub(crate) fn raw(self) -> *mut T {
+        self.raw.as_ptr()
+    }
+}
+
+/// A C object of libibverbs, or none once it is destroyed.
 pub(crate) struct Handle<T>(RwLock<Option<NonNull<T>>>);
 
-// SAFETY: libibverbs' objects may be used from any thread; the pointer is given to its functions
-// only, and those that destroy it exclude all others by the lock.
+// SAFETY: libibverbs lets any thread use its objects. The pointer is passed to its functions only, and
+// the lock excludes all others while one of them destroys the object.
 unsafe impl<T> Send for Handle<T> {}
-// SAFETY: as for Send; libibverbs locks inside.
+// SAFETY: as for Send; libibverbs has locks of its own for concurrent use.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Takes the object over.
-    pub(crate) fn new(raw: NonNull<T>) -> Self {
+    /// Takes an object over that libibverbs has made: only this handle destroys it.
+    ///
+    /// # Safety
+    /// The object is not destroyed, and nobody else destroys it.
+    pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
         Self(RwLock::new(Some(raw)))
     }
 
-    /// Lets `with` use the object, which stays alive meanwhile.
+    /// Runs `with` on the object, which is not destroyed meanwhile.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed.
+    /// [`VerbsError::Gone`] if it is destroyed already.
     #[inline]
-    pub(crate) fn with<R>(&self, with: impl FnOnce(*mut T) -> R) -> Result<R, VerbsError> {
+    pub(crate) fn with<R>(&self, with: impl FnOnce(Live<'_, T>) -> R) -> Result<R, VerbsError> {
         let raw = self.0.read().unwrap_or_else(PoisonError::into_inner);
         match *raw {
-            Some(raw) => Ok(with(raw.as_ptr())),
+            // SAFETY: `destroy` takes the pointer out under the same lock, which is held for reading.
+            Some(raw) => Ok(with(unsafe { Live::new(raw) })),
             None => Err(VerbsError::Gone),
         }
     }
 
-    /// Keeps the object alive until the answer is dropped, for a call that takes several objects.
+    /// Keeps the object from being destroyed until the guard is dropped, for a call that takes several
+    /// objects.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed.
+    /// [`VerbsError::Gone`] if it is destroyed already.
     pub(crate) fn hold(&self) -> Result<Held<'_, T>, VerbsError> {
         let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let raw = guard.ok_or(VerbsError::Gone)?;
         Ok(Held { raw, _guard: guard })
     }
 
-    /// Destroys it by `destroy`, which answers as libibverbs does: 0, or an errno, and then the
-    /// object lives on.
+    /// Destroys the object by `destroy`, which returns what libibverbs returns: 0, or an errno if the
+    /// object was not destroyed.
     ///
     /// # Errors
-    /// What `named` makes of the errno; [`VerbsError::Gone`] when it was destroyed before.
+    /// What `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
     pub(crate) fn destroy(
         &self,
-        destroy: impl FnOnce(*mut T) -> c_int,
+        destroy: impl FnOnce(Live<'_, T>) -> c_int,
         named: impl FnOnce(c_int) -> VerbsError,
     ) -> Result<(), VerbsError> {
         let mut raw = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let object = raw.ok_or(VerbsError::Gone)?;
-        match destroy(object.as_ptr()) {
+        // SAFETY: not destroyed yet, and the lock keeps others from doing it.
+        match destroy(unsafe { Live::new(object) }) {
             0 => {
                 *raw = None;
                 Ok(())
@@ -70,7 +104,7 @@ impl<T> Handle<T> {
     }
 }
 
-/// A C object that cannot be destroyed now.
+/// A guard that keeps a C object from being destroyed.
 pub(crate) struct Held<'a, T> {
     raw: NonNull<T>,
     _guard: RwLockReadGuard<'a, Option<NonNull<T>>>,
@@ -83,7 +117,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-/// What C takes for a part that may be absent: null then.
+/// An object that may be absent, for a C structure: null then.
 pub(crate) fn raw_or_null<T>(part: Option<&Held<'_, T>>) -> *mut T {
     part.map_or(std::ptr::null_mut(), Held::raw)
 }
@@ -94,11 +128,11 @@ impl<T> fmt::Debug for Handle<T> {
     }
 }
 
-/// What a destructor makes of the answer of its object's own `destroy`.
+/// Reports an object that a destructor could not destroy.
 pub(crate) fn dropped(what: &'static str, result: Result<(), VerbsError>) {
     match result {
         Ok(()) | Err(VerbsError::Gone) => {}
-        Err(error) => tracing::warn!(%error, "cannot free {what}; it stays until the process ends"),
+        Err(error) => tracing::warn!(%error, "cannot free {what}; it stays until the process exits"),
     }
 }
 
@@ -107,15 +141,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destroyed_object_is_used_no_more() {
+    fn a_destroyed_object_is_not_used() {
         let mut object = 7_u32;
-        let handle = Handle::new(NonNull::from(&mut object));
+        // SAFETY: the object lives longer than the handle, whose destructors here do nothing.
+        let handle = unsafe { Handle::new(NonNull::from(&mut object)) };
         let busy = handle.destroy(|_| 16, |_| VerbsError::Busy("in use"));
         assert_eq!(busy, Err(VerbsError::Busy("in use")));
-        assert_eq!(handle.with(|raw| raw.is_null()), Ok(false));
+        assert_eq!(handle.with(|object| object.raw().is_null()), Ok(false));
         assert!(!raw_or_null(handle.hold().ok().as_ref()).is_null());
         assert_eq!(handle.destroy(|_| 0, VerbsError::Os), Ok(()));
-        assert_eq!(handle.with(|raw| raw.is_null()), Err(VerbsError::Gone));
+        assert_eq!(handle.with(|object| object.raw().is_null()), Err(VerbsError::Gone));
         assert!(handle.hold().is_err());
         assert_eq!(handle.destroy(|_| 0, VerbsError::Os), Err(VerbsError::Gone));
     }

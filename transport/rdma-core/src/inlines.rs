@@ -1,13 +1,14 @@
-//! The functions that libibverbs has in its header only, in Rust.
+//! The functions that libibverbs has only in its header, in Rust.
 //!
-//! Owns the way through the ops tables: `ibv_context.ops` for the data path, and for extended verbs
-//! the `verbs_context` that stands before an `ibv_context`. Each function here is one inline of
-//! verbs.h, with its checks and its answers; the bindings' own are not used, because they fail on
-//! 64-bit machines. Nothing else is in this file, and nothing else reads those tables.
+//! Owns the calls through the tables of functions: `ibv_context.ops` for the data path, and for extended
+//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here is one inline function
+//! of verbs.h, with the same checks and results. The bindings' own are not used, because they fail on
+//! 64-bit machines. Nothing else is in this file, and no other file reads those tables.
 
+use crate::handle::Live;
 use rdma_sys::*;
 use std::ffi::c_int;
-use std::mem::{offset_of, size_of};
+use std::mem::{MaybeUninit, offset_of, size_of};
 use std::ptr::{NonNull, null_mut};
 
 unsafe extern "C" {
@@ -22,158 +23,150 @@ unsafe extern "C" {
 }
 
 /// The extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
-///
-/// # Safety
-/// `context` is an open context of libibverbs.
-unsafe fn extended(context: *mut ibv_context, offset: usize) -> Option<NonNull<verbs_context>> {
-    // SAFETY: the caller's promise.
+fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
+    let context = context.raw();
+    // SAFETY: the context is open while it is `Live`.
     let mark = unsafe { (*context).abi_compat };
-    // All ones of a pointer, not of 32 bits.
+    // A pointer of all ones, not only 32 of them.
     if mark.addr() != usize::MAX {
         return None;
     }
-    // SAFETY: the mark says that the context is the last field of a verbs_context, so the bytes
+    // SAFETY: libibverbs sets the mark if the context is the last field of a verbs_context, so the bytes
     // before it belong to the same object.
     let extended = unsafe { context.cast::<u8>().sub(offset_of!(verbs_context, context)) };
     let extended = NonNull::new(extended.cast::<verbs_context>())?;
-    // SAFETY: `sz` is among its oldest fields.
+    // SAFETY: `sz` is one of its oldest fields, which every version has.
     let size = unsafe { (*extended.as_ptr()).sz };
-    // The structure grew at its front: one of an older library lacks the first fields.
+    // Versions added fields at the front: the structure of an older library lacks the first ones.
     (size >= size_of::<verbs_context>() - offset).then_some(extended)
 }
 
-/// A function of the extended context's table, `None` when the library or the device lacks it.
+/// A function of the extended context's table, `None` if the library or the device lacks it.
 macro_rules! extended_op {
     ($context:expr, $op:ident) => {
-        // SAFETY: by the promise of the function around this, the context is open; the field may
-        // be read, since the table reaches that far.
-        unsafe { extended($context, offset_of!(verbs_context, $op)).and_then(|table| (*table.as_ptr()).$op) }
+        extended($context, offset_of!(verbs_context, $op))
+            // SAFETY: `extended` has checked that the table of this open context has the field.
+            .and_then(|table| unsafe { (*table.as_ptr()).$op })
+    };
+}
+
+/// The open context of an object.
+macro_rules! context_of {
+    ($object:expr) => {
+        // SAFETY: libibverbs stores the context when it makes the object, and this crate closes none
+        // while an object of it is alive.
+        unsafe { NonNull::new((*$object.raw()).context).map(|context| Live::new(context)) }
     };
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the calling thread's own errno may always be written.
+    // SAFETY: a thread may write its own errno at any time.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// `ibv_open_xrcd`: null and errno when it fails.
-///
-/// # Safety
-/// `context` is open, and `attributes` a whole structure.
-pub(crate) unsafe fn open_xrcd(
-    context: *mut ibv_context,
-    attributes: *mut ibv_xrcd_init_attr,
+/// `ibv_open_xrcd`: null and errno if it fails.
+pub(crate) fn open_xrcd(
+    context: Live<'_, ibv_context>,
+    attributes: &mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     let Some(open) = extended_op!(context, open_xrcd) else {
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the caller's promise.
-    unsafe { open(context, attributes) }
+    // SAFETY: the context is open while it is `Live`. A wrong descriptor is an error, not a danger.
+    unsafe { open(context.raw(), attributes) }
 }
 
 /// `ibv_close_xrcd`: 0 or an errno.
 ///
 /// # Safety
-/// `xrcd` is open, and of an open context.
-pub(crate) unsafe fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the caller's promise.
-    let context = unsafe { (*xrcd).context };
-    match extended_op!(context, close_xrcd) {
-        // SAFETY: the caller's promise.
-        Some(close) => unsafe { close(xrcd) },
+/// Nobody uses the domain after this has returned 0.
+pub(crate) unsafe fn close_xrcd(xrcd: Live<'_, ibv_xrcd>) -> c_int {
+    match context_of!(xrcd).and_then(|context| extended_op!(context, close_xrcd)) {
+        // SAFETY: the domain is open while it is `Live`, and this function's contract for later.
+        Some(close) => unsafe { close(xrcd.raw()) },
         None => libc::EOPNOTSUPP,
     }
 }
 
-/// `ibv_create_srq_ex` for an XRC SRQ; null and errno when it fails.
+/// `ibv_create_srq_ex` for an XRC SRQ; null and errno if it fails.
 ///
 /// # Safety
-/// `context` is open, `attributes` a whole structure whose objects are alive.
+/// No object that `attributes` names is destroyed during the call.
 pub(crate) unsafe fn create_srq_ex(
-    context: *mut ibv_context,
-    attributes: *mut ibv_srq_init_attr_ex,
+    context: Live<'_, ibv_context>,
+    attributes: &mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     let Some(create) = extended_op!(context, create_srq_ex) else {
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the caller's promise.
-    unsafe { create(context, attributes) }
+    // SAFETY: the context is open while it is `Live`; this function's contract for the objects.
+    unsafe { create(context.raw(), attributes) }
 }
 
 /// `ibv_get_srq_num`: 0 or an errno.
-///
-/// # Safety
-/// `srq` is alive.
-pub(crate) unsafe fn get_srq_num(srq: *mut ibv_srq, number: &mut u32) -> c_int {
-    // SAFETY: the caller's promise.
-    let context = unsafe { (*srq).context };
-    match extended_op!(context, get_srq_num) {
-        // SAFETY: the caller's promise; the number is the caller's to write.
-        Some(get) => unsafe { get(srq, number) },
+pub(crate) fn get_srq_num(srq: Live<'_, ibv_srq>, number: &mut u32) -> c_int {
+    match context_of!(srq).and_then(|context| extended_op!(context, get_srq_num)) {
+        // SAFETY: the SRQ is not destroyed while it is `Live`.
+        Some(get) => unsafe { get(srq.raw(), number) },
         None => libc::EOPNOTSUPP,
     }
 }
 
-/// `ibv_create_qp_ex`: null and errno when it fails.
+/// `ibv_create_qp_ex`: null and errno if it fails.
 ///
 /// # Safety
-/// `context` is open, `attributes` a whole structure whose objects are alive.
+/// No object that `attributes` names is destroyed during the call.
 pub(crate) unsafe fn create_qp_ex(
-    context: *mut ibv_context,
-    attributes: *mut ibv_qp_init_attr_ex,
+    context: Live<'_, ibv_context>,
+    attributes: &mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's promise.
-    let (mask, pd) = unsafe { ((*attributes).comp_mask, (*attributes).pd) };
-    if mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
-        // SAFETY: the first fields of the extended structure are those of the plain one.
-        return unsafe { ibv_create_qp(pd, attributes.cast()) };
+    if attributes.comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
+        let pd = attributes.pd;
+        // SAFETY: the first fields of the extended structure are those of the plain one; this
+        // function's contract for the objects.
+        return unsafe { ibv_create_qp(pd, std::ptr::from_mut(attributes).cast()) };
     }
     let Some(create) = extended_op!(context, create_qp_ex) else {
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the caller's promise.
-    unsafe { create(context, attributes) }
+    // SAFETY: the context is open while it is `Live`; this function's contract for the objects.
+    unsafe { create(context.raw(), attributes) }
 }
 
-/// `ibv_open_qp`: null and errno when it fails.
+/// `ibv_open_qp`: null and errno if it fails.
 ///
 /// # Safety
-/// `context` is open, `attributes` a whole structure whose domain is open.
-pub(crate) unsafe fn open_qp(context: *mut ibv_context, attributes: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+/// The domain that `attributes` names is not closed during the call.
+pub(crate) unsafe fn open_qp(
+    context: Live<'_, ibv_context>,
+    attributes: &mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
     let Some(open) = extended_op!(context, open_qp) else {
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the caller's promise.
-    unsafe { open(context, attributes) }
+    // SAFETY: the context is open while it is `Live`; this function's contract for the domain.
+    unsafe { open(context.raw(), attributes) }
 }
 
-/// `ibv_query_port`: 0 or an errno.
-///
-/// # Safety
-/// `context` is open, `attributes` a whole structure full of zeros.
-pub(crate) unsafe fn query_port(
-    context: *mut ibv_context,
-    port: u8,
-    attributes: *mut ibv_port_attr,
-) -> c_int {
+/// `ibv_query_port`: 0 or an errno. What an older library does not fill in stays as it was.
+pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &mut ibv_port_attr) -> c_int {
     match extended_op!(context, query_port) {
-        // SAFETY: the caller's promise.
-        Some(query) => unsafe { query(context, port, attributes, size_of::<ibv_port_attr>()) },
-        // SAFETY: the exported function fills the older, shorter form of the same structure.
-        None => unsafe { ibv_query_port(context, port, attributes.cast()) },
+        // SAFETY: the context is open while it is `Live`, and the structure has the size that is named.
+        Some(query) => unsafe { query(context.raw(), port, attributes, size_of::<ibv_port_attr>()) },
+        // SAFETY: as above. The exported function fills the older, shorter form of the same structure.
+        None => unsafe { ibv_query_port(context.raw(), port, std::ptr::from_mut(attributes).cast()) },
     }
 }
 
-/// `ibv_query_gid_table`: how many entries were filled, or a negative errno.
-///
-/// # Safety
-/// `context` is open.
-pub(crate) unsafe fn query_gid_table(context: *mut ibv_context, entries: &mut [ibv_gid_entry]) -> isize {
-    // SAFETY: the caller's promise; the slice's own length bounds what is written.
+/// `ibv_query_gid_table`: the number of entries that were filled in, or a negative errno.
+pub(crate) fn query_gid_table(context: Live<'_, ibv_context>, entries: &mut [ibv_gid_entry]) -> isize {
+    let context = context.raw();
+    // SAFETY: the context is open while it is `Live`, and the library writes no more entries than the
+    // slice has.
     unsafe {
         _ibv_query_gid_table(context, entries.as_mut_ptr(), entries.len(), 0, size_of::<ibv_gid_entry>())
     }
@@ -182,17 +175,18 @@ pub(crate) unsafe fn query_gid_table(context: *mut ibv_context, entries: &mut [i
 /// `ibv_post_send`: 0, or an errno and the request that was refused.
 ///
 /// # Safety
-/// `qp` is alive, `requests` a linked list that ends.
+/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// call.
 #[inline]
 pub(crate) unsafe fn post_send(
-    qp: *mut ibv_qp,
+    qp: Live<'_, ibv_qp>,
     requests: *mut ibv_send_wr,
     refused: &mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; each device fills this slot of its table.
-    match unsafe { (*(*qp).context).ops.post_send } {
-        // SAFETY: the caller's promise.
-        Some(post) => unsafe { post(qp, requests, refused) },
+    // SAFETY: the QP is not destroyed while it is `Live`, nor is its context closed.
+    match unsafe { (*(*qp.raw()).context).ops.post_send } {
+        // SAFETY: as above, and this function's contract for the list.
+        Some(post) => unsafe { post(qp.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
 }
@@ -200,17 +194,18 @@ pub(crate) unsafe fn post_send(
 /// `ibv_post_recv`: 0, or an errno and the request that was refused.
 ///
 /// # Safety
-/// `qp` is alive, `requests` a linked list that ends.
+/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// call.
 #[inline]
 pub(crate) unsafe fn post_recv(
-    qp: *mut ibv_qp,
+    qp: Live<'_, ibv_qp>,
     requests: *mut ibv_recv_wr,
     refused: &mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; each device fills this slot of its table.
-    match unsafe { (*(*qp).context).ops.post_recv } {
-        // SAFETY: the caller's promise.
-        Some(post) => unsafe { post(qp, requests, refused) },
+    // SAFETY: the QP is not destroyed while it is `Live`, nor is its context closed.
+    match unsafe { (*(*qp.raw()).context).ops.post_recv } {
+        // SAFETY: as above, and this function's contract for the list.
+        Some(post) => unsafe { post(qp.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
 }
@@ -218,44 +213,40 @@ pub(crate) unsafe fn post_recv(
 /// `ibv_post_srq_recv`: 0, or an errno and the request that was refused.
 ///
 /// # Safety
-/// `srq` is alive, `requests` a linked list that ends.
+/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// call.
 #[inline]
 pub(crate) unsafe fn post_srq_recv(
-    srq: *mut ibv_srq,
+    srq: Live<'_, ibv_srq>,
     requests: *mut ibv_recv_wr,
     refused: &mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; each device fills this slot of its table.
-    match unsafe { (*(*srq).context).ops.post_srq_recv } {
-        // SAFETY: the caller's promise.
-        Some(post) => unsafe { post(srq, requests, refused) },
+    // SAFETY: the SRQ is not destroyed while it is `Live`, nor is its context closed.
+    match unsafe { (*(*srq.raw()).context).ops.post_srq_recv } {
+        // SAFETY: as above, and this function's contract for the list.
+        Some(post) => unsafe { post(srq.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
 }
 
-/// `ibv_poll_cq`: how many completions were written, negative when the device failed.
-///
-/// # Safety
-/// `cq` is alive, and `completions` has room for `count`.
+/// `ibv_poll_cq`: the number of completions that were written, negative if the device has failed.
 #[inline]
-pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, count: c_int, completions: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise; each device fills this slot of its table.
-    match unsafe { (*(*cq).context).ops.poll_cq } {
-        // SAFETY: the caller's promise.
-        Some(poll) => unsafe { poll(cq, count, completions) },
+pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_wc>]) -> c_int {
+    let count = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
+    // SAFETY: the CQ is not destroyed while it is `Live`, nor is its context closed.
+    match unsafe { (*(*cq.raw()).context).ops.poll_cq } {
+        // SAFETY: as above, and the slice has room for `count` completions.
+        Some(poll) => unsafe { poll(cq.raw(), count, completions.as_mut_ptr().cast()) },
         None => -1,
     }
 }
 
 /// `ibv_req_notify_cq`: 0 or an errno.
-///
-/// # Safety
-/// `cq` is alive.
-pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
-    // SAFETY: the caller's promise; each device fills this slot of its table.
-    match unsafe { (*(*cq).context).ops.req_notify_cq } {
-        // SAFETY: the caller's promise.
-        Some(request) => unsafe { request(cq, c_int::from(solicited_only)) },
+pub(crate) fn req_notify_cq(cq: Live<'_, ibv_cq>, solicited_only: bool) -> c_int {
+    // SAFETY: the CQ is not destroyed while it is `Live`, nor is its context closed.
+    match unsafe { (*(*cq.raw()).context).ops.req_notify_cq } {
+        // SAFETY: as above.
+        Some(request) => unsafe { request(cq.raw(), c_int::from(solicited_only)) },
         None => libc::EOPNOTSUPP,
     }
 }
@@ -264,27 +255,29 @@ pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_i
 mod tests {
     use super::*;
 
-    /// What a C program prints of Debian's headers; a check of the drop-in libraries prints it anew.
+    /// What a C program prints of Debian's headers. `deploy/checks/30-abi.sh` compares it with them.
     const LAYOUT: &str = include_str!("../../dropin/exports/layout.txt");
 
-    fn of_c(line: &str) -> usize {
-        let number = LAYOUT.lines().find_map(|of_c| of_c.strip_prefix(line)?.strip_prefix(' '));
-        number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("C says nothing of {line}"))
+    fn in_c(line: &str) -> usize {
+        let number = LAYOUT.lines().find_map(|known| known.strip_prefix(line)?.strip_prefix(' '));
+        number
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_else(|| panic!("the layout does not name {line}"))
     }
 
     macro_rules! same_as_c {
         ($($type:ident { $($field:ident),* })*) => {$(
-            assert_eq!(size_of::<$type>(), of_c(concat!("sizeof ", stringify!($type))), stringify!($type));
+            assert_eq!(size_of::<$type>(), in_c(concat!("sizeof ", stringify!($type))), stringify!($type));
             $(assert_eq!(
                 offset_of!($type, $field),
-                of_c(concat!("offsetof ", stringify!($type), " ", stringify!($field))),
+                in_c(concat!("offsetof ", stringify!($type), " ", stringify!($field))),
                 concat!(stringify!($type), ".", stringify!($field))
             );)*
         )*};
     }
 
     #[test]
-    fn what_is_reached_into_lies_where_c_has_it() {
+    fn the_bindings_have_the_layout_of_the_headers() {
         same_as_c! {
             verbs_context {
                 query_port, query_device_ex, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd,
@@ -321,16 +314,16 @@ mod tests {
             ibv_comp_channel { fd }
             ibv_async_event { element, event_type }
         }
-        // The bindings name the unions, C the fields in them.
+        // The bindings name the unions, the header the fields in them.
         let srqn = offset_of!(ibv_send_wr, qp_type) + offset_of!(xrc_t, remote_srqn);
-        assert_eq!(srqn, of_c("offsetof ibv_send_wr qp_type.xrc.remote_srqn"));
+        assert_eq!(srqn, in_c("offsetof ibv_send_wr qp_type.xrc.remote_srqn"));
         let immediate = offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union);
-        assert_eq!(immediate, of_c("offsetof ibv_send_wr imm_data"));
+        assert_eq!(immediate, in_c("offsetof ibv_send_wr imm_data"));
     }
 
     #[test]
-    fn an_extended_verb_needs_the_mark_and_a_table_that_reaches_so_far() {
-        // SAFETY: a structure of plain numbers and pointers.
+    fn an_extended_verb_needs_the_mark_and_a_table_that_has_it() {
+        // SAFETY: the structure consists of numbers and pointers.
         let mut table: Box<verbs_context> = Box::new(unsafe { crate::convert::zeroed() });
         unsafe extern "C" fn refuse(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
             set_errno(libc::ENOMEM);
@@ -339,15 +332,14 @@ mod tests {
         table.open_xrcd = Some(refuse);
         let table = Box::into_raw(table);
         let open = || {
-            // SAFETY: the table is alive until it is taken back below.
-            let context = unsafe { &raw mut (*table).context };
+            // SAFETY: the table is freed only at the end, and it has all that the function reads.
+            let context = unsafe { Live::new(NonNull::new_unchecked(&raw mut (*table).context)) };
             let mut attributes = ibv_xrcd_init_attr { comp_mask: 0, fd: -1, oflags: 0 };
-            // SAFETY: as much of a context as the function looks at is there.
-            assert!(unsafe { open_xrcd(context, &raw mut attributes) }.is_null());
+            assert!(open_xrcd(context, &mut attributes).is_null());
             crate::error::last_errno()
         };
         let mark = |bits: usize, size: usize| {
-            // SAFETY: the table is alive until it is taken back below.
+            // SAFETY: the table is freed only at the end.
             unsafe {
                 (*table).context.abi_compat = std::ptr::without_provenance_mut(bits);
                 (*table).sz = size;
@@ -359,10 +351,10 @@ mod tests {
         mark(usize::MAX, whole - offset_of!(verbs_context, open_xrcd) - 1);
         assert_eq!(open(), libc::EOPNOTSUPP, "the library's table is too short");
         mark(usize::MAX, whole - offset_of!(verbs_context, open_xrcd));
-        assert_eq!(open(), libc::ENOMEM, "it reaches just so far");
+        assert_eq!(open(), libc::ENOMEM, "the table ends with it");
         mark(0xffff_ffff, whole);
-        assert_eq!(open(), libc::EOPNOTSUPP, "the mark has all ones of a pointer");
-        // SAFETY: it was made by `into_raw` above, and nobody else knows it.
+        assert_eq!(open(), libc::EOPNOTSUPP, "the mark is a pointer of all ones");
+        // SAFETY: `into_raw` made it above, and nothing uses it after this.
         drop(unsafe { Box::from_raw(table) });
     }
 }

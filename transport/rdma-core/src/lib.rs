@@ -1,13 +1,13 @@
 //! RDMA devices of the kernel: the verbs traits over libibverbs and librdmacm.
 //!
-//! With the feature `rdma-core` this crate is a provider of [`trunkline_verbs`]: whatever libibverbs
-//! and librdmacm serve, from a NIC to the kernel's soft RoCE. Building it takes Debian's
-//! libibverbs-dev, librdmacm-dev and libclang-dev. Without the feature it is empty, so that a machine
-//! with Rust alone builds the whole workspace.
+//! With the feature `rdma-core` this crate is a provider of [`trunkline_verbs`] for all devices that
+//! libibverbs and librdmacm serve, from a physical NIC to the kernel's soft RoCE. Building it needs
+//! Debian's libibverbs-dev, librdmacm-dev and libclang-dev. Without the feature it is empty, so that the
+//! whole workspace builds on a machine that has only Rust.
 //!
-//! Objects hold the objects they are made of, so whatever order a program drops them in, the C
-//! objects are destroyed in the order that C needs. All of them are made on the one `ibv_context`
-//! that librdmacm keeps for a device.
+//! Objects hold the objects that they use. In whatever order a program drops them, the C objects are
+//! destroyed in the order that C needs. All of them are made on the one `ibv_context` that librdmacm
+//! keeps for a device.
 #![cfg(feature = "rdma-core")]
 
 mod async_events;
@@ -22,6 +22,7 @@ mod diagnosis;
 mod error;
 mod handle;
 mod inlines;
+mod limits;
 mod mr;
 mod pd;
 mod post;

@@ -1,4 +1,4 @@
-//! Memory regions.
+//! Memory regions: registering memory, and keeping it until it is deregistered.
 
 use crate::error::{Doing, last};
 use crate::handle::{Handle, dropped};
@@ -16,7 +16,8 @@ pub(crate) struct Mr {
     lkey: Lkey,
     rkey: Rkey,
     access: Access,
-    /// Pinned by the kernel; freed after the registration, by the order of the fields.
+    start: IoAddress,
+    /// Pinned by the kernel. The destructor deregisters it before the fields are dropped.
     memory: Arc<Memory>,
     _pd: Arc<Pd>,
 }
@@ -43,18 +44,19 @@ impl Mr {
         let flags = flags(access);
         let raw = pd.handle().with(|pd| {
             if start == own {
-                // SAFETY: the domain lives, and the memory stays allocated as long as this region,
-                // which holds it.
-                unsafe { ibv_reg_mr(pd, place, memory.len(), flags) }
+                // SAFETY: the PD is `Live`, and the region holds the memory until it is deregistered.
+                unsafe { ibv_reg_mr(pd.raw(), place, memory.len(), flags) }
             } else {
                 // SAFETY: as above.
-                unsafe { ibv_reg_mr_iova(pd, place, memory.len(), start.0, flags) }
+                unsafe { ibv_reg_mr_iova(pd.raw(), place, memory.len(), start.0, flags) }
             }
         })?;
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Register))?;
-        // SAFETY: libibverbs has just filled the keys in.
+        // SAFETY: libibverbs has just made the region, with its keys.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        Ok(Self { handle: Handle::new(raw), lkey: Lkey(lkey), rkey: Rkey(rkey), access, memory, _pd: pd })
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        Ok(Self { handle, lkey: Lkey(lkey), rkey: Rkey(rkey), access, start, memory, _pd: pd })
     }
 }
 
@@ -72,6 +74,10 @@ impl MemoryRegion for Mr {
         self.rkey
     }
 
+    fn address(&self, offset: usize) -> IoAddress {
+        self.start.plus(offset as u64)
+    }
+
     fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -82,8 +88,8 @@ impl MemoryRegion for Mr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live region, and takes it as gone when this succeeds.
-            |mr| unsafe { ibv_dereg_mr(mr) },
+            // SAFETY: the region is `Live`, and after success the handle gives it to nobody.
+            |mr| unsafe { ibv_dereg_mr(mr.raw()) },
             |errno| check_destroy(errno, "a memory window is bound to this region"),
         )
     }
@@ -91,7 +97,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // A region that could not be given up keeps its memory: the device may still write there.
+        // A region that could not be deregistered keeps its memory: the device may still write there.
         let result = self.destroy();
         if !matches!(result, Ok(()) | Err(VerbsError::Gone)) {
             std::mem::forget(Arc::clone(&self.memory));

@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains, and the registration of memory in them.
 
 use crate::context::Opened;
 use crate::error::{Doing, check, last};
@@ -14,16 +14,18 @@ use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain,
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
     opened: Arc<Opened>,
-    /// Regions lean on their domain, so it needs itself as an `Arc`.
+    /// Regions hold their domain, which `register_at` knows by reference only.
     this: Weak<Self>,
 }
 
 impl Pd {
     pub(crate) fn new(opened: Arc<Opened>) -> Result<Arc<Self>, VerbsError> {
-        // SAFETY: the context is open.
+        // SAFETY: `opened` keeps the context open.
         let raw = unsafe { ibv_alloc_pd(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
-        Ok(Arc::new_cyclic(|this| Self { handle: Handle::new(raw), opened, this: Weak::clone(this) }))
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        Ok(Arc::new_cyclic(|this| Self { handle, opened, this: Weak::clone(this) }))
     }
 
     /// The C object.
@@ -31,7 +33,7 @@ impl Pd {
         &self.handle
     }
 
-    /// Whose it is.
+    /// The opening of the device that it was made through.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -55,8 +57,8 @@ impl ProtectionDomain for Pd {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live domain, and takes it as gone when this succeeds.
-            |pd| unsafe { ibv_dealloc_pd(pd) },
+            // SAFETY: the domain is `Live`, and after success the handle gives it to nobody.
+            |pd| unsafe { ibv_dealloc_pd(pd.raw()) },
             |errno| check_destroy(errno, "a memory region, an SRQ or a QP belongs to this protection domain"),
         )
     }
@@ -69,6 +71,6 @@ impl Drop for Pd {
 }
 
 /// The error of a destruction that failed.
-pub(crate) fn check_destroy(answer: i32, why_busy: &'static str) -> VerbsError {
-    check(Doing::Destroy(why_busy), answer).err().unwrap_or(VerbsError::Gone)
+pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
+    check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
 }

@@ -1,9 +1,10 @@
-//! Work requests on their way to C.
+//! Posting work requests.
 //!
-//! Owns the building of linked lists of C's structures on the stack, in batches; nothing is
-//! allocated. Lists of SGEs are handed over as they are, since [`Sge`] has the layout of `ibv_sge`.
+//! Owns the building of linked lists of C structures on the stack, in batches; nothing is allocated.
+//! Lists of SGEs are passed on as they are, since [`Sge`] has the layout of `ibv_sge`.
 
 use crate::error::{Doing, check};
+use crate::handle::Live;
 use crate::inlines;
 use rdma_sys::*;
 use std::ffi::c_int;
@@ -14,7 +15,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Requests that go to the device at once, with one doorbell: four KiB of stack.
+/// The number of requests that are posted by one call, with one doorbell; they take 4 KiB of stack.
 const BATCH: usize = 32;
 
 const _: () = assert!(
@@ -25,11 +26,8 @@ const _: () = assert!(
 );
 
 /// Posts sends on a QP.
-///
-/// # Safety
-/// `qp` is alive.
-pub(crate) unsafe fn send(
-    qp: *mut ibv_qp,
+pub(crate) fn send(
+    qp: Live<'_, ibv_qp>,
     is_xrc: bool,
     requests: &[SendRequest<'_>],
 ) -> Result<(), PostError> {
@@ -42,7 +40,7 @@ pub(crate) unsafe fn send(
         let mut length = 0;
         for (index, (request, bytes)) in batch.iter().zip(&mut inline).enumerate() {
             match send_wr(request, is_xrc, bytes) {
-                // SAFETY: the index is below the batch's length, which is the array's at most.
+                // SAFETY: the index is less than the batch's length, which is at most the array's.
                 Ok(wr) => unsafe { first.add(index).write(wr) },
                 Err(cause) => {
                     known_bad = Some(PostError { index: posted + index, cause });
@@ -50,17 +48,17 @@ pub(crate) unsafe fn send(
                 }
             }
             if index > 0 {
-                // SAFETY: both places were written.
+                // SAFETY: both elements are written.
                 unsafe { (*first.add(index - 1)).next = first.add(index) };
             }
             length = index + 1;
         }
         if length > 0 {
             let mut refused = null_mut();
-            // SAFETY: the caller's promise; the list has `length` whole requests and ends, and what
-            // they point to outlives the call.
-            let answer = unsafe { inlines::post_send(qp, first, &mut refused) };
-            judge(answer, first, refused, length, posted)?;
+            // SAFETY: the list has `length` requests and ends with null. They point to `batch` and
+            // `inline`, which stay as they are.
+            let status = unsafe { inlines::post_send(qp, first, &mut refused) };
+            outcome(status, first, refused, length, posted)?;
         }
         if let Some(error) = known_bad {
             return Err(error);
@@ -70,27 +68,24 @@ pub(crate) unsafe fn send(
     Ok(())
 }
 
-/// Which queue takes receives.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Receiver {
+/// The queue that receives are posted to.
+#[derive(Clone, Copy)]
+pub(crate) enum Receiver<'a> {
     /// A QP's own.
-    Qp(*mut ibv_qp),
+    Qp(Live<'a, ibv_qp>),
     /// A shared one.
-    Srq(*mut ibv_srq),
+    Srq(Live<'a, ibv_srq>),
 }
 
 /// Posts receives.
-///
-/// # Safety
-/// The QP or SRQ is alive.
-pub(crate) unsafe fn receive(to: Receiver, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
     let mut posted = 0;
     for batch in requests.chunks(BATCH) {
         let mut list = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
         let first = list.as_mut_ptr().cast::<ibv_recv_wr>();
         for (index, request) in batch.iter().enumerate() {
             let (sg_list, num_sge) = sges(request.scatter);
-            // SAFETY: the index is below the batch's length, which is the array's at most.
+            // SAFETY: the index is less than the batch's length, which is at most the array's.
             unsafe {
                 first.add(index).write(ibv_recv_wr {
                     wr_id: request.wr_id,
@@ -104,28 +99,30 @@ pub(crate) unsafe fn receive(to: Receiver, requests: &[ReceiveRequest<'_>]) -> R
             }
         }
         let mut refused = null_mut();
-        // SAFETY: the caller's promise; the list is whole and ends.
-        let answer = unsafe {
+        // SAFETY: the list has as many requests as `batch`, to whose elements they point, and ends with
+        // null.
+        let status = unsafe {
             match to {
                 Receiver::Qp(qp) => inlines::post_recv(qp, first, &mut refused),
                 Receiver::Srq(srq) => inlines::post_srq_recv(srq, first, &mut refused),
             }
         };
-        judge(answer, first, refused, batch.len(), posted)?;
+        outcome(status, first, refused, batch.len(), posted)?;
         posted += batch.len();
     }
     Ok(())
 }
 
-/// What a post's answer means; `refused` may be anything when the device forgot to set it.
-fn judge<T>(
-    answer: c_int,
+/// The result of a post of which `posted` requests were posted before. A device that does not set
+/// `refused` is taken to mean the first request.
+fn outcome<T>(
+    status: c_int,
     first: *mut T,
     refused: *mut T,
     length: usize,
     posted: usize,
 ) -> Result<(), PostError> {
-    check(Doing::Post, answer).map_err(|cause| {
+    check(Doing::Post, status).map_err(|cause| {
         let bytes = refused.addr().wrapping_sub(first.addr());
         let index = bytes / size_of::<T>();
         PostError { index: posted + if index < length { index } else { 0 }, cause }
@@ -133,7 +130,7 @@ fn judge<T>(
 }
 
 fn sges(list: &[Sge]) -> (*mut ibv_sge, c_int) {
-    // A list longer than C can count is longer than any device's limit as well.
+    // A list that is too long for C's counter is beyond any device's limit as well.
     (list.as_ptr().cast_mut().cast(), c_int::try_from(list.len()).unwrap_or(c_int::MAX))
 }
 
@@ -182,13 +179,13 @@ fn send_wr(request: &SendRequest<'_>, is_xrc: bool, inline: &mut ibv_sge) -> Res
                 return Err(VerbsError::Invalid("READs and atomics have no inline data"));
             }
             let length = u32::try_from(bytes.len());
-            inline.length = length.map_err(|_| VerbsError::Invalid("too many inline bytes"))?;
+            inline.length = length.map_err(|_| VerbsError::Invalid("the inline data is too long"))?;
             inline.addr = bytes.as_ptr().expose_provenance() as u64;
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             (&raw mut *inline, 1)
         }
     };
-    // SAFETY: a structure of plain numbers and pointers.
+    // SAFETY: the structure consists of numbers and pointers.
     let mut built: ibv_send_wr = unsafe { crate::convert::zeroed() };
     built.wr_id = request.wr_id;
     built.sg_list = sg_list;

@@ -1,11 +1,11 @@
-//! The provider: the devices that libibverbs knows.
+//! The provider: lists and opens the devices of libibverbs.
 
 use crate::context;
 use crate::device::RdmaDevice;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
-/// The devices of the kernel, through libibverbs and librdmacm.
+/// The provider of the kernel's RDMA devices, by libibverbs and librdmacm.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RdmaCore;
 

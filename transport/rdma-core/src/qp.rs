@@ -1,4 +1,4 @@
-//! Queue pairs; of a TGT each of these is one handle.
+//! Queue pairs. A TGT may have several handles, each of them a [`Qp`].
 
 use crate::async_events::of_qp;
 use crate::context::Opened;
@@ -20,7 +20,7 @@ use trunkline_verbs::{
     SendRequest, VerbsError,
 };
 
-/// What a QP leans on.
+/// The objects that a QP uses.
 #[derive(Debug, Default)]
 pub(crate) struct QpParts {
     pub(crate) pd: Option<Arc<Pd>>,
@@ -42,7 +42,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Makes one of parts that were checked to fit its type.
+    /// Makes a QP of parts that fit its type; the caller has checked that.
     pub(crate) fn create(
         opened: Arc<Opened>,
         qp_type: QpType,
@@ -51,14 +51,14 @@ impl Qp {
         parts: QpParts,
     ) -> Result<Self, VerbsError> {
         use ibv_qp_init_attr_mask as M;
-        // SAFETY: a structure of plain numbers and pointers.
+        // SAFETY: the structure consists of numbers and pointers.
         let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
         init.cap = convert::to_cap(capacities);
         init.qp_type = convert::qp_type(qp_type);
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // One CQ for both sides is not to be held twice: its lock may have somebody waiting.
+        // One CQ for both sides is locked once: with a writer waiting, a second lock would wait, too.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
@@ -73,8 +73,8 @@ impl Qp {
         init.send_cq = raw_or_null(send_cq.as_ref());
         init.recv_cq = if is_one_cq { init.send_cq } else { raw_or_null(receive_cq.as_ref()) };
         let raw = opened.enter(|| {
-            // SAFETY: the context is open, the objects of the structure are held.
-            taken(unsafe { inlines::create_qp_ex(opened.raw(), &raw mut init) }, Doing::CreateQp)
+            // SAFETY: the guards keep the objects of the structure from being destroyed.
+            taken(unsafe { inlines::create_qp_ex(opened.live(), &mut init) }, Doing::CreateQp)
         })?;
         drop((pd, xrcd, srq, send_cq, receive_cq));
         let capacities = match qp_type {
@@ -84,7 +84,7 @@ impl Qp {
         Ok(Self::new(opened, raw, qp_type, capacities, parts))
     }
 
-    /// A further handle on a TGT.
+    /// Opens another handle of a TGT.
     pub(crate) fn open(xrcd: Arc<Xrcd>, number: QpNumber) -> Result<Self, VerbsError> {
         use ibv_qp_open_attr_mask as M;
         let opened = Arc::clone(xrcd.opened());
@@ -93,13 +93,13 @@ impl Qp {
             let mut attributes = ibv_qp_open_attr {
                 comp_mask: mask.0,
                 qp_num: number.get(),
-                xrcd,
+                xrcd: xrcd.raw(),
                 qp_context: null_mut(),
                 qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
             };
             opened.enter(|| {
-                // SAFETY: the context is open, the structure is whole and its domain open.
-                let raw = unsafe { inlines::open_qp(opened.raw(), &raw mut attributes) };
+                // SAFETY: the domain of the structure is `Live`.
+                let raw = unsafe { inlines::open_qp(opened.live(), &mut attributes) };
                 taken(raw, Doing::OpenQp)
             })
         })??;
@@ -114,9 +114,10 @@ impl Qp {
         capacities: QueueCapacities,
         parts: QpParts,
     ) -> Self {
-        // SAFETY: libibverbs has just made it.
+        // SAFETY: libibverbs has just made the QP.
         let number = QpNumber::new(unsafe { (*raw.as_ptr()).qp_num });
-        let handle = Handle::new(raw);
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
@@ -125,17 +126,17 @@ impl Qp {
         &self.opened
     }
 
-    /// Changes it as a connection wants it, by attributes in C's form.
+    /// Changes the QP by attributes in the form of C, which `rdma_init_qp_attr` has returned.
     ///
     /// # Errors
     /// As [`QueuePair::modify`].
     pub(crate) fn modify_raw(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), VerbsError> {
-        // SAFETY: the handle lends a live QP, the structure is whole.
-        let answer = self.handle.with(|qp| unsafe { ibv_modify_qp(qp, attributes, mask) })?;
-        check(Doing::ModifyQp, answer)
+        // SAFETY: the QP is `Live`, and libibverbs reads what the mask names.
+        let status = self.handle.with(|qp| unsafe { ibv_modify_qp(qp.raw(), attributes, mask) })?;
+        check(Doing::ModifyQp, status)
     }
 
-    /// Whether it takes receives from an SRQ.
+    /// Whether its receives come from an SRQ.
     pub(crate) fn has_srq(&self) -> bool {
         self.parts.srq.is_some()
     }
@@ -171,14 +172,14 @@ impl QueuePair for Qp {
     }
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {
-        // SAFETY: structures of plain numbers and pointers.
+        // SAFETY: the structures consist of numbers and pointers.
         let (mut attr, mut init) = unsafe { (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>()) };
         let mask = convert::QUERY_MASK;
-        let answer = self.handle.with(|qp| {
-            // SAFETY: the handle lends a live QP, both structures are ours to be written.
-            unsafe { ibv_query_qp(qp, &raw mut attr, mask, &raw mut init) }
+        let status = self.handle.with(|qp| {
+            // SAFETY: the QP is `Live`, and both structures are local.
+            unsafe { ibv_query_qp(qp.raw(), &raw mut attr, mask, &raw mut init) }
         })?;
-        check(Doing::Query, answer)?;
+        check(Doing::Query, status)?;
         Ok(convert::attributes(self.qp_type, &attr))
     }
 
@@ -187,19 +188,18 @@ impl QueuePair for Qp {
             return Err(PostError { index: 0, cause: VerbsError::Invalid("a TGT does not send") });
         }
         let is_xrc = self.qp_type == QpType::XrcIni;
-        // SAFETY: the handle lends a live QP.
-        let posted = self.handle.with(|qp| unsafe { post::send(qp, is_xrc, requests) });
+        let posted = self.handle.with(|qp| post::send(qp, is_xrc, requests));
         posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
     }
 
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        // One request is posted wholly or not at all by any function.
+        // A single request is always posted wholly or not at all.
         if requests.len() <= 1 {
             return self.post_send(requests);
         }
         Err(PostError {
             index: 0,
-            cause: VerbsError::NotSupported("lists that are posted wholly or not at all"),
+            cause: VerbsError::NotSupported("posting a list of requests either wholly or not at all"),
         })
     }
 
@@ -208,15 +208,14 @@ impl QueuePair for Qp {
             let cause = VerbsError::Invalid("only an RC QP without an SRQ has receives of its own");
             return Err(PostError { index: 0, cause });
         }
-        // SAFETY: the handle lends a live QP.
-        let posted = self.handle.with(|qp| unsafe { post::receive(Receiver::Qp(qp), requests) });
+        let posted = self.handle.with(|qp| post::receive(Receiver::Qp(qp), requests));
         posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live QP, and takes it as gone when this succeeds.
-            |qp| self.opened.leave(qp, |qp| unsafe { ibv_destroy_qp(qp) }),
+            // SAFETY: the QP is `Live`, and after success the handle gives it to nobody.
+            |qp| self.opened.leave(qp.raw(), |qp| unsafe { ibv_destroy_qp(qp) }),
             |errno| check_destroy(errno, "the device still uses this QP"),
         )
     }

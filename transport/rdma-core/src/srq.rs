@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queues, basic ones and those for XRC.
 
 use crate::context::Opened;
 use crate::convert::zeroed;
@@ -21,10 +21,10 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(crate) struct Srq {
     handle: Handle<ibv_srq>,
-    /// Of an XRC one.
+    /// The number that peers name; only an XRC SRQ has one.
     number: Option<SrqNumber>,
     opened: Arc<Opened>,
-    // What it leans on; fields are dropped after the value's own destructor has run.
+    // What the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
     _pd: Arc<Pd>,
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
@@ -43,13 +43,13 @@ impl Srq {
         let raw = match &xrc {
             None => opened.enter(|| {
                 let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-                // SAFETY: the domain is held, the structure is whole.
+                // SAFETY: the guard keeps the domain from being destroyed, and the attributes are local.
                 taken(unsafe { ibv_create_srq(held.raw(), &raw mut init) }, number)
             })?,
             Some((xrcd, cq)) => {
                 use ibv_srq_init_attr_mask as M;
                 let (xrcd, cq) = (xrcd.handle().hold()?, cq.handle().hold()?);
-                // SAFETY: a structure of plain numbers and pointers.
+                // SAFETY: the structure consists of numbers and pointers.
                 let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
                 init.attr = attr;
                 init.comp_mask = (M::IBV_SRQ_INIT_ATTR_TYPE
@@ -60,17 +60,18 @@ impl Srq {
                 init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
                 (init.pd, init.xrcd, init.cq) = (held.raw(), xrcd.raw(), cq.raw());
                 opened.enter(|| {
-                    // SAFETY: the context is open, the objects of the structure are held.
-                    taken(unsafe { inlines::create_srq_ex(opened.raw(), &raw mut init) }, number)
+                    // SAFETY: the guards keep the objects of the structure from being destroyed.
+                    taken(unsafe { inlines::create_srq_ex(opened.live(), &mut init) }, number)
                 })?
             }
         };
         drop(held);
-        let mut srq = Self { handle: Handle::new(raw), number: None, opened, _pd: pd, xrc };
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        let mut srq = Self { handle, number: None, opened, _pd: pd, xrc };
         if srq.xrc.is_some() {
             let mut number = 0;
-            // SAFETY: it has just been made.
-            check(Doing::Query, unsafe { inlines::get_srq_num(raw.as_ptr(), &mut number) })?;
+            check(Doing::Query, srq.handle.with(|srq| inlines::get_srq_num(srq, &mut number))?)?;
             srq.number = Some(SrqNumber::new(number));
         }
         Ok(srq)
@@ -81,21 +82,21 @@ impl Srq {
         &self.handle
     }
 
-    /// Whose it is.
+    /// The opening of the device that it was made through.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
 
-    /// Whether it is reached through TGTs.
+    /// Whether it is an XRC SRQ.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
 
     fn modify(&self, mut attr: ibv_srq_attr, mask: ibv_srq_attr_mask) -> Result<(), VerbsError> {
         let mask = c_int::try_from(mask.0).unwrap_or(0);
-        // SAFETY: the handle lends a live SRQ, the structure is whole.
-        let answer = self.handle.with(|srq| unsafe { ibv_modify_srq(srq, &raw mut attr, mask) })?;
-        check(Doing::ModifySrq, answer)
+        // SAFETY: the SRQ is `Live`, and the attributes are local.
+        let status = self.handle.with(|srq| unsafe { ibv_modify_srq(srq.raw(), &raw mut attr, mask) })?;
+        check(Doing::ModifySrq, status)
     }
 }
 
@@ -110,16 +111,15 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        // SAFETY: the handle lends a live SRQ.
-        let posted = self.handle.with(|srq| unsafe { receive(Receiver::Srq(srq), requests) });
+        let posted = self.handle.with(|srq| receive(Receiver::Srq(srq), requests));
         posted.unwrap_or_else(|cause| Err(PostError { index: 0, cause }))
     }
 
     fn query(&self) -> Result<SrqAttributes, VerbsError> {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
-        // SAFETY: the handle lends a live SRQ, the structure is ours to be written.
-        let answer = self.handle.with(|srq| unsafe { ibv_query_srq(srq, &raw mut attr) })?;
-        check(Doing::Query, answer)?;
+        // SAFETY: the SRQ is `Live`, and the attributes are local.
+        let status = self.handle.with(|srq| unsafe { ibv_query_srq(srq.raw(), &raw mut attr) })?;
+        check(Doing::Query, status)?;
         Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
     }
 
@@ -135,8 +135,8 @@ impl SharedReceiveQueue for Srq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live SRQ, and takes it as gone when this succeeds.
-            |srq| self.opened.leave(srq, |srq| unsafe { ibv_destroy_srq(srq) }),
+            // SAFETY: the SRQ is `Live`, and after success the handle gives it to nobody.
+            |srq| self.opened.leave(srq.raw(), |srq| unsafe { ibv_destroy_srq(srq) }),
             |errno| check_destroy(errno, "a QP takes its receives from this SRQ"),
         )
     }

@@ -1,4 +1,4 @@
-//! XRC domains.
+//! XRC domains: opening and closing them.
 
 use crate::context::Opened;
 use crate::error::{Doing, last};
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use trunkline_verbs::{VerbsError, XrcDomain, XrcdFlags};
 
-/// One handle on an XRC domain.
+/// A handle of an XRC domain.
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     handle: Handle<ibv_xrcd>,
@@ -35,10 +35,11 @@ impl Xrcd {
         }
         let fd = file.map_or(-1, |file| file.as_raw_fd());
         let mut attributes = ibv_xrcd_init_attr { comp_mask: mask.0, fd, oflags };
-        // SAFETY: the context is open, the structure whole, and the file open for this call.
-        let raw = unsafe { inlines::open_xrcd(opened.raw(), &raw mut attributes) };
+        let raw = inlines::open_xrcd(opened.live(), &mut attributes);
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::OpenXrcd))?;
-        Ok(Self { handle: Handle::new(raw), opened })
+        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        let handle = unsafe { Handle::new(raw) };
+        Ok(Self { handle, opened })
     }
 
     /// The C object.
@@ -46,7 +47,7 @@ impl Xrcd {
         &self.handle
     }
 
-    /// Whose it is.
+    /// The opening of the device that it was made through.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -55,7 +56,7 @@ impl Xrcd {
 impl XrcDomain for Xrcd {
     fn close(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the handle lends a live domain, and takes it as gone when this succeeds.
+            // SAFETY: after success the handle gives the domain to nobody.
             |xrcd| unsafe { inlines::close_xrcd(xrcd) },
             |errno| check_destroy(errno, "an SRQ or a TGT handle was made with this XRC domain handle"),
         )

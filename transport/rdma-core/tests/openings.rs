@@ -1,5 +1,5 @@
-//! What the adapter adds to the conformance suite: long lists, whose events are whose, and objects
-//! that are dropped in any order.
+//! What the conformance suite does not cover: long lists of requests, the delivery of events to openings,
+//! and objects that are dropped in any order.
 #![cfg(feature = "rdma-core")]
 
 #[cfg(test)]
@@ -19,15 +19,15 @@ mod tests {
     };
 
     const WAIT_AT_MOST: Duration = Duration::from_secs(30);
-    /// More than two batches, and no multiple of one.
+    /// More requests than two batches, and not a multiple of one.
     const MANY: u32 = 75;
 
-    /// The device of the host, or a word that there is none.
+    /// The device of the host; without one the test is skipped with a message.
     fn device() -> Option<OnHost> {
         OnHost::find().inspect_err(|why| println!("skip: {why}")).ok()
     }
 
-    /// A QP with what belongs to it.
+    /// A QP with the objects that it needs.
     struct Station {
         device: Arc<dyn Device>,
         cq: Arc<dyn CompletionQueue>,
@@ -41,7 +41,7 @@ mod tests {
             Self::with(host, None)
         }
 
-        /// With the context of an SRQ, if it is to have one.
+        /// With an SRQ of this context number, if there is one.
         fn with(host: &OnHost, srq: Option<u64>) -> Self {
             let device = host.open().unwrap();
             let pd = device.alloc_pd().unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_longer_than_a_batch_arrive_whole_and_in_order() {
+    fn lists_longer_than_a_batch_arrive_completely_and_in_order() {
         let Some(host) = device() else { return };
         let (near, far) = (Station::new(&host), Station::new(&host));
         near.join(&host, &far);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_named_by_its_place_in_the_whole_list() {
+    fn a_refused_request_is_reported_by_its_index_in_the_whole_list() {
         let Some(host) = device() else { return };
         let (near, far) = (Station::new(&host), Station::new(&host));
         near.join(&host, &far);
@@ -181,7 +181,7 @@ mod tests {
             .collect();
         let refused = far.qp.post_receive(&receives).unwrap_err();
         assert_eq!(refused.index, wrong, "{refused}");
-        // What stands before it is posted, and nothing behind it.
+        // The requests before it are posted, and none after it.
         far.qp.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }).unwrap();
         let flushed = far.completions(wrong);
         assert!(flushed.iter().all(|entry| entry.status == CompletionStatus::WorkRequestFlushed));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_comes_to_the_opening_whose_object_it_is_about_whoever_reads_it() {
+    fn an_event_goes_to_the_opening_of_its_object_whichever_opening_reads_it() {
         let Some(host) = device() else { return };
         let (other, own) = (Station::new(&host), Station::with(&host, Some(0x5253)));
         other.join(&host, &own);
@@ -200,19 +200,19 @@ mod tests {
         other.qp.post_send(&[inline(1, b"takes the last")]).unwrap();
         own.completions(1);
         let end = Instant::now() + WAIT_AT_MOST;
-        // The other opening reads the one descriptor that both have.
+        // The other opening reads the descriptor that both share.
         while !is_readable(&own.device, PollTimeout::ZERO) {
             assert!(Instant::now() < end, "no event came");
             std::thread::yield_now();
         }
-        assert_eq!(other.device.next_async_event(), None, "it is not its own");
-        assert!(is_readable(&own.device, PollTimeout::ZERO), "what was read for it is lost");
+        assert_eq!(other.device.next_async_event(), None, "the event is not of its object");
+        assert!(is_readable(&own.device, PollTimeout::ZERO), "the event that was read for it is lost");
         let event = own.device.next_async_event();
         let subject = AsyncSubject::Srq(0x5253);
         assert_eq!(event, Some(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, subject }));
         assert_eq!(own.device.next_async_event(), None);
         assert!(!is_readable(&own.device, PollTimeout::ZERO));
-        // Acknowledged, so this does not wait.
+        // The event is acknowledged, so this does not wait.
         own.qp.destroy().unwrap();
         srq.destroy().unwrap();
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_may_be_dropped_before_what_was_made_with_it() {
+    fn a_device_may_be_dropped_before_its_objects() {
         let Some(host) = device() else { return };
         let Station { device, cq, region, qp, .. } = Station::new(&host);
         cq.request_notify(Notify::Any).unwrap();

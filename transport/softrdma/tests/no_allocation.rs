@@ -7,39 +7,13 @@
 mod common;
 
 use common::node::{Node, connect};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use trunkline_testkit::CountingAllocator;
 use trunkline_verbs::{
     Completion, CompletionStatus, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest,
 };
 
-/// Counts what is asked of the heap, by any thread.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, new_size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 /// One message of each kind, and everything that follows from it, on one thread.
 fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
@@ -84,12 +58,12 @@ fn a_message_costs_no_allocation() {
         for _ in 0..200 {
             round(&near, &far, &*ini);
         }
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = HEAP.allocations();
         const ROUNDS: u64 = 1000;
         for _ in 0..ROUNDS {
             round(&near, &far, &*ini);
         }
-        let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let count = HEAP.allocations() - before;
         // A late retransmission may still stretch a queue once.
         assert!(count <= ROUNDS / 100, "{count} allocations in {ROUNDS} rounds of four requests");
     }

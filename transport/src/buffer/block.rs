@@ -1,20 +1,24 @@
 //! Blocks for large messages: size-classed, registered, counted against a limit.
 //!
-//! A pool belongs to the node; pollers take blocks and whoever drops one returns it. Freed
-//! memory is kept for the next message, up to a limit. Memory that peers may READ is registered
-//! anew for each use: a key that a peer was told works for that message and for no later one.
+//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped.
+//! Freed memory is kept for the next message, up to a limit. Memory that peers may READ is registered
+//! again for each use: a key that a peer has works for one message and for no later one.
 //!
 //! A block may outlive its device, and its node, in the application's hands. It keeps memory alive
 //! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
-//! of an earlier device are told from those of today's by their generation.
+//! of an earlier device differ from those of the present one in their generation.
 
-use crate::poller::handle::PollerHandle;
+use crate::command::PollerHandle;
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge};
+use trunkline_machine::Runtime;
+use trunkline_mutants::mutant;
+use trunkline_verbs::{
+    Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge,
+};
 
 /// Smallest size class.
 const SMALLEST: usize = 32 * 1024;
@@ -44,6 +48,8 @@ struct Registration {
     generation: u64,
     /// Its place in the pool's table.
     at: usize,
+    /// Where the device and peers see the memory; says nothing of where it is in this process.
+    start: IoAddress,
     lkey: Lkey,
     rkey: Rkey,
 }
@@ -82,13 +88,14 @@ impl State {
 pub(crate) struct BlockPool {
     access: Access,
     limit: usize,
+    runtime: Runtime,
     state: Mutex<State>,
 }
 
 impl BlockPool {
     /// A pool that has nothing to give before [`BlockPool::open`].
-    pub(crate) fn new(access: Access, limit: usize) -> Arc<Self> {
-        Arc::new(Self { access, limit, state: Mutex::default() })
+    pub(crate) fn new(access: Access, limit: usize, runtime: Runtime) -> Arc<Self> {
+        Arc::new(Self { access, limit, runtime, state: Mutex::default() })
     }
 
     /// There is a device to register memory with.
@@ -127,7 +134,7 @@ impl BlockPool {
         Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
     }
 
-    /// The device goes, or the node ends: all keys become invalid, and the device is let go.
+    /// The device is removed, or the node ends: all keys become invalid, and the device is released.
     pub(crate) fn close(&self) {
         let (pd, regions, cached) = {
             let mut state = self.lock();
@@ -162,15 +169,16 @@ impl BlockPool {
             let state = self.lock();
             (state.pd.clone()?, state.generation)
         };
-        let region = pd.register(Arc::clone(memory), self.access).ok()?;
+        let start = IoAddress::from_random(self.runtime.random());
+        let region = pd.register_at(Arc::clone(memory), start, self.access).ok()?;
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         // Of a device that went meanwhile nothing is kept.
         let at = (state.generation == generation).then(|| state.regions.insert(region))?;
-        Some(Registration { generation, at, lkey, rkey })
+        Some(Registration { generation, at, start, lkey, rkey })
     }
 
-    fn give_back(&self, chunk: Chunk, length: usize, reusable: bool) {
+    fn release(&self, chunk: Chunk, length: usize, reusable: bool) {
         let Chunk { memory, registration, class } = chunk;
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
         let region = if stays { None } else { self.lock().remove(registration) };
@@ -178,7 +186,9 @@ impl BlockPool {
         drop(region);
         let (woken, surplus) = {
             let mut state = self.lock();
-            state.in_use -= length;
+            if !mutant!(memory_is_not_returned) {
+                state.in_use -= length;
+            }
             let stays = stays && registration.generation == state.generation;
             let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
             let open = state.pd.is_some();
@@ -224,9 +234,14 @@ impl Block {
     /// The start of the memory, as the device and the peer see it.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| RemoteAddress {
-            address: chunk.memory.address(0),
+            address: chunk.registration.start,
             rkey: chunk.registration.rkey,
         })
+    }
+
+    /// Where the memory is in this process, to recognise it by.
+    pub(super) fn local_address(&self) -> u64 {
+        self.chunk.as_ref().map_or(0, |chunk| chunk.memory.address(0).0)
     }
 
     /// Whether its keys are those of the device of today.
@@ -250,7 +265,8 @@ impl Block {
         let chunk = self.chunk.as_ref()?;
         chunk.memory.offset_of(chunk.memory.address(offset), usize::try_from(length).ok()?).ok()?;
         self.writers += 1;
-        Some(Sge { address: chunk.memory.address(offset), length, lkey: chunk.registration.lkey })
+        let address = IoAddress(chunk.registration.start.0.wrapping_add(offset as u64));
+        Some(Sge { address, length, lkey: chunk.registration.lkey })
     }
 
     /// The device has completed one write to it.
@@ -291,7 +307,7 @@ impl Drop for Block {
         if let Some(chunk) = self.chunk.take() {
             // Memory that a READ may still be writing to is not used again: dropping its region
             // ends the READ.
-            self.pool.give_back(chunk, self.length, self.writers == 0);
+            self.pool.release(chunk, self.length, self.writers == 0);
         }
     }
 }

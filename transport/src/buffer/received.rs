@@ -7,7 +7,7 @@ use super::slots::SlotRegion;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
 use std::sync::Arc;
-use trunkline_verbs::{Access, ProtectionDomain, Sge, VerbsError};
+use trunkline_verbs::{Access, IoAddress, ProtectionDomain, Sge, VerbsError};
 
 #[derive(Debug)]
 struct Shared {
@@ -25,8 +25,13 @@ pub(crate) struct ReceiveSlots {
 }
 
 impl ReceiveSlots {
-    pub(crate) fn new(pd: &dyn ProtectionDomain, slots: u32, slot_bytes: usize) -> Result<Self, VerbsError> {
-        let region = SlotRegion::new(pd, slots, slot_bytes, Access::LOCAL_WRITE)?;
+    pub(crate) fn new(
+        pd: &dyn ProtectionDomain,
+        slots: u32,
+        slot_bytes: usize,
+        start: IoAddress,
+    ) -> Result<Self, VerbsError> {
+        let region = SlotRegion::new(pd, slots, slot_bytes, start, Access::LOCAL_WRITE)?;
         let count = usize::try_from(slots).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             free: (0..slots).rev().collect(),
@@ -35,7 +40,7 @@ impl ReceiveSlots {
         })
     }
 
-    /// The device is let go. No slot is free or posted any more; those that were lent stay readable.
+    /// Releases the device. No slot is free or posted any more; those that were lent stay readable.
     pub(crate) fn close(&mut self) {
         self.shared.region.close();
         while self.shared.returned.pop().is_some() {}
@@ -151,7 +156,8 @@ mod tests {
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let [mut slots, other] = [(); 2].map(|()| ReceiveSlots::new(pd.as_ref(), 1, 64).unwrap());
+        let [mut slots, other] =
+            [(); 2].map(|()| ReceiveSlots::new(pd.as_ref(), 1, 64, IoAddress(1 << 46)).unwrap());
         let (slot, _) = slots.post().unwrap();
         slots.shared.region.memory.write(0, b"a received frame").unwrap();
         let mut frame = slots.complete(slot, 16).unwrap();

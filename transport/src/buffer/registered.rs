@@ -9,13 +9,13 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock};
-use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
+use trunkline_verbs::{IoAddress, RemoteAddress};
 
 /// Where frozen buffers lie.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Start address to length and key.
-    ranges: RwLock<BTreeMap<u64, (u64, Rkey)>>,
+    /// Where each begins in this process, to its length and where peers see it.
+    ranges: RwLock<BTreeMap<u64, (u64, RemoteAddress)>>,
 }
 
 impl Registry {
@@ -29,9 +29,10 @@ impl Registry {
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<RemoteAddress> {
         let start = bytes.as_ptr().addr() as u64;
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
-        let (&begin, &(length, rkey)) = ranges.range(..=start).next_back()?;
+        let (&begin, &(length, at)) = ranges.range(..=start).next_back()?;
         let inside = start - begin <= length && bytes.len() as u64 <= length - (start - begin);
-        inside.then_some(RemoteAddress { address: IoAddress(start), rkey })
+        let address = IoAddress(at.address.0.wrapping_add(start - begin));
+        inside.then_some(RemoteAddress { address, rkey: at.rkey })
     }
 }
 
@@ -54,7 +55,7 @@ impl RegisteredBuffer {
         let length = self.block.len() as u64;
         let mut ranges = self.registry.ranges.write().unwrap_or_else(PoisonError::into_inner);
         if self.block.is_registered() {
-            ranges.insert(at.address.0, (length, at.rkey));
+            ranges.insert(self.block.local_address(), (length, at));
         }
         drop(ranges);
         Bytes::from_owner(FrozenBuffer { block: self.block, registry: self.registry })
@@ -94,6 +95,6 @@ impl Drop for FrozenBuffer {
     fn drop(&mut self) {
         // Before the block returns to its pool: its address may then be somebody else's.
         let mut ranges = self.registry.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.remove(&self.block.remote_address().address.0);
+        ranges.remove(&self.block.local_address());
     }
 }

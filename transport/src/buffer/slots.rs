@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline_verbs::{Access, Lkey, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
+use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, Sge, VerbsError};
 
 /// One region cut into slots.
 #[derive(Debug)]
@@ -10,6 +10,8 @@ pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
     /// Until the device goes; lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
+    /// Where the device sees the memory.
+    start: IoAddress,
     lkey: Lkey,
     slot_bytes: usize,
     slots: u32,
@@ -20,17 +22,18 @@ impl SlotRegion {
         pd: &dyn ProtectionDomain,
         slots: u32,
         slot_bytes: usize,
+        start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
         let count = usize::try_from(slots).map_err(|_| VerbsError::Invalid("too many slots"))?;
         let length = count.checked_mul(slot_bytes).ok_or(VerbsError::Invalid("too many slots"))?;
         let memory = Memory::zeroed(length).map_err(|_| VerbsError::OutOfResources("memory for buffers"))?;
-        let region = pd.register(Arc::clone(&memory), access)?;
+        let region = pd.register_at(Arc::clone(&memory), start, access)?;
         let lkey = region.lkey();
-        Ok(Self { memory, region: Mutex::new(Some(region)), lkey, slot_bytes, slots })
+        Ok(Self { memory, region: Mutex::new(Some(region)), start, lkey, slot_bytes, slots })
     }
 
-    /// The device touches it no more, and is let go.
+    /// Ends the device's access to it, and releases the device.
     pub(super) fn close(&self) {
         let region = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(region);
@@ -52,7 +55,7 @@ impl SlotRegion {
     /// The first `length` bytes of a slot for a work request.
     pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
         Sge {
-            address: self.memory.address(self.offset(slot)),
+            address: IoAddress(self.start.0.wrapping_add(self.offset(slot) as u64)),
             length: u32::try_from(length.min(self.slot_bytes)).unwrap_or(u32::MAX),
             lkey: self.lkey,
         }
@@ -67,13 +70,18 @@ pub(crate) struct SendSlots {
 }
 
 impl SendSlots {
-    pub(crate) fn new(pd: &dyn ProtectionDomain, slots: u32, slot_bytes: usize) -> Result<Self, VerbsError> {
-        let region = SlotRegion::new(pd, slots, slot_bytes, Access::empty())?;
+    pub(crate) fn new(
+        pd: &dyn ProtectionDomain,
+        slots: u32,
+        slot_bytes: usize,
+        start: IoAddress,
+    ) -> Result<Self, VerbsError> {
+        let region = SlotRegion::new(pd, slots, slot_bytes, start, Access::empty())?;
         let free = (0..region.slots()).rev().collect();
         Ok(Self { region, free })
     }
 
-    /// The device is let go. No slot is free any more.
+    /// Releases the device. No slot is free any more.
     pub(crate) fn close(&mut self) {
         self.free.clear();
         self.region.close();

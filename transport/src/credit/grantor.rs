@@ -44,8 +44,8 @@ impl Pair {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// What of that the spender was told of: it can neither use nor give back more, however well
-    /// it guesses.
+    /// The part of that which the spender knows of: it can neither use nor release more, even if it
+    /// guesses.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -123,13 +123,13 @@ impl Grantor {
         used_credit: bool,
     ) -> Result<(), CreditViolation> {
         let Some(pair) = self.pairs.get_mut(id.0) else { return Ok(()) };
-        let given_back = released.wrapping_sub(pair.released);
-        if given_back > pair.known() {
-            return Err(CreditViolation("gave back credit that it did not have"));
+        let newly_released = released.wrapping_sub(pair.released);
+        if newly_released > pair.known() {
+            return Err(CreditViolation("released credit that it did not have"));
         }
         pair.released = released;
-        self.outstanding -= given_back;
-        if given_back > 0 && pair.active {
+        self.outstanding -= newly_released;
+        if newly_released > 0 && pair.active {
             // It says that it is idle; granting it more right away would only come back.
             pair.active = false;
             self.active -= 1;

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Each pair begins with, and after idleness keeps, one credit ([`BASE`]): the first message
-//! after a pause needs no extra round trip, and a spender that ran dry is always told of new
-//! credit without having to ask. More is granted as messages arrive and report what waits behind
-//! them. A spender that is idle gives back all but the base within 100 ms.
+//! after a pause needs no extra round trip, and a spender that ran dry always learns of new
+//! credit without having to ask. More is granted as messages arrive and report what waits after
+//! them. A spender that is idle releases all but the base within 100 ms.
 //!
 //! The pollers call this; nothing here does I/O or knows the time by itself.
 #![forbid(unsafe_code)]

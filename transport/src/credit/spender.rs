@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{BASE, CreditViolation, START};
+use trunkline_mutants::mutant;
 
 /// A spender gives unused credit back after this many milliseconds without a message. With the
 /// scan interval of the poller it stays within the 100 ms in which idle grants decay.
@@ -12,7 +13,7 @@ const MOST_AHEAD: u32 = 1 << 15;
 /// Frames that carry nothing but positions, beyond those that answer messages of ours. They use
 /// no credit and so no room that was granted: a peer that floods us with them takes the receives
 /// of all others. An honest one sends about one for each message of ours at the very most (when
-/// it grants one credit at a time), and some when it gives back or is given room.
+/// it grants one credit at a time), and some when it releases credit or receives room.
 const CREDIT_FRAMES: u64 = 64;
 
 /// What one INI may still send into one remote SRQ.
@@ -53,7 +54,9 @@ impl Spender {
         if self.available() == 0 {
             return false;
         }
-        self.sent = self.sent.wrapping_add(1);
+        if !mutant!(message_uses_no_credit) {
+            self.sent = self.sent.wrapping_add(1);
+        }
         self.used_ms = now_ms;
         true
     }
@@ -85,7 +88,7 @@ impl Spender {
         self.released
     }
 
-    /// Gives back what an idle pair does not need; answers whether a frame must say so.
+    /// Releases what an idle pair does not need; returns whether a frame must report it.
     pub(crate) fn release_idle(&mut self, now_ms: u64) -> bool {
         let spare = self.available().saturating_sub(BASE);
         if spare == 0 || now_ms.saturating_sub(self.used_ms) < IDLE_MS {

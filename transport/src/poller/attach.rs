@@ -1,23 +1,18 @@
-//! A poller and the device: taking one, and letting go of one that was removed.
+//! A poller and the device: taking one, and releasing one that was removed.
 //!
-//! The upper half and everything that waits to be sent live on. What was under way has its outcome
-//! when the device is let go, and no memory of it is left registered but what the pools hold.
+//! The upper half and everything that waits to be sent live on. What was in progress has its outcome
+//! when the device is released, and no memory of it is left registered but what the pools hold.
 #![forbid(unsafe_code)]
 
 use super::peers::destroy_ini;
 use super::{Attached, BATCH, Core, Resources};
 use crate::PeerDown;
+use crate::command::CmCommand;
 use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
-use crate::session::cm_thread::CmCommand;
 use crate::trunk::{Health, Trunk};
-use mio::unix::SourceFd;
-use mio::{Interest, Token};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-
-/// Readiness of the completion channel; that of the waker is the other.
-const CHANNEL: Token = Token(0);
+use std::os::fd::AsFd;
 
 impl Resources {
     /// Takes a device, whose receives are posted.
@@ -44,8 +39,7 @@ impl Resources {
         self.max_outstanding = capacity.saturating_sub(depth);
         self.low_water = (depth / 4).max(BATCH);
         self.outstanding = 0;
-        let fd = queues.channel.as_fd().as_raw_fd();
-        let watched = self.poll.registry().register(&mut SourceFd(&fd), CHANNEL, Interest::READABLE);
+        let watched = self.sleeper.watch(queues.channel.as_fd());
         self.attached = Some(queues);
         watched
     }
@@ -53,8 +47,7 @@ impl Resources {
     /// Lets go of the device: first the queues, then the memory that they name.
     fn detach(&mut self) {
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
-            let fd = channel.as_fd().as_raw_fd();
-            if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
+            if let Err(error) = self.sleeper.unwatch(channel.as_fd()) {
                 tracing::debug!(%error, "ceasing to wait for a completion channel");
             }
             drop((srq, cq, channel));
@@ -104,6 +97,7 @@ impl Core {
             self.bury(slot, told);
         }
         self.targets.clear();
+        self.closing.clear();
         self.res.detach();
         self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
     }

@@ -7,7 +7,7 @@ use crate::trunk::Outbound;
 use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Instant;
+use trunkline_verbs::Time;
 
 /// Messages that may wait for one peer, or for one of its pollers.
 const QUEUE_LIMIT: usize = 16_384;
@@ -15,7 +15,7 @@ const QUEUE_LIMIT: usize = 16_384;
 const QUEUE_BYTES: usize = 1 << 30;
 
 impl Carrier for Core {
-    fn now(&self) -> Instant {
+    fn now(&self) -> Time {
         self.res.now
     }
 
@@ -117,7 +117,7 @@ fn outbound(message: &Outgoing<'_>) -> Outbound {
     }
 }
 
-/// Removes a message from a queue; answers whether it was there.
+/// Removes a message from a queue; returns whether it was there.
 fn take(queue: &mut VecDeque<Outbound>, token: Token) -> bool {
     let Some(at) = queue.iter().position(|message| message.token == token) else { return false };
     queue.remove(at).is_some()

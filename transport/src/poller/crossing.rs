@@ -5,35 +5,58 @@
 //! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
 //! receive slot, which goes back there when the message is dropped. Credit bounds what a session
 //! has under way; who exceeds that is at fault, and not who then finds the ring full: what comes from
-//! others waits at the home. What a home has not handed on when the session is closed is lost, although its
-//! sender was told that it arrived; what the home itself is meant by is taken first.
+//! others waits at the home.
+//!
+//! When a session is closed, senders believe that whatever lies in a home's CQ has arrived. So each
+//! poller takes what has come through its own QPs, hands on what is for others, and sends the end of
+//! the session after it through every ring. A poller considers a session closed when all others have
+//! sent that, or after a second: a home that is busy for longer must not keep a dead peer from being
+//! reported.
 //!
 //! Over XRC, and with one poller, there is nothing to hand on, and no ring.
 #![forbid(unsafe_code)]
 
-use super::handle::PollerHandle;
 use super::{BATCH, Core, Resources};
 use crate::PeerKey;
 use crate::buffer::Received;
+use crate::command::PollerHandle;
 use crate::connections::ConnectionKind;
 use crate::frame::Header;
 use std::collections::VecDeque;
+use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_rings::spsc::{self, Consumer, Producer};
-use trunkline_verbs::QpNumber;
+use trunkline_verbs::{QpNumber, Time};
 
-/// A frame on its way to its poller. QP numbers come again, names of sessions do not.
+/// A session that is closed waits this long for other pollers to hand on what came before.
+const CLOSING_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a home sends to another poller. QP numbers come again, names of sessions do not.
 #[derive(Debug)]
-struct Crossing {
-    target: QpNumber,
-    peer: PeerKey,
-    number: u32,
-    frame: Received,
+enum Crossing {
+    /// A frame for that poller.
+    Frame { target: QpNumber, peer: PeerKey, number: u32, frame: Received },
+    /// All frames of a session that is closed have been sent.
+    End { peer: PeerKey, number: u32 },
 }
 
 impl Crossing {
     fn session(&self) -> (PeerKey, u32) {
-        (self.peer, self.number)
+        match *self {
+            Self::Frame { peer, number, .. } | Self::End { peer, number } => (peer, number),
+        }
     }
+}
+
+/// A session that is being closed over RC.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    /// When the CM machine reported that its QPs are destroyed.
+    since: Option<Time>,
+    /// Other pollers that have sent the end of it.
+    ends: usize,
+    /// It was closed without the ends that are missing.
+    is_over: bool,
 }
 
 /// A home's way to another poller.
@@ -69,6 +92,12 @@ impl Outlet {
         self.waiting.push_back(crossing);
         self.flush();
         true
+    }
+
+    /// Sends the end of a session after what was sent of it.
+    fn end(&mut self, peer: PeerKey, number: u32) {
+        self.waiting.push_back(Crossing::End { peer, number });
+        self.flush();
     }
 
     /// Moves what waits into the ring, as far as there is room.
@@ -175,9 +204,22 @@ impl Crossings {
         is_allowed
     }
 
+    /// Sends the end of a session to all others.
+    fn end(&mut self, peer: PeerKey, number: u32) {
+        for (poller, outlet) in self.to.iter_mut().enumerate() {
+            let Some(outlet) = outlet else { continue };
+            outlet.end(peer, number);
+            if !self.unwoken.contains(&poller) {
+                self.unwoken.push(poller);
+            }
+        }
+    }
+
     fn wake(&mut self, pollers: &[PollerHandle]) {
         for poller in self.unwoken.drain(..) {
-            if let Some(handle) = pollers.get(poller) {
+            if let Some(handle) = pollers.get(poller)
+                && !mutant!(crossed_frames_wake_nobody)
+            {
                 handle.wake();
             }
         }
@@ -218,13 +260,15 @@ impl Core {
         if !self.targets.contains_key(&target) {
             self.commands_within(true);
         }
-        let Some(known) = self.targets.get_mut(&target) else { return self.stray(target, frame) };
+        let Some(known) = self.targets.get_mut(&target) else {
+            return self.keep_unknown_target_frame(target, frame);
+        };
         if known.broken {
             return;
         }
         let (peer, number) = (known.peer, known.number);
         let frame = self.res.keep(frame);
-        if !self.res.crossings.push(poller, Crossing { target, peer, number, frame }) {
+        if !self.res.crossings.push(poller, Crossing::Frame { target, peer, number, frame }) {
             known.broken = true;
             self.misbehaved(peer, number, "more frames at once than its credit allows");
         }
@@ -236,7 +280,7 @@ impl Core {
         self.res.crossings.wake(&self.res.shared.pollers);
     }
 
-    /// Takes what other pollers handed on; answers whether there was anything.
+    /// Takes what other pollers handed on; returns whether there was anything.
     pub(super) fn take_crossed(&mut self) -> bool {
         let mut worked = false;
         for ring in 0..self.res.crossings.from.len() {
@@ -252,7 +296,11 @@ impl Core {
         worked
     }
 
-    fn crossed(&mut self, Crossing { target, peer, number, frame }: Crossing) {
+    fn crossed(&mut self, crossing: Crossing) {
+        let (target, peer, number, frame) = match crossing {
+            Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
+            Crossing::End { peer, number } => return self.end_received(peer, number),
+        };
         let is_of_session = |core: &Self| {
             core.targets.get(&target).is_some_and(|known| (known.peer, known.number) == (peer, number))
         };
@@ -263,15 +311,72 @@ impl Core {
         if is_of_session(self) {
             self.frame_received(target, frame);
         } else if !self.targets.contains_key(&target) {
-            self.stray(target, frame);
+            self.keep_unknown_target_frame(target, frame);
         }
+    }
+
+    /// The QPs of a session are destroyed, and what came through ours was handed on. The session is
+    /// closed here when the others have done the same.
+    pub(super) fn begin_closing(&mut self, peer: PeerKey, number: u32) {
+        self.res.crossings.end(peer, number);
+        self.wake_crossed();
+        let now = self.res.now;
+        self.closing.entry((peer, number)).or_default().since.get_or_insert(now);
+        self.close_if_all_ended(peer, number);
+    }
+
+    /// Another poller has handed on all that it had of a session.
+    fn end_received(&mut self, peer: PeerKey, number: u32) {
+        self.closing.entry((peer, number)).or_default().ends += 1;
+        self.close_if_all_ended(peer, number);
+    }
+
+    fn close_if_all_ended(&mut self, peer: PeerKey, number: u32) {
+        let others = self.res.crossings.from.len();
+        let Some(closing) = self.closing.get(&(peer, number)) else { return };
+        if closing.since.is_none() || closing.ends < others {
+            return;
+        }
+        let is_over = closing.is_over;
+        self.closing.remove(&(peer, number));
+        if !is_over {
+            self.finish_closing(peer, number);
+        }
+    }
+
+    /// Closes the sessions that have waited too long for other pollers.
+    pub(super) fn expire_closing(&mut self) {
+        let now = self.res.now;
+        let is_late = |closing: &Closing| {
+            !closing.is_over && closing.since.is_some_and(|since| now - since > CLOSING_LIMIT)
+        };
+        let late = self.closing.iter_mut().filter(|(_, closing)| is_late(closing));
+        let late = late.map(|(&session, closing)| {
+            closing.is_over = true;
+            session
+        });
+        for (peer, number) in late.collect::<Vec<_>>() {
+            tracing::warn!(peer = peer.0, "a poller is too busy to hand on what came before a session ended");
+            self.finish_closing(peer, number);
+        }
+    }
+
+    /// Whether a session waits for other pollers to hand on what they have of it.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.values().any(|closing| !closing.is_over)
     }
 
     /// Takes all that other pollers have handed on, for sessions that are known, before they end.
     pub(super) fn take_handed_on(&mut self) {
         for ring in 0..self.res.crossings.from.len() {
             while let Some(crossing) = self.res.crossings.from[ring].pop() {
-                let Crossing { target, peer, number, frame } = crossing;
+                let (target, peer, number, frame) = match crossing {
+                    Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
+                    Crossing::End { peer, number } => {
+                        self.end_received(peer, number);
+                        continue;
+                    }
+                };
                 let known = self.targets.get(&target);
                 if known.is_some_and(|known| (known.peer, known.number) == (peer, number)) {
                     self.frame_received(target, frame);

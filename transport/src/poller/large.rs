@@ -9,6 +9,7 @@ use crate::trunk::{Outbound, Record, Staged, Trunk};
 use crate::{Message, Origin, PeerDown, PollerIndex, SendFailure, SendOutcome};
 use bytes::Bytes;
 use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
 /// A head up to this many bytes travels in the request itself.
@@ -88,21 +89,21 @@ impl Trunk {
             asked: 0,
             read: 0,
         });
-        self.hungry.push_back(key);
+        self.waiting_for_memory.push_back(key);
         res.mark(self);
         Ok(())
     }
 
-    /// Finds memory for those that wait, in their order, and stages READs up to the depth.
+    /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
-        while let Some(&key) = self.hungry.front() {
+        while let Some(&key) = self.waiting_for_memory.front() {
             if let Some(sink) = self.sinks.get_mut(key) {
                 let length = sink.head_bytes + sink.body_bytes;
                 let Some(block) = res.shared.sinks.take(length, Some(&res.handle)) else { break };
                 sink.feed(block);
                 self.reading.push_back(key);
             }
-            self.hungry.pop_front();
+            self.waiting_for_memory.pop_front();
         }
         while self.reads_out < self.read_depth && self.has_room(1) && res.outstanding < res.max_outstanding {
             let Some(&key) = self.reading.front() else { return };
@@ -133,7 +134,9 @@ impl Trunk {
         }
         let sink = self.sinks.remove(key);
         let Some(bytes) = sink.block.and_then(crate::buffer::Block::freeze) else { return };
-        self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Read });
+        if !mutant!(fin_is_not_sent) {
+            self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Read });
+        }
         self.hand_on(res, sink.lane, Message::from(bytes));
     }
 
@@ -176,10 +179,11 @@ impl Trunk {
         let expired = |trunk: &Self, key: usize| {
             trunk.sinks.get(key).is_some_and(|sink| sink.block.is_none() && sink.deadline <= res.now)
         };
-        let gone = self.hungry.iter().copied().filter(|&key| expired(self, key)).collect::<Vec<_>>();
+        let gone =
+            self.waiting_for_memory.iter().copied().filter(|&key| expired(self, key)).collect::<Vec<_>>();
         for key in gone {
             let sink = self.sinks.remove(key);
-            self.hungry.retain(|&other| other != key);
+            self.waiting_for_memory.retain(|&other| other != key);
             self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Exhausted });
             res.mark(self);
         }

@@ -1,9 +1,9 @@
-//! A poller: one thread that owns a CQ, an SRQ, the INIs of its trunks, their buffers and
+//! A poller: a machine that owns a CQ, an SRQ, the INIs of its trunks, their buffers and
 //! timers, and an upper half. It runs everything to completion and never blocks but to sleep.
 //!
 //! | file | role |
 //! |---|---|
-//! | [`run`](self) `run.rs` | the loop |
+//! | [`run`](self) `run.rs` | its turns |
 //! | `idle.rs` | when to yield, when to sleep |
 //! | `sends.rs` | from queues to posted work, and its completions |
 //! | `receives.rs` | from completions to messages, and reposting |
@@ -13,13 +13,9 @@
 //! | `timers.rs` | deadlines, keepalive, credit that decays |
 //! | `attach.rs` | taking a device, and letting go of one that was removed |
 //! | `carrier.rs` | what the upper half can ask for |
-//! | `command.rs`, `handle.rs` | how other threads reach a poller |
 //!
-//! Nothing here is shared but what [`crate::shared::NodeShared`] holds and the rings of `crossing.rs`; the hot path takes no
-//! lock.
-
-pub(crate) mod command;
-pub(crate) mod handle;
+//! Nothing here is shared but what [`crate::shared::NodeShared`] holds and the rings of `crossing.rs`. A call
+//! takes the lock of the directory of peers, and a poll that of the CQ.
 
 mod attach;
 mod carrier;
@@ -33,25 +29,23 @@ mod sends;
 mod timers;
 
 pub(crate) use receives::post_receives;
-pub(crate) use run::{Guard, Parts, Poller, WAKER};
+pub(crate) use run::{OfNode, Parts, Poller};
 
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
+use crate::command::{Command, PollerHandle, SessionUp};
 use crate::credit::{GrantId, Grants};
 use crate::frame::HEADER;
 use crate::log_limit::LogLimit;
-use crate::poller::command::SessionUp;
-use crate::poller::crossing::Crossings;
-use crate::poller::handle::PollerHandle;
+use crate::poller::crossing::{Closing, Crossings};
 use crate::shared::NodeShared;
 use crate::trunk::{Outbound, Trunk};
 use crate::{Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token};
-use mio::Poll;
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
-use trunkline_verbs::{CompletionChannel, CompletionQueue, QpNumber, SharedReceiveQueue};
+use trunkline_machine::Sleeper;
+use trunkline_verbs::{CompletionChannel, CompletionQueue, QpNumber, SharedReceiveQueue, Time};
 
 /// Payload of the largest frame: what goes by SEND.
 pub(crate) const EAGER_BYTES: usize = 16 * 1024;
@@ -84,8 +78,7 @@ pub(crate) struct Resources {
     index: PollerIndex,
     shared: Arc<NodeShared>,
     handle: PollerHandle,
-    /// What it sleeps on.
-    poll: Poll,
+    sleeper: Sleeper,
     /// `None` while the device is away; then nothing is posted, because there is no trunk.
     attached: Option<Attached>,
     sends: SendSlots,
@@ -96,8 +89,8 @@ pub(crate) struct Resources {
     /// To and from the other pollers.
     crossings: Crossings,
     events: VecDeque<Event>,
-    started: Instant,
-    now: Instant,
+    started: Time,
+    now: Time,
     now_ms: u64,
     /// Targets whose spender may have to be told of credit.
     untold: Vec<QpNumber>,
@@ -116,7 +109,7 @@ pub(crate) struct Resources {
 
 impl Resources {
     fn tick(&mut self) {
-        self.now = Instant::now();
+        self.now = self.shared.runtime.clock().now();
         self.now_ms =
             u64::try_from(self.now.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
     }
@@ -151,7 +144,7 @@ struct Peer {
     named: bool,
     /// Messages for the next session.
     waiting: VecDeque<Outbound>,
-    /// The CM thread was asked for a session.
+    /// The CM machine was asked for a session.
     asked: bool,
     trunk: Option<usize>,
     /// Trunks of earlier sessions that are being taken down.
@@ -166,12 +159,14 @@ struct Peer {
 pub(crate) struct Core {
     res: Resources,
     trunks: Slab<Trunk>,
-    peers: HashMap<PeerKey, Peer>,
-    targets: HashMap<QpNumber, Target>,
-    /// Taken from the queue, but its time has not come.
-    deferred: Option<command::Command>,
-    /// Frames of targets that may be told of behind that.
-    strays: Vec<(QpNumber, Received)>,
+    peers: BTreeMap<PeerKey, Peer>,
+    targets: BTreeMap<QpNumber, Target>,
+    /// Sessions that end, and wait for what other pollers hand on.
+    closing: BTreeMap<(PeerKey, u32), Closing>,
+    /// Taken from the queue, but it cannot be carried out yet.
+    deferred: Option<Command>,
+    /// Frames of TGTs that are not known yet: a command after `deferred` may announce them.
+    unknown_target_frames: Vec<(QpNumber, Received)>,
     shutdown: Option<Shutdown>,
     scanned_ms: u64,
 }
@@ -179,13 +174,13 @@ pub(crate) struct Core {
 /// How far shutting down has come.
 #[derive(Debug)]
 struct Shutdown {
-    deadline: Instant,
+    deadline: Time,
     /// The upper half was told.
     told: bool,
     /// It has nothing open any more.
     idle: bool,
-    /// The CM thread was told that nothing is under way any more.
+    /// The CM machine was told that nothing is under way any more.
     drained: bool,
-    /// The CM thread has closed all sessions.
+    /// The CM machine has closed all sessions.
     ended: bool,
 }

@@ -1,20 +1,19 @@
 //! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
 //!
 //! A trunk that ends first fails what was not posted, then its QP goes to ERR and every posted
-//! work request comes back flushed; only when all have, and the CM thread has destroyed the TGTs
+//! work request comes back flushed; only when all have, and the CM machine has destroyed the TGTs
 //! through which the peer read our memory, are QP and buffers freed and the upper half told.
 #![forbid(unsafe_code)]
 
-use super::command::{Command, SessionUp};
 use super::sends::INLINE_BYTES;
 use super::{Core, Event, Peer, Resources, Target};
+use crate::command::{CmCommand, Command, SessionUp};
 use crate::credit::Spender;
 use crate::frame::{FrameError, Header};
-use crate::session::cm_thread::CmCommand;
 use crate::trunk::{Health, Lane, Outbound, SEND_QUEUE_DEPTH, Trunk};
 use crate::{PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,7 +38,7 @@ impl Peer {
 }
 
 impl Core {
-    /// Performs what other threads asked for; answers whether there was anything.
+    /// Performs what other threads asked for; returns whether there was anything.
     pub(super) fn commands(&mut self) -> bool {
         self.commands_within(false)
     }
@@ -78,8 +77,8 @@ impl Core {
             }
         }
         if !taking {
-            // Their targets are gone, or were never told of.
-            self.strays.clear();
+            // Their TGTs no longer exist, or were never announced.
+            self.unknown_target_frames.clear();
         }
         worked
     }
@@ -99,9 +98,14 @@ impl Core {
             self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
             return;
         };
-        self.targets.insert(target, Target { peer, number, poller, pair, held: Vec::new(), broken: false });
-        let (of_it, others) = std::mem::take(&mut self.strays).into_iter().partition(|(qp, _)| *qp == target);
-        self.strays = others;
+        let new = Target { peer, number, poller, pair, held: Vec::new(), broken: false };
+        if let Some(old) = self.targets.insert(target, new) {
+            // Its QP is destroyed, or the number would not have come again, but it is not closed here yet.
+            self.res.grants.close(old.pair);
+        }
+        let (of_it, others) =
+            std::mem::take(&mut self.unknown_target_frames).into_iter().partition(|(qp, _)| *qp == target);
+        self.unknown_target_frames = others;
         for (qp, frame) in of_it {
             self.place(qp, frame);
         }
@@ -175,10 +179,10 @@ impl Core {
             in_flight: VecDeque::with_capacity(SEND_QUEUE_DEPTH),
             next_sequence: 0,
             unsignaled: 0,
-            sources: HashMap::new(),
+            sources: BTreeMap::new(),
             next_source: 1,
             sinks: Slab::new(),
-            hungry: VecDeque::new(),
+            waiting_for_memory: VecDeque::new(),
             reading: VecDeque::new(),
             reads_out: 0,
             read_depth: u32::from(session.read_depth.max(1)),
@@ -255,12 +259,8 @@ impl Core {
         }
     }
 
+    /// The QPs through which the peer reached us are destroyed, and what came through ours was taken.
     fn session_closed(&mut self, key: PeerKey, number: u32) {
-        let gone = |target: &Target| target.peer == key && target.number == number;
-        for target in self.targets.values().filter(|target| gone(target)) {
-            self.res.grants.close(target.pair);
-        }
-        self.targets.retain(|_, target| !gone(target));
         if let Some(peer) = self.peers.get_mut(&key)
             && peer.pending.as_ref().is_some_and(|session| session.number == number)
             && let Some(session) = peer.pending.take()
@@ -270,10 +270,22 @@ impl Core {
         if let Some(slot) = self.find_trunk(key, number) {
             // The reason follows in `PeerDown`; until then the messages' own cause is this.
             self.begin_dying(slot, PeerDown::Died);
-            if let Some(Trunk { health: Health::Dying { closed, .. }, .. }) = self.trunks.get_mut(slot) {
-                *closed = true;
-            }
         }
+        self.begin_closing(key, number);
+    }
+
+    /// Nothing of the session comes any more.
+    pub(super) fn finish_closing(&mut self, key: PeerKey, number: u32) {
+        let gone = |target: &Target| target.peer == key && target.number == number;
+        for target in self.targets.values().filter(|target| gone(target)) {
+            self.res.grants.close(target.pair);
+        }
+        self.targets.retain(|_, target| !gone(target));
+        let Some(slot) = self.find_trunk(key, number) else { return };
+        if let Some(Trunk { health: Health::Dying { closed, .. }, .. }) = self.trunks.get_mut(slot) {
+            *closed = true;
+        }
+        self.bury_if_done(slot);
     }
 
     fn peer_down(&mut self, key: PeerKey, number: u32, down: PeerDown) {
@@ -340,7 +352,7 @@ impl Core {
             }
         }
         let outcome = trunk.failure(true);
-        for (_, source) in trunk.sources.drain() {
+        for source in std::mem::take(&mut trunk.sources).into_values() {
             self.res.events.push_back(Event::Sent(source.token, outcome));
         }
         self.res.events.push_back(Event::Peer(trunk.peer, PeerEvent::Down { cause }));
@@ -359,7 +371,7 @@ impl Core {
         }
     }
 
-    /// Asks the CM thread for a session, once.
+    /// Asks the CM machine for a session, once.
     pub(super) fn ask(&mut self, key: PeerKey) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         if !peer.asked {

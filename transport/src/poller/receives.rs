@@ -6,11 +6,12 @@
 
 use super::{BATCH, Core, RECEIVE_BIT, Resources, Target};
 use crate::buffer::{ReceiveSlots, Received};
+use crate::command::CmCommand;
 use crate::frame::{FrameError, HEADER, Header, Kind};
-use crate::session::cm_thread::CmCommand;
 use crate::trunk::Trunk;
 use crate::{Message, PeerDown, PeerKey};
 use bytes::Bytes;
+use trunkline_mutants::mutant;
 use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError};
 
 /// Receives posted by one call.
@@ -20,7 +21,7 @@ const REPOST: usize = 16;
 const HELD: usize = 8;
 
 impl Core {
-    /// Takes what the CQ has, up to a few batches; answers whether there was anything.
+    /// Takes what the CQ has, up to a few batches; returns whether there was anything.
     pub(super) fn poll_completions(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..4 {
@@ -92,22 +93,22 @@ impl Core {
         }
     }
 
-    /// A frame of a TGT that nobody has told us of. It waits for that, if what tells of it may stand
-    /// behind a command that waits for us.
-    pub(super) fn stray(&mut self, qp: QpNumber, frame: Received) {
-        let of_it = self.strays.iter().filter(|(other, _)| *other == qp).count();
+    /// Keeps a frame of a TGT that this poller does not know yet, if the command that announces the TGT
+    /// may be queued after the deferred one. Otherwise the frame is dropped.
+    pub(super) fn keep_unknown_target_frame(&mut self, qp: QpNumber, frame: Received) {
+        let of_it = self.unknown_target_frames.iter().filter(|(other, _)| *other == qp).count();
         if self.deferred.is_some() && of_it < HELD {
-            self.strays.push((qp, frame));
+            self.unknown_target_frames.push((qp, frame));
         }
     }
 
     pub(super) fn frame_received(&mut self, qp: QpNumber, frame: Received) {
         if !self.targets.contains_key(&qp) {
-            // The CM thread tells of a TGT before the peer can use it, but perhaps we have not
-            // listened yet.
+            // The CM machine announces a TGT before the peer can use it, but that command may still be in
+            // the queue.
             self.commands_within(true);
         }
-        let Some(target) = self.targets.get(&qp) else { return self.stray(qp, frame) };
+        let Some(target) = self.targets.get(&qp) else { return self.keep_unknown_target_frame(qp, frame) };
         let (peer, number) = (target.peer, target.number);
         let slot = self.trunk_of(peer, number);
         let Some(target) = self.targets.get_mut(&qp).filter(|target| !target.broken) else { return };
@@ -188,6 +189,7 @@ pub(crate) fn post_receives(srq: &dyn SharedReceiveQueue, receives: &mut Receive
 impl Resources {
     /// Posts `count` fresh receives, or fewer if slots are short.
     pub(super) fn repost(&mut self, count: usize) {
+        let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
         if let Some(attached) = &self.attached {
             post_receives(attached.srq.as_ref(), &mut self.receives, count);
         }

@@ -1,30 +1,32 @@
-//! The loop of a poller.
+//! The turns of a poller.
 //!
 //! ```text
-//! poll the CQ and the rings -> messages to the upper half -> its own work -> commands -> flush sends
-//!   -> timers -> nothing for a while: arm, look once more, sleep
+//! round: poll the CQ and the rings -> messages to the upper half -> its own work -> commands
+//!        -> messages that those led to -> flush sends -> timers
+//! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
 //! ```
+//!
+//! A round is one turn, and so is each part of going to sleep, because any other machine may run
+//! between two turns. A round takes several turns only in a simulation, when a handler was charged
+//! time: its machine does nothing in that time, so what it has sent is flushed after it.
 #![forbid(unsafe_code)]
 
-use super::command::Command;
-use super::handle::PollerHandle;
 use super::idle::{Idle, Rest};
 use super::{Attached, Core, Event, Resources};
+use crate::command::{CmCommand, Command, PollerHandle};
 use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
-use crate::shared::NodeShared;
+use crate::shared::{Alive, NodeShared};
 use crate::{PollerIndex, Upper};
-use mio::{Events, Poll, Token};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use trunkline_verbs::Notify;
+use trunkline_machine::{Machine, Sleeper, Turn};
+use trunkline_mutants::mutant;
+use trunkline_verbs::{Notify, Time};
 
-/// The waker's token; the completion channel has the other.
-pub(crate) const WAKER: Token = Token(1);
 /// Staged work is flushed after so many events, so that a slow handler does not hold back the
 /// answers of those before it.
 const FLUSH_EVERY: usize = 16;
@@ -35,18 +37,52 @@ const FLUSH_EVERY: usize = 16;
 pub(crate) struct Parts {
     pub(crate) index: PollerIndex,
     pub(crate) handle: PollerHandle,
-    pub(crate) poll: Poll,
+    pub(crate) sleeper: Sleeper,
     pub(crate) device: PollerDevice,
-    /// It has its CPU for itself.
+    /// Its CPU runs nothing else.
     pub(crate) alone: bool,
 }
+
+/// What a poller shares with the rest of its node.
+#[derive(Debug)]
+pub(crate) struct OfNode {
+    pub(crate) shared: Arc<NodeShared>,
+    pub(crate) alive: Alive,
+}
+
+/// What the next turn does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Begins a round.
+    Poll,
+    /// The rest of a round, from here on: the turn before it ended because it was charged time.
+    Deliver,
+    Commands,
+    DeliverAgain,
+    /// First part of going to sleep: completions from now on make the channel readable.
+    Arm,
+    /// Takes completions that came before that, and announces sleep.
+    Announce,
+    /// Looks at every queue once more.
+    LookAgain,
+    /// Was asleep.
+    Asleep,
+}
+
+/// The turn ends here, because simulated time was charged.
+struct Charged;
 
 /// A poller with its upper half.
 pub(crate) struct Poller<U> {
     core: Core,
     upper: U,
-    wakeups: Events,
     idle: Idle,
+    stage: Stage,
+    /// This round has done something.
+    worked: bool,
+    /// Events delivered in this round.
+    delivered: usize,
+    _alive: Alive,
 }
 
 impl<U: Upper> Poller<U> {
@@ -54,15 +90,17 @@ impl<U: Upper> Poller<U> {
     ///
     /// # Errors
     /// When the completion channel cannot be waited for.
-    pub(crate) fn new(parts: Parts, shared: Arc<NodeShared>, upper: U) -> io::Result<Self> {
-        let now = Instant::now();
-        let Parts { index, handle, poll, device, alone } = parts;
+    pub(crate) fn new(parts: Parts, node: OfNode, upper: U) -> io::Result<Self> {
+        let OfNode { shared, alive } = node;
+        let now = shared.runtime.clock().now();
+        let Parts { index, handle, sleeper, device, alone } = parts;
         let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
+        let idle = if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(alone) };
         let mut res = Resources {
             index,
             shared,
             handle,
-            poll,
+            sleeper,
             attached: None,
             max_outstanding: 0,
             sends,
@@ -85,59 +123,88 @@ impl<U: Upper> Poller<U> {
         let core = Core {
             res,
             trunks: Slab::new(),
-            peers: HashMap::new(),
-            targets: HashMap::new(),
+            peers: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            closing: BTreeMap::new(),
             deferred: None,
-            strays: Vec::new(),
+            unknown_target_frames: Vec::new(),
             shutdown: None,
             scanned_ms: 0,
         };
-        Ok(Self { core, upper, wakeups: Events::with_capacity(8), idle: Idle::new(alone) })
+        Ok(Self { core, upper, idle, stage: Stage::Poll, worked: false, delivered: 0, _alive: alive })
     }
 
-    /// Runs until the node has shut down.
-    pub(crate) fn run(mut self) {
-        loop {
-            self.core.res.tick();
-            let mut worked = self.core.poll_completions();
-            worked |= self.core.take_crossed();
-            worked |= self.deliver();
-            worked |= self.upper.run(&mut self.core);
-            worked |= self.core.commands();
-            worked |= self.deliver();
-            self.core.push_out();
-            self.shut_down();
-            self.core.timers();
-            if self.core.is_finished() {
-                return;
-            }
-            if worked {
+    /// A round, or the rest of one.
+    fn round(&mut self) -> Turn {
+        self.core.res.tick();
+        if self.stage == Stage::Poll {
+            self.worked = self.core.poll_completions();
+            self.worked |= self.core.take_crossed();
+            self.delivered = 0;
+            self.stage = Stage::Deliver;
+        }
+        if self.finish_round().is_err() {
+            return Turn::Again;
+        }
+        self.stage = Stage::Poll;
+        self.core.push_out();
+        self.shut_down();
+        self.core.timers();
+        if self.core.is_finished() {
+            return Turn::Done;
+        }
+        if self.worked {
+            self.idle.reset();
+            return Turn::Again;
+        }
+        match self.idle.empty_round(self.core.res.now, || self.core.is_transferring()) {
+            Rest::Spin => Turn::Spin,
+            Rest::Yield => Turn::Yield,
+            Rest::Sleep => {
                 self.idle.reset();
-                continue;
-            }
-            match self.idle.empty_round(self.core.res.now, || self.core.is_transferring()) {
-                Rest::Spin => std::hint::spin_loop(),
-                Rest::Yield => std::thread::yield_now(),
-                Rest::Sleep => self.sleep(),
+                self.stage = Stage::Arm;
+                Turn::Again
             }
         }
     }
 
-    /// Hands queued events to the upper half; answers whether there were any.
-    fn deliver(&mut self) -> bool {
-        let mut delivered = 0;
+    /// All of a round that may call handlers.
+    fn finish_round(&mut self) -> Result<(), Charged> {
+        if self.stage == Stage::Deliver {
+            self.deliver()?;
+            self.worked |= self.upper.run(&mut self.core);
+            self.stage = Stage::Commands;
+            self.ends_turn()?;
+        }
+        if self.stage == Stage::Commands {
+            self.worked |= self.core.commands();
+            self.stage = Stage::DeliverAgain;
+        }
+        self.deliver()
+    }
+
+    /// Hands queued events to the upper half.
+    fn deliver(&mut self) -> Result<(), Charged> {
         while let Some(event) = self.core.res.events.pop_front() {
+            self.worked = true;
             match event {
                 Event::Message(origin, message) => self.upper.message(&mut self.core, origin, message),
                 Event::Sent(token, outcome) => self.upper.sent(&mut self.core, token, outcome),
                 Event::Peer(peer, event) => self.upper.peer(&mut self.core, peer, event),
             }
-            delivered += 1;
-            if delivered % FLUSH_EVERY == 0 {
+            self.ends_turn()?;
+            self.delivered += 1;
+            if self.delivered.is_multiple_of(FLUSH_EVERY) {
                 self.core.flush_marked();
             }
         }
-        delivered > 0
+        Ok(())
+    }
+
+    /// Whether the upper half was charged time, in a simulation: then nothing may be flushed before
+    /// that time has passed.
+    fn ends_turn(&self) -> Result<(), Charged> {
+        if self.core.res.shared.runtime.clock().is_charged() { Err(Charged) } else { Ok(()) }
     }
 
     fn shut_down(&mut self) {
@@ -152,37 +219,96 @@ impl<U: Upper> Poller<U> {
         }
     }
 
-    /// Sleeps until a completion, a wake or a timer. A completion or work that came while going
-    /// to sleep is seen, because both are looked for after arming and announcing.
-    fn sleep(&mut self) {
-        self.idle.reset();
-        let armed = self.core.res.attached.as_ref().map(|attached| attached.cq.request_notify(Notify::Any));
+    /// Asks for an event at the next completion.
+    fn arm(&mut self) -> Turn {
+        self.stage = Stage::Announce;
+        let attached = self.core.res.attached.as_ref().filter(|_| !mutant!(cq_is_not_armed));
+        let armed = attached.map(|attached| attached.cq.request_notify(Notify::Any));
         if let Some(Err(error)) = armed {
             tracing::error!(%error, "arming the CQ");
-            return;
+            self.stage = Stage::Poll;
+            return Turn::Yield;
         }
+        Turn::Again
+    }
+
+    /// A completion that came before the arming makes no event, so the CQ is polled after it.
+    fn announce(&mut self) -> Turn {
         if self.core.poll_completions() {
-            return;
+            self.stage = Stage::Poll;
+        } else {
+            self.core.res.sleeper.announce();
+            self.stage = Stage::LookAgain;
         }
-        self.core.res.handle.announce_sleep();
-        if !self.upper.is_ready() && !self.core.res.handle.has_commands() && !self.core.has_work() {
-            let timeout = self.timeout();
-            if let Err(error) = self.core.res.poll.poll(&mut self.wakeups, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "waiting for events");
-            }
+        Turn::Again
+    }
+
+    /// Work that was brought before the announcement rang no bell, so every queue is looked at
+    /// after it.
+    fn look_again(&mut self) -> Turn {
+        self.stage = Stage::Asleep;
+        if !mutant!(last_look_is_left_out) && self.is_brought_work() {
+            return Turn::Again;
         }
-        self.core.res.handle.awake();
+        Turn::Sleep([self.upper.next_timer(), self.core.next_timer()].into_iter().flatten().min())
+    }
+
+    /// Whether any queue holds work that somebody else has brought.
+    fn is_brought_work(&self) -> bool {
+        self.upper.is_ready() || self.core.res.handle.has_commands() || self.core.has_work()
+    }
+
+    fn wake_up(&mut self) {
+        self.stage = Stage::Poll;
+        self.core.res.sleeper.awake();
         if let Some(attached) = &self.core.res.attached {
             while attached.channel.next_event().is_some() {}
         }
     }
+}
 
-    fn timeout(&self) -> Option<Duration> {
-        let timers = [self.upper.next_timer(), self.core.next_timer()];
-        let next = timers.into_iter().flatten().min()?;
-        Some(next.saturating_duration_since(self.core.res.now))
+impl<U: Upper> Machine for Poller<U> {
+    fn turn(&mut self) -> Turn {
+        match self.stage {
+            Stage::Arm => self.arm(),
+            Stage::Announce => self.announce(),
+            Stage::LookAgain => self.look_again(),
+            Stage::Asleep => {
+                self.wake_up();
+                self.round()
+            }
+            Stage::Poll | Stage::Deliver | Stage::Commands | Stage::DeliverAgain => self.round(),
+        }
+    }
+
+    fn sleep(&mut self, until: Option<Time>) {
+        if let Err(error) = self.core.res.sleeper.sleep(until) {
+            tracing::error!(%error, "waiting for events");
+        }
+    }
+
+    fn is_woken(&self) -> bool {
+        let res = &self.core.res;
+        res.sleeper.is_woken() || res.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_brought_work()
+    }
+}
+
+impl<U> Drop for Poller<U> {
+    /// Ends a node whose poller has panicked, instead of letting its peers wait for it.
+    fn drop(&mut self) {
+        let shared = &self.core.res.shared;
+        if std::thread::panicking() {
+            tracing::error!("a poller has panicked; the node ends");
+            shared.cm.command(CmCommand::Shutdown);
+            let deadline = shared.runtime.clock().now();
+            for poller in &shared.pollers {
+                poller.command(Command::Shutdown { deadline });
+            }
+        }
     }
 }
 
@@ -195,20 +321,5 @@ impl Core {
     /// Whether something came up that the next round must see to.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty() || self.res.crossings.has_any()
-    }
-}
-
-/// Ends a node whose poller has panicked, instead of letting its peers wait for it.
-pub(crate) struct Guard(pub(crate) Arc<NodeShared>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("a poller has panicked; the node ends");
-            self.0.cm.command(crate::session::cm_thread::CmCommand::Shutdown);
-            for poller in &self.0.pollers {
-                poller.command(Command::Shutdown { deadline: Instant::now() });
-            }
-        }
     }
 }

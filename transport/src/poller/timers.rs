@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::{Core, Event, Resources, Shutdown};
-use crate::session::cm_thread::CmCommand;
+use crate::command::CmCommand;
 use crate::trunk::{Outbound, Staged, Trunk};
 use crate::{PeerDown, SendFailure, SendOutcome};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
 
 /// A busy poller looks at its timers this often.
 const SCAN_MS: u64 = 5;
@@ -23,6 +25,7 @@ impl Core {
         }
         self.scanned_ms = self.res.now_ms;
         self.wake_crossed();
+        self.expire_closing();
         for peer in self.peers.values_mut() {
             expire(&mut peer.waiting, &mut self.res);
         }
@@ -34,10 +37,10 @@ impl Core {
     }
 
     /// When [`Core::timers`] has something to do; `None` when nothing waits for time.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
+    pub(super) fn next_timer(&self) -> Option<Time> {
         let at = |ms: u64| self.res.started + Duration::from_millis(ms);
         let mut next = self.shutdown.as_ref().map(|_| self.res.now + RETRY);
-        let mut sooner = |candidate: Option<Instant>| {
+        let mut sooner = |candidate: Option<Time>| {
             if let Some(candidate) = candidate {
                 next = Some(next.map_or(candidate, |next| next.min(candidate)));
             }
@@ -59,12 +62,13 @@ impl Core {
             }
             sooner(trunk.is_waiting().then_some(self.res.now + RETRY));
         }
-        let waits = !self.res.untold.is_empty() || self.res.crossings.is_waiting();
+        let waits = !self.res.untold.is_empty() || self.res.crossings.is_waiting() || self.is_closing();
         sooner(waits.then_some(self.res.now + RETRY));
-        next
+        // Before that it does not look.
+        next.map(|next| next.max(at(self.scanned_ms + SCAN_MS)))
     }
 
-    pub(super) fn begin_shutdown(&mut self, deadline: Instant) {
+    pub(super) fn begin_shutdown(&mut self, deadline: Time) {
         if self.shutdown.is_none() {
             self.shutdown =
                 Some(Shutdown { deadline, told: false, idle: false, drained: false, ended: false });
@@ -93,13 +97,16 @@ impl Core {
             && self.res.events.is_empty()
     }
 
-    /// Tells the CM thread once that nothing is under way any more, or that time is up.
+    /// Notifies the CM machine, once, that nothing is in progress any more or that time is up.
     fn drain(&mut self) {
         let quiet = self.is_quiet();
         let now = self.res.now;
         let Some(shutdown) = &mut self.shutdown else { return };
         if shutdown.told && !shutdown.drained && (quiet && shutdown.idle || now >= shutdown.deadline) {
             shutdown.drained = true;
+            if mutant!(drained_is_not_reported) {
+                return;
+            }
             self.res.shared.cm.command(CmCommand::Drained { poller: self.res.index });
         }
     }
@@ -114,7 +121,7 @@ impl Trunk {
             expire(&mut lane.queue, res);
         }
         for lane in 0..self.lanes.len() {
-            // What is given back must be told, or nobody has it: so there must be room to tell it.
+            // Released credit must be reported, or neither side has it: so there must be room for the report.
             let can = self.lanes[lane].queue.is_empty() && self.can_stage_credit(res, lane);
             if can && self.lanes[lane].spender.release_idle(res.now_ms) {
                 self.stage_credit(res, lane);
@@ -123,7 +130,10 @@ impl Trunk {
         self.expire_sinks(res);
         let silent = res.now_ms >= self.heard_ms + res.shared.limits.keepalive_ms;
         let probe = silent && !self.keepalive_out && self.in_flight.is_empty() && self.staged.is_empty();
-        if probe && let Some(lane) = self.lanes.first() {
+        if probe
+            && !mutant!(keepalive_is_not_sent)
+            && let Some(lane) = self.lanes.first()
+        {
             self.staged.push(Staged::Keepalive { srq: lane.srq });
             self.keepalive_out = true;
             res.outstanding += 1;
@@ -134,10 +144,10 @@ impl Trunk {
         }
     }
 
-    /// Whether something waits for what need not come through this trunk: memory, or room among all
-    /// that the poller has under way.
+    /// Whether something waits for a resource that other trunks may release: memory, or room among the
+    /// poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
-        !self.hungry.is_empty()
+        !self.waiting_for_memory.is_empty()
             || !self.reading.is_empty()
             || self.lanes.iter().any(|lane| !lane.queue.is_empty() || !lane.fins.is_empty())
     }

@@ -13,10 +13,9 @@ mod tests;
 
 pub use reason::NoNic;
 
-use crate::StartError;
 use crate::options::{NodeOptions, ProviderChoice};
+use crate::{DeviceError, StartError};
 use choose::{Choice, ClientAddress, NicChoice, Wish};
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -93,7 +92,7 @@ fn open_software(
     if listen.is_empty() {
         listen.push(SocketAddr::new(client, 0));
     }
-    let mut device = options.device.clone();
+    let mut device = options.software();
     if device.addresses.is_empty() && !listen.iter().any(|address| address.ip().is_unspecified()) {
         for address in &listen {
             if !device.addresses.contains(&address.ip()) {
@@ -101,13 +100,14 @@ fn open_software(
             }
         }
     }
-    Ok(Chosen { device: SoftDevice::open(device)?, provider: SOFTWARE, why, listen })
+    let device = SoftDevice::open(device).map_err(|cause| StartError::Open(DeviceError::new(cause)))?;
+    Ok(Chosen { device, provider: SOFTWARE, why, listen })
 }
 
 /// What was asked for that no NIC does.
 fn software_only(options: &NodeOptions) -> Option<&'static str> {
-    let device = &options.device;
-    if matches!(device.link, LinkChoice::InProcess(_)) {
+    let device = options.software();
+    if !matches!(device.link, LinkChoice::Udp) {
         Some("a network inside the process was asked for")
     } else if device.faults.is_some() {
         Some("faults on the link were asked for")
@@ -153,11 +153,11 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
 /// that, else a loopback address of its own, because another user's process may hold the RoCE port
 /// of 127.0.0.1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
-    if let Some(&first) = options.device.addresses.first()
+    if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.allow_unauthenticated)
     {
         return ClientAddress::Named(first);
     }
-    let [a, b, c, ..] = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+    let [a, b, c, ..] = options.runtime.random().to_le_bytes();
     ClientAddress::Drawn(IpAddr::V4(Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(2, 254))))
 }

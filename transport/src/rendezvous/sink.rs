@@ -4,8 +4,7 @@
 use super::PIECE;
 use crate::Message;
 use crate::buffer::Block;
-use std::time::Instant;
-use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge};
+use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
 
 /// A message that is being READ.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub(crate) struct Sink {
     pub(crate) body_bytes: usize,
     pub(crate) from: RemoteAddress,
     /// When waiting for memory is given up.
-    pub(crate) deadline: Instant,
+    pub(crate) deadline: Time,
     pub(crate) block: Option<Block>,
     pub(crate) asked: usize,
     pub(crate) read: usize,
@@ -48,7 +47,7 @@ impl Sink {
         self.asked == self.body_bytes
     }
 
-    /// A READ of `bytes` completed; answers whether it was the last.
+    /// A READ of `bytes` completed; returns whether it was the last.
     pub(crate) fn piece_read(&mut self, bytes: u32) -> bool {
         if let Some(block) = &mut self.block {
             block.written();

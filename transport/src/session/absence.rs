@@ -1,34 +1,31 @@
-//! A device that was removed: ending what was on it, letting go of all of it, and looking for it
+//! A device that was removed: ending what was on it, releasing all of it, and looking for it
 //! until it is back.
 //!
 //! ```text
 //! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing
 //!    ^                                                                                  |
-//!    `------- opened --- Looking <--- every poller has let go ---------------------------'
+//!    `------- opened --- Looking <--- every poller has released it ---------------------'
 //! ```
 //!
-//! A kernel takes a device away only when every process has let go of every object on it, so
+//! A kernel removes a device only when every process has released every object on it, so
 //! nothing here waits for what the device may still do: work that it has not completed fails, and
-//! may have arrived. Whoever wants to send while the device is away is answered as for a peer
-//! that is down, at the pace at which the device is looked for. The CM thread calls it.
+//! may have arrived. A send while the device is away fails as it does for a peer that is down, at the
+//! pace at which the device is looked for. The CM machine calls it.
 #![forbid(unsafe_code)]
 
-use super::cm_thread::CmThread;
+use super::cm_machine::CmMachine;
+use crate::command::Command;
 use crate::incarnation::{self, DeviceShared, Listening, Opened};
 use crate::options::NodeOptions;
-use crate::poller::command::Command;
 use crate::{PeerDown, PeerKey, PollerIndex, StartError};
-use mio::unix::SourceFd;
-use mio::{Interest, Token};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
 
-/// Readiness of the event channel and of asynchronous events; 0 is the waker's.
-const CHANNEL: Token = Token(1);
-const ASYNC_EVENTS: Token = Token(2);
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
@@ -40,16 +37,16 @@ const TELL_EVERY: u32 = 64;
 enum State {
     Present,
     /// Pollers that have not taken yet what had arrived.
-    Emptying(HashSet<PollerIndex>),
-    /// Pollers that have not let go of it yet.
-    Releasing(HashSet<PollerIndex>),
+    Emptying(BTreeSet<PollerIndex>),
+    /// Pollers that have not released it yet.
+    Releasing(BTreeSet<PollerIndex>),
     Looking {
-        next: Instant,
+        next: Time,
         failures: u32,
     },
 }
 
-/// What the CM thread knows of the device's coming and going.
+/// What the CM machine knows of the device's coming and going.
 #[derive(Debug)]
 pub(super) struct Presence {
     state: State,
@@ -57,7 +54,7 @@ pub(super) struct Presence {
     options: NodeOptions,
     why: (String, String),
     /// Peers that somebody wants a session with.
-    wanted: HashSet<PeerKey>,
+    wanted: BTreeSet<PeerKey>,
 }
 
 impl Presence {
@@ -67,7 +64,7 @@ impl Presence {
             state: State::Present,
             options: incarnation::again(options, device),
             why: (device.why.clone(), device.connections_why.clone()),
-            wanted: HashSet::new(),
+            wanted: BTreeSet::new(),
         }
     }
 
@@ -75,8 +72,8 @@ impl Presence {
         matches!(self.state, State::Present)
     }
 
-    /// When [`CmThread::look`] has something to do.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
+    /// When [`CmMachine::look`] has something to do.
+    pub(super) fn next_timer(&self) -> Option<Time> {
         match self.state {
             State::Looking { next, .. } => Some(next),
             _ => None,
@@ -84,7 +81,7 @@ impl Presence {
     }
 
     /// The peers that were wanted since this was asked last.
-    pub(super) fn take_wanted(&mut self) -> HashSet<PeerKey> {
+    pub(super) fn take_wanted(&mut self) -> BTreeSet<PeerKey> {
         std::mem::take(&mut self.wanted)
     }
 
@@ -94,14 +91,14 @@ impl Presence {
     }
 }
 
-impl CmThread {
-    /// The device goes away: every session ends, and the pollers are to let go of it.
+impl CmMachine {
+    /// The device goes away: every session ends, and the pollers are to release it.
     pub(super) fn device_removed(&mut self) {
-        if self.closed || !self.presence.is_present() {
+        if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
             return;
         }
         tracing::warn!(device = self.endpoints.device_name(), "the RDMA device was removed; sessions end");
-        self.shared.device.lost();
+        self.shared.device.lost(self.now());
         self.presence.state = State::Emptying(self.all_pollers());
         self.tell(|| Command::DeviceLost);
     }
@@ -122,7 +119,7 @@ impl CmThread {
         self.tell(|| Command::ReleaseDevice);
     }
 
-    /// A poller has let go of the device. After the last one so do we.
+    /// A poller has released the device. After the last one, this machine releases it too.
     pub(super) fn released(&mut self, poller: PollerIndex) {
         let State::Releasing(left) = &mut self.presence.state else { return };
         left.remove(&poller);
@@ -131,12 +128,12 @@ impl CmThread {
         }
         self.detach();
         self.shared.release();
-        self.presence.state = State::Looking { next: Instant::now() + LOOK_FIRST, failures: 0 };
+        self.presence.state = State::Looking { next: self.now() + LOOK_FIRST, failures: 0 };
         tracing::info!("nothing of the RDMA device is held any more; looking for it");
     }
 
     /// Looks for the device, if it is time to.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(super) fn look(&mut self, now: Time) {
         let State::Looking { next, failures } = self.presence.state else { return };
         if next > now || self.closed {
             return;
@@ -146,7 +143,7 @@ impl CmThread {
                 tracing::info!(%error, "the RDMA device is not back");
             }
             let pause = LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
-            let (next, failures) = (Instant::now() + pause, failures.saturating_add(1));
+            let (next, failures) = (self.now() + pause, failures.saturating_add(1));
             self.presence.state = State::Looking { next, failures };
             for peer in self.presence.take_wanted() {
                 self.tell(|| Command::PeerDown { peer, number: 0, cause: PeerDown::DeviceRemoved });
@@ -154,7 +151,7 @@ impl CmThread {
             return;
         }
         self.presence.state = State::Present;
-        let now = Instant::now();
+        let now = self.now();
         for peer in self.presence.take_wanted() {
             self.drive(peer, |machine, actions| machine.want(now, actions));
         }
@@ -163,12 +160,9 @@ impl CmThread {
     /// Takes a device, with what listens there.
     pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
         let Listening { channel, listeners } = listening;
-        let events = channel.as_fd().as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&events), CHANNEL, Interest::READABLE)?;
-        let fd = device.device.async_event_fd().as_raw_fd();
-        let watched = self.poll.registry().register(&mut SourceFd(&fd), ASYNC_EVENTS, Interest::READABLE);
-        if let Err(error) = watched {
-            let _unwatched = self.poll.registry().deregister(&mut SourceFd(&events));
+        self.sleeper.watch(channel.as_fd())?;
+        if let Err(error) = self.sleeper.watch(device.device.async_event_fd()) {
+            let _unwatched = self.sleeper.unwatch(channel.as_fd());
             return Err(error);
         }
         // Ports that were chosen at first stay, so that peers find us again.
@@ -180,15 +174,15 @@ impl CmThread {
     /// Lets go of the device. Events that nobody took go with it.
     pub(super) fn detach(&mut self) {
         let Some((device, channel)) = self.endpoints.detach() else { return };
-        for fd in [channel.as_fd().as_raw_fd(), device.device.async_event_fd().as_raw_fd()] {
-            if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
+        for fd in [channel.as_fd(), device.device.async_event_fd()] {
+            if let Err(error) = self.sleeper.unwatch(fd) {
                 tracing::debug!(%error, "ceasing to wait for the events of a device");
             }
         }
         while channel.next_event().is_some() {}
     }
 
-    fn all_pollers(&self) -> HashSet<PollerIndex> {
+    fn all_pollers(&self) -> BTreeSet<PollerIndex> {
         self.shared.pollers.iter().map(|poller| poller.index()).collect()
     }
 

@@ -1,28 +1,27 @@
-//! The passive half of the CM thread: who asks for a connection is judged, and gets a TGT or the reason
+//! The passive half of the CM machine: who asks for a connection is judged, and gets a TGT or the reason
 //! why not.
 //!
 //! A request is a stranger's word: it is parsed with bounds, what it may cost is bounded by its host,
 //! and the dial-back goes to where it came from.
 #![forbid(unsafe_code)]
 
-use super::cm_thread::CmThread;
+use super::cm_machine::CmMachine;
 use super::machine::Action;
 use super::private_data::{Hello, Refusal, SessionName, Welcome};
 use crate::PeerDown;
+use crate::command::Command;
 use crate::connections::ConnectionKind;
 use crate::frame::HEADER;
 use crate::poller::EAGER_BYTES;
-use crate::poller::command::Command;
 use crate::shared::canonical;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
 /// Peers that are known at once, at most; further ones are refused.
 const MAX_PEERS: usize = 16_384;
 
-impl CmThread {
+impl CmMachine {
     /// A peer dials.
     pub(super) fn request(
         &mut self,
@@ -68,9 +67,9 @@ impl CmThread {
         }
         let key = self.shared.peer_key(address);
         let local = id.local_address().ip();
+        let now = self.now();
         let peer = self.peer(key, address);
         peer.source = Some(local);
-        let now = Instant::now();
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &hello, &mut actions);
         // What ends an earlier session comes before, the dials of the new one after the accept.

@@ -1,23 +1,22 @@
-//! The active half of the CM thread: from a session that is wanted to INIs that its pollers have.
+//! The active half of the CM machine: from a session that is wanted to INIs that its pollers have.
 //!
 //! ```text
 //! dial -> somebody finds the way -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
 //! ```
 //!
-//! The machine asks for it (`CmThread::drive`); what fails goes back to the machine.
+//! The machine asks for it (`CmMachine::drive`); what fails goes back to the machine.
 #![forbid(unsafe_code)]
 
-use super::cm_thread::{CmCommand, CmThread, DialOutcome};
+use super::cm_machine::CmMachine;
 use super::machine::Action;
 use super::peers::PeerSession;
 use super::private_data::{Hello, SessionName, Welcome};
-use crate::poller::command::{Command, SessionUp};
+use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerKey};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
-use std::time::Instant;
 
-impl CmThread {
+impl CmMachine {
     /// Begins to find the way to a peer for one of a session's INIs.
     pub(super) fn dial(
         &mut self,
@@ -63,7 +62,7 @@ impl CmThread {
         }
         let address = peer.address;
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
-            let now = Instant::now();
+            let now = self.now();
             if let Some(left_out) = self.log.line(now) {
                 tracing::warn!(%address, %error, left_out, "cannot dial");
             }
@@ -85,10 +84,11 @@ impl CmThread {
 
     /// The session is there: the pollers get their INIs.
     pub(super) fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
+        let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
         let address = peer.address;
         let Some(inis) = self.endpoints.take_inis(key, number) else {
-            peer.machine.fail(Instant::now(), number, PeerDown::DeviceFailed, false, actions);
+            peer.machine.fail(now, number, PeerDown::DeviceFailed, false, actions);
             return;
         };
         tracing::info!(peer = key.0, %address, pollers = welcome.srqs.len(), "session up");

@@ -1,41 +1,41 @@
 //! The endpoints and QPs of sessions: making, connecting, taking them down.
 //!
-//! Owned and called by the CM thread alone. An INI belongs here until its session is up and then
+//! Owned and called by the CM machine alone. An INI belongs here until its session is up and then
 //! to its poller; TGTs belong here throughout. An endpoint is kept until its session ends, for
 //! the disconnect, and a little longer so that the disconnect gets through.
 #![forbid(unsafe_code)]
 
-use super::last_words::LastWords;
+use super::awaited_packets::AwaitedPackets;
 use crate::PeerKey;
 use crate::connections::ConnectionKind;
 use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
 use crate::trunk::SEND_QUEUE_DEPTH;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_verbs::{
-    Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters, EndpointDone,
-    EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber, QpState, QpType, QueueCapacities,
-    QueuePair, SrqNumber, VerbsError,
+    Access, AsyncEvent, CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters,
+    DeviceAttributes, EndpointDone, EndpointRequest, EndpointSide, PortSpace, QpInit, QpModify, QpNumber,
+    QpState, QpType, QueueCapacities, QueuePair, SrqNumber, Time, VerbsError,
 };
 
 /// An endpoint that was disconnected is dropped after this at the latest.
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
 /// READs outstanding on an INI, at most.
 const READS: u8 = 16;
-/// Times that a packet is sent again over RC: the kernel's rxe takes 7 for "for ever", and would never
+/// Times that a packet is sent again: the kernel's rxe takes 7 for "without end", and would never
 /// notice that a peer has died.
-const RC_RETRIES: u8 = 6;
+const RETRIES: u8 = 6;
 /// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 /// Inline bytes asked for.
 const INLINE: u32 = 256;
 
 /// Which end of which connection an endpoint is, by poller: ours of an INI, the peer's of a TGT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
     Tgt(u16),
@@ -62,10 +62,10 @@ pub(crate) struct Endpoints {
     shared: Arc<NodeShared>,
     /// `None` while the device is away.
     attached: Option<Attached>,
-    sessions: HashMap<(PeerKey, u32), HashMap<Role, End>>,
+    sessions: HashMap<(PeerKey, u32), BTreeMap<Role, End>>,
     roles: HashMap<CmIdNumber, (Role, PeerKey, u32)>,
-    closing: HashMap<CmIdNumber, (Instant, Arc<dyn CmId>)>,
-    last_words: LastWords,
+    closing: BTreeMap<CmIdNumber, (Time, Arc<dyn CmId>)>,
+    awaited_packets: AwaitedPackets,
 }
 
 impl Endpoints {
@@ -75,8 +75,8 @@ impl Endpoints {
             attached: None,
             sessions: HashMap::new(),
             roles: HashMap::new(),
-            closing: HashMap::new(),
-            last_words: LastWords::default(),
+            closing: BTreeMap::new(),
+            awaited_packets: AwaitedPackets::default(),
         }
     }
 
@@ -90,7 +90,7 @@ impl Endpoints {
         self.attached = Some(Attached { device, channel, listeners });
     }
 
-    /// The device was removed, and all sessions are closed: nothing waits for a last word.
+    /// The device was removed, and all sessions are closed: no connection waits for its RTU.
     pub(crate) fn abandon(&mut self) {
         self.closing.clear();
         self.stop_listening();
@@ -111,14 +111,21 @@ impl Endpoints {
         self.attached.as_ref()?.device.device.next_async_event()
     }
 
-    /// A packet has come to a QP of ours whose connection may still await its peer's last word.
+    /// A packet has come to a QP of ours whose connection may still await its peer's RTU.
     pub(crate) fn packet_came(&mut self, qp: QpNumber) {
-        self.last_words.packet_came(qp);
+        self.awaited_packets.packet_came(qp);
     }
 
     /// Takes an event of an endpoint.
     pub(crate) fn next_event(&self) -> Option<CmEvent> {
         self.attached.as_ref()?.channel.next_event()
+    }
+
+    /// Whether the descriptor of either is readable: a simulation asks, where a thread sleeps on them.
+    pub(crate) fn has_event(&self) -> bool {
+        self.attached
+            .as_ref()
+            .is_some_and(|attached| attached.channel.has_event() || attached.device.device.has_async_event())
     }
 
     /// The SRQ numbers of our pollers.
@@ -170,27 +177,14 @@ impl Endpoints {
         private_data: Vec<u8>,
     ) -> Result<(), VerbsError> {
         let device = self.device()?;
-        let attributes = device.device.attributes();
-        let initiator_depth = READS.min(attributes.max_rd_atomic);
-        // An RC QP could serve the peer's READs, too; nobody has asked ours to.
-        let usual = ConnectParameters::default();
-        let (responder_resources, retry_count) = match device.connections {
-            ConnectionKind::Xrc => (READS.min(attributes.max_dest_rd_atomic), usual.retry_count),
-            ConnectionKind::Rc => (0, RC_RETRIES),
-        };
+        let limits = &self.shared.limits;
+        let asked = dial_parameters(device.connections, device.device.attributes(), limits.ack_timeout);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
         // From here on the session knows both, and closing it takes them down.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         id.attach(qp)?;
-        id.connect(&ConnectParameters {
-            private_data,
-            responder_resources,
-            initiator_depth,
-            retry_count,
-            ack_timeout: self.shared.limits.ack_timeout,
-            ..usual
-        })
+        id.connect(&ConnectParameters { private_data, ..asked })
     }
 
     /// The QP through which a poller sends. Over RC the peer could send through it, too; such
@@ -252,7 +246,7 @@ impl Endpoints {
         let qp = self.make_tgt(poller)?;
         self.shared.gauges.tgt.fetch_add(1, Ordering::Relaxed);
         let number24 = qp.number();
-        self.last_words.await_at(number24, id);
+        self.awaited_packets.await_packet(number24, id);
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
         // The peer READs sources and probes by WRITE; attaching alone grants nothing.
@@ -295,7 +289,7 @@ impl Endpoints {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();
         if let Some(qp) = &end.qp {
-            self.last_words.no_more(qp.number(), &end.id);
+            self.awaited_packets.stop_waiting(qp.number(), &end.id);
         }
         // Over RC the peer could reach our memory through the QP that we send with, too. Connecting has
         // set its rights, so they are taken away only now.
@@ -327,12 +321,12 @@ impl Endpoints {
     /// pollers hear of it.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
-        let until = Instant::now() + CLOSING_LIMIT;
+        let until = self.shared.runtime.clock().now() + CLOSING_LIMIT;
         for (role, end) in ends {
             self.roles.remove(&end.id.number());
             end.id.detach();
             if let Some(qp) = &end.qp {
-                self.last_words.no_more(qp.number(), &end.id);
+                self.awaited_packets.stop_waiting(qp.number(), &end.id);
             }
             if end.id.disconnect().is_ok() {
                 self.closing.insert(end.id.number(), (until, end.id));
@@ -353,7 +347,7 @@ impl Endpoints {
 
     /// An endpoint that is being closed has said its last.
     pub(crate) fn forget_closing(&mut self, id: CmIdNumber, kind: &CmEventKind) {
-        if matches!(kind, CmEventKind::Disconnected | CmEventKind::TimewaitExit) {
+        if matches!(kind, CmEventKind::Disconnected { .. } | CmEventKind::TimewaitExit) {
             self.closing.remove(&id);
         }
     }
@@ -371,12 +365,12 @@ impl Endpoints {
     }
 
     /// Drops endpoints whose disconnect was not answered.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Time) {
         self.closing.retain(|_, (until, _)| *until > now);
     }
 
     /// When [`Endpoints::tick`] has something to do.
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
+    pub(crate) fn next_timer(&self) -> Option<Time> {
         self.closing.values().map(|(until, _)| *until).min()
     }
 
@@ -384,5 +378,40 @@ impl Endpoints {
         self.roles.insert(id.number(), (role, peer, number));
         let end = End { id: Arc::clone(id), qp: Some(qp) };
         self.sessions.entry((peer, number)).or_default().insert(role, end);
+    }
+}
+
+/// What an INI's connection is to be like, private data aside.
+fn dial_parameters(kind: ConnectionKind, device: &DeviceAttributes, ack_timeout: u8) -> ConnectParameters {
+    ConnectParameters {
+        initiator_depth: READS.min(device.max_rd_atomic),
+        responder_resources: match kind {
+            ConnectionKind::Xrc => READS.min(device.max_dest_rd_atomic),
+            // An RC QP could serve the peer's READs, too; nobody has asked ours to.
+            ConnectionKind::Rc => 0,
+        },
+        retry_count: RETRIES,
+        ack_timeout,
+        ..ConnectParameters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_verbs::Device;
+
+    /// The kernel's soft RoCE never gives up a packet when it is asked for 7 retries.
+    #[test]
+    fn a_peer_that_died_is_noticed_over_either_kind_of_connection() {
+        let link = LinkChoice::InProcess(Arc::default());
+        let addresses = vec![[127, 0, 0, 1].into()];
+        let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+        for kind in [ConnectionKind::Xrc, ConnectionKind::Rc] {
+            let asked = dial_parameters(kind, device.attributes(), 15);
+            assert_eq!((asked.retry_count, asked.ack_timeout), (6, 15), "{kind}");
+            assert_eq!(asked.responder_resources > 0, kind == ConnectionKind::Xrc);
+        }
     }
 }

@@ -1,22 +1,21 @@
-//! What the connection manager tells of endpoints, as the machine understands it: which session an
+//! What the connection manager reports about endpoints, as the machine understands it: which session an
 //! event is about, whether that goes on, and what is told of it when it does not.
 //!
-//! The CM thread calls it for each event. Nothing here waits.
+//! The CM machine calls it for each event. Nothing here waits.
 #![forbid(unsafe_code)]
 
-use super::cm_thread::CmThread;
+use super::cm_machine::CmMachine;
 use super::endpoints::Role;
 use super::peers::PeerSession;
 use super::private_data::{Refusal, Welcome};
 use crate::PeerDown;
 use crate::connections::ConnectionKind;
-use std::time::Instant;
 use trunkline_verbs::{CmEvent, CmEventKind, RejectReason};
 
-impl CmThread {
+impl CmMachine {
     /// Takes an event of an endpoint, or of a listener.
     pub(super) fn event(&mut self, event: CmEvent) {
-        let now = Instant::now();
+        let now = self.now();
         if matches!(event.kind, CmEventKind::DeviceRemoval) {
             self.device_removed();
         }
@@ -75,7 +74,7 @@ impl CmThread {
     }
 }
 
-/// Why a listener may have refused without a word of ours.
+/// Why a listener may have refused without a reject message of this protocol.
 fn wrong_listener(connections: ConnectionKind) -> &'static str {
     match connections {
         ConnectionKind::Xrc => {
@@ -117,7 +116,7 @@ fn failure_of(
             (PeerDown::Unreachable, false)
         }
         CmEventKind::Rejected(_) => (PeerDown::Refused("its connection manager refused"), false),
-        CmEventKind::Disconnected => (PeerDown::Closed, true),
+        CmEventKind::Disconnected { .. } => (PeerDown::Closed, true),
         // As a rule the peer took back its answer while the QP was brought up.
         CmEventKind::ConnectError => (PeerDown::DeviceFailed, true),
         CmEventKind::DeviceRemoval => (PeerDown::DeviceFailed, false),

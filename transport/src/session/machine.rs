@@ -1,6 +1,6 @@
 //! The connection machine: when to dial, what to accept, when a session is up or over.
 //!
-//! One machine per peer, pure: the CM thread feeds it requests, answers, failures and the time,
+//! One machine per peer, pure: the CM machine feeds it requests, answers, failures and the time,
 //! and performs the actions it asks for. It does no I/O and takes no clock of its own.
 //!
 //! A session is two halves: our INIs at the peer's TGTs, and the peer's INIs at ours.
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Which request belongs to what is decided by names. A node numbers its sessions with a peer;
-//! (epoch, number) names one for ever. A dial-back echoes the name it answers. So:
+//! (epoch, number) is never reused for another. A dial-back echoes the name it answers. So:
 //!
 //! | request | our session | done |
 //! |---|---|---|
@@ -33,7 +33,9 @@
 
 use super::private_data::{Hello, Refusal, SessionName, Welcome};
 use crate::PeerDown;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
 
 /// A handshake that is not complete after this has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -75,14 +77,14 @@ struct Session {
     answered: Vec<bool>,
     /// By remote poller; empty until the peer's count is known.
     targets: Vec<Target>,
-    deadline: Instant,
-    up_since: Option<Instant>,
+    deadline: Time,
+    up_since: Option<Time>,
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
-    Backoff { until: Instant },
+    Backoff { until: Time },
     Open(Box<Session>),
 }
 
@@ -96,7 +98,7 @@ pub(crate) struct Machine {
     /// Somebody waits for a session; a failure must be told.
     wanted: bool,
     failures: u32,
-    not_before: Option<Instant>,
+    not_before: Option<Time>,
     closed: bool,
 }
 
@@ -150,7 +152,7 @@ impl Machine {
     }
 
     /// Somebody wants to send.
-    pub(crate) fn want(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    pub(crate) fn want(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
             return;
@@ -159,7 +161,7 @@ impl Machine {
             return;
         }
         self.wanted = true;
-        if self.is_idle() {
+        if self.is_idle() || mutant!(second_session_is_dialed) {
             match self.not_before {
                 Some(until) if until > now => self.state = State::Backoff { until },
                 _ => self.open(now, None, actions),
@@ -167,13 +169,13 @@ impl Machine {
         }
     }
 
-    /// The peer dials. Answers the session that takes it, after which the caller accepts.
+    /// The peer dials. Returns the session that takes it, after which the caller accepts.
     ///
     /// # Errors
     /// What to answer instead.
     pub(crate) fn request(
         &mut self,
-        now: Instant,
+        now: Time,
         hello: &Hello,
         actions: &mut Vec<Action>,
     ) -> Result<u32, Refusal> {
@@ -190,7 +192,9 @@ impl Machine {
         };
         match known {
             Some(name) if name == hello.session => {}
-            Some(_) if hello.echo.is_some() => return Err(Refusal::Stale),
+            Some(_) if hello.echo.is_some() => {
+                return Err(Refusal::Stale);
+            }
             Some(name) if name.epoch == hello.session.epoch => {
                 if !is_later(hello.session.number, name.number) {
                     return Err(Refusal::Stale);
@@ -218,7 +222,7 @@ impl Machine {
     /// The peer accepted a poller's INI.
     pub(crate) fn answered(
         &mut self,
-        now: Instant,
+        now: Time,
         number: u32,
         poller: u16,
         welcome: Welcome,
@@ -249,7 +253,7 @@ impl Machine {
     }
 
     /// A connection of the peer, accepted before, is established.
-    pub(crate) fn arrived(&mut self, now: Instant, number: u32, poller: u16, actions: &mut Vec<Action>) {
+    pub(crate) fn arrived(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
         let State::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
@@ -264,7 +268,7 @@ impl Machine {
     /// up is tried again without a report.
     pub(crate) fn fail(
         &mut self,
-        now: Instant,
+        now: Time,
         number: u32,
         cause: PeerDown,
         transient: bool,
@@ -307,7 +311,7 @@ impl Machine {
     }
 
     /// Time passes.
-    pub(crate) fn tick(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    pub(crate) fn tick(&mut self, now: Time, actions: &mut Vec<Action>) {
         match &self.state {
             State::Backoff { until } if *until <= now => self.open(now, None, actions),
             State::Open(session) if session.up_since.is_none() && session.deadline <= now => {
@@ -319,7 +323,7 @@ impl Machine {
     }
 
     /// When [`Machine::tick`] has something to do.
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
+    pub(crate) fn next_timer(&self) -> Option<Time> {
         match &self.state {
             State::Backoff { until } => Some(*until),
             State::Open(session) if session.up_since.is_none() => Some(session.deadline),
@@ -328,7 +332,7 @@ impl Machine {
     }
 
     /// The node shuts down: the session ends, and none begins any more.
-    pub(crate) fn close(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    pub(crate) fn close(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.closed = true;
         if let Some(number) = self.current() {
             self.fail(now, number, PeerDown::ShuttingDown, false, actions);
@@ -339,7 +343,7 @@ impl Machine {
         self.state = State::Idle;
     }
 
-    fn open(&mut self, now: Instant, echo: Option<SessionName>, actions: &mut Vec<Action>) {
+    fn open(&mut self, now: Time, echo: Option<SessionName>, actions: &mut Vec<Action>) {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         let number = self.last_number;
         self.state = State::Open(Box::new(Session {
@@ -355,7 +359,7 @@ impl Machine {
     }
 
     /// Ends the session because the peer has begun another. Who waits keeps waiting.
-    fn replace(&mut self, _now: Instant, cause: PeerDown, actions: &mut Vec<Action>) {
+    fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
         actions.push(Action::Close { number: session.number });
         if session.up_since.is_some() {
@@ -363,7 +367,7 @@ impl Machine {
         }
     }
 
-    fn complete(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    fn complete(&mut self, now: Time, actions: &mut Vec<Action>) {
         let State::Open(session) = &mut self.state else { return };
         let whole = session.up_since.is_none()
             && session.answered.iter().all(|&answered| answered)
@@ -378,7 +382,7 @@ impl Machine {
 }
 
 impl Session {
-    /// Takes note of how many pollers the peer has; answers whether that agrees with before.
+    /// Takes note of how many pollers the peer has; returns whether that agrees with before.
     fn fits(&mut self, pollers: u16) -> bool {
         if self.targets.is_empty() {
             self.targets = vec![Target::Absent; usize::from(pollers)];

@@ -33,7 +33,7 @@ fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
 }
 
 /// A machine with one poller, dialing.
-fn dialing(now: Instant) -> Machine {
+fn dialing(now: Time) -> Machine {
     let mut machine = Machine::new(ME, 1);
     let mut actions = Vec::new();
     machine.want(now, &mut actions);
@@ -42,7 +42,7 @@ fn dialing(now: Instant) -> Machine {
 }
 
 /// A machine whose session 1 is up with session `remote` of the peer.
-fn up(now: Instant, remote: u32) -> Machine {
+fn up(now: Time, remote: u32) -> Machine {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
     machine.answered(now, 1, 0, welcome(PEER, remote, 1), &mut actions);
@@ -56,7 +56,7 @@ fn up(now: Instant, remote: u32) -> Machine {
 
 #[test]
 fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     let mut machine = Machine::new(ME, 2);
     let mut actions = Vec::new();
     assert_eq!(machine.request(now, &hello(PEER, 7, None, 0, 1), &mut actions), Ok(1));
@@ -69,7 +69,7 @@ fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
 
 #[test]
 fn requests_are_judged_by_name() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     // (request, answer, whether session 1 lives on)
     let rows = [
         (hello(PEER, 5, Some(9), 0, 1), Err(Refusal::Stale), true),
@@ -95,7 +95,7 @@ fn requests_are_judged_by_name() {
 
 #[test]
 fn simultaneous_connects_become_one_session() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut actions = Vec::new();
     assert_eq!(machine.request(now, &hello(PEER, 3, None, 0, 1), &mut actions), Ok(1));
@@ -106,7 +106,7 @@ fn simultaneous_connects_become_one_session() {
 
 #[test]
 fn late_and_repeated_answers_change_nothing() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     let mut machine = up(now, 5);
     let mut actions = Vec::new();
     machine.answered(now, 1, 0, welcome(PEER, 5, 1), &mut actions);
@@ -121,7 +121,7 @@ fn late_and_repeated_answers_change_nothing() {
 
 #[test]
 fn a_half_made_session_times_out_and_is_told_to_who_waits() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut actions = Vec::new();
     machine.answered(now, 1, 0, welcome(PEER, 1, 1), &mut actions);
@@ -140,7 +140,7 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
 
 #[test]
 fn failures_back_off_and_transient_ones_are_retried() {
-    let mut now = Instant::now();
+    let mut now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut pauses = Vec::new();
     let mut number = 1;
@@ -167,7 +167,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
 
 #[test]
 fn a_closed_machine_refuses_everything() {
-    let now = Instant::now();
+    let now = Time(1_000_000);
     let mut machine = up(now, 5);
     let mut actions = Vec::new();
     machine.close(now, &mut actions);
@@ -196,7 +196,7 @@ struct World {
     pollers: [u16; 2],
     /// Session of the peer that each side's session is bound to, for the disconnects.
     wires: Vec<Packet>,
-    now: Instant,
+    now: Time,
 }
 
 impl World {
@@ -317,7 +317,7 @@ proptest! {
             epochs,
             pollers,
             wires: Vec::new(),
-            now: Instant::now(),
+            now: Time(1_000_000),
         };
         for (step, random) in steps {
             let who = usize::from(random % 2);

@@ -1,17 +1,17 @@
 //! Sessions: what two nodes agree on before messages flow, and how they come to agree.
 //!
 //! [`machine`] decides (pure, no I/O), [`private_data`] is what travels in the connection
-//! manager's messages, [`cm_thread`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
+//! manager's messages, [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
 //! dials ([`dialling`]), answers ([`answers`]) and hears of connections ([`events`]).
 //! Pollers are told of sessions by commands and never wait for one.
 
 mod absence;
 mod answers;
-pub(crate) mod cm_thread;
+mod awaited_packets;
+pub(crate) mod cm_machine;
 mod dialling;
 mod endpoints;
 mod events;
-mod last_words;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;

@@ -1,12 +1,13 @@
-//! The peers that a node knows, with what the CM thread looks for them by: which of them wants the
+//! The peers that a node knows, with what the CM machine looks for them by: which of them wants the
 //! time, and how much of the depth of our SRQs the half-made sessions of one host hold.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
 use crate::PeerKey;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use trunkline_verbs::Time;
 
 /// A peer that nobody here named is forgotten when it was down for this long.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
@@ -22,17 +23,17 @@ pub(super) struct PeerSession {
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
-    forget_at: Option<Instant>,
+    forget_at: Option<Time>,
     /// What the indices say of it.
-    timer: Option<Instant>,
+    timer: Option<Time>,
     half_made: u32,
 }
 
 /// All peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    known: HashMap<PeerKey, PeerSession>,
-    timers: BTreeSet<(Instant, PeerKey)>,
+    known: BTreeMap<PeerKey, PeerSession>,
+    timers: BTreeSet<(Time, PeerKey)>,
     /// Connections accepted for sessions that are not up yet, by host.
     half_made: HashMap<IpAddr, u32>,
 }
@@ -74,7 +75,7 @@ impl Peers {
     }
 
     /// Brings the indices up to date with a peer.
-    pub(super) fn settle(&mut self, key: PeerKey, now: Instant) {
+    pub(super) fn settle(&mut self, key: PeerKey, now: Time) {
         let Some(peer) = self.known.get_mut(&key) else { return };
         if peer.named || !peer.machine.is_idle() {
             peer.forget_at = None;
@@ -93,7 +94,7 @@ impl Peers {
 
     /// Takes out the peers whose time has come, and those that are to be forgotten. The former
     /// must be settled again.
-    pub(super) fn due(&mut self, now: Instant) -> (Vec<PeerKey>, Vec<(PeerKey, PeerSession)>) {
+    pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<(PeerKey, PeerSession)>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, key));
@@ -111,7 +112,7 @@ impl Peers {
     }
 
     /// When [`Peers::due`] has something.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
+    pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 
@@ -122,7 +123,7 @@ impl Peers {
         self.half_made.get(&host).is_some_and(|held| *held >= (depth / SHARE).max(1))
     }
 
-    fn time(&mut self, key: PeerKey, old: Option<Instant>, new: Option<Instant>) {
+    fn time(&mut self, key: PeerKey, old: Option<Time>, new: Option<Time>) {
         if old == new {
             return;
         }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     /// A peer whose one poller has dialled us, and that answers nothing.
-    fn half_make(peers: &mut Peers, key: PeerKey, now: Instant) {
+    fn half_make(peers: &mut Peers, key: PeerKey, now: Time) {
         let session = SessionName { epoch: key.0 + 1, number: 1 };
         let listener_port = NonZeroU16::new(7).unwrap();
         let connections = ConnectionKind::Xrc;
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_host_may_hold_its_share_until_its_sessions_are_given_up() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for number in 0..4 {
             assert!(!peers.is_crowded(address(0).ip(), 16), "{number}");
             half_make(&mut peers, PeerKey(number), now);
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn strangers_are_forgotten_and_only_whose_time_has_come_is_looked_at() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
         half_make(&mut peers, PeerKey(0), now);
         half_make(&mut peers, PeerKey(1), now + Duration::from_secs(1));
         let first = peers.next_timer().unwrap();

@@ -1,6 +1,6 @@
 //! The private data of session handshakes: what rides in REQ, REP and REJ.
 //!
-//! Owns the layouts; the CM thread calls it. All bytes are a stranger's: nothing here panics.
+//! Owns the layouts; the CM machine calls it. All bytes are a stranger's: nothing here panics.
 //! Integers are big endian, as all else in CM messages.
 //!
 //! ```text
@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     Version,
     /// Another authentication method.
     Authentication,
-    /// The session it belongs to is over; the other side should begin anew.
+    /// The session it belongs to is over; the other side should start a new one.
     Stale,
     /// It breaks the protocol.
     Nonsense,

@@ -1,18 +1,18 @@
-//! What the tests of nodes share: an upper half that a test drives from outside, and addresses
-//! that do not collide with those of tests in parallel.
+//! What the tests of nodes share: an upper half that a test drives from outside.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
 
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use trunkline_softrdma::link::FaultPlan;
+pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
     Carrier, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey, PollerHandle,
     PollerIndex, SendOutcome, Token, Upper,
 };
+use trunkline_verbs::Time;
 
 /// Long enough for a loaded machine; only a failing test waits for it.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -145,7 +145,7 @@ impl Upper for Probe {
         worked
     }
 
-    fn next_timer(&self) -> Option<Instant> {
+    fn next_timer(&self) -> Option<Time> {
         None
     }
 
@@ -333,15 +333,6 @@ fn brief(events: &VecDeque<(PollerIndex, Happened)>) -> Vec<String> {
         .collect()
 }
 
-/// A loopback address that no other test uses: by process and by count.
-pub fn fresh_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let count = NEXT.fetch_add(1, Ordering::Relaxed);
-    let [_, b, c, d] = (std::process::id().wrapping_mul(0x9e37_79b1) ^ (count << 3)).to_be_bytes();
-    let count = u8::try_from(count % 250).unwrap() + 2;
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, b.clamp(1, 254), c ^ d, count)), 7471)
-}
-
 /// Sizes around what is sent in one frame, and around what is announced.
 pub const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
 
@@ -352,7 +343,7 @@ pub fn bad_network() -> Option<FaultPlan> {
 
 /// `length` bytes that differ from place to place.
 pub fn pattern(length: usize, seed: u8) -> Bytes {
-    (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect::<Vec<_>>().into()
+    trunkline_testkit::pattern(length, seed).into()
 }
 
 /// Options for a node that listens at a fresh address over UDP.

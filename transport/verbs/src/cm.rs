@@ -22,6 +22,7 @@
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> accept(QP number, Q_Key)
 //! ```
 
+use crate::channel::is_readable;
 use crate::{QpModify, QpNumber, QpState, QpType, QueuePair, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
@@ -229,7 +230,11 @@ pub enum CmEventKind {
     /// The peer refused.
     Rejected(RejectReason),
     /// Either side disconnected; the attached QP is in ERR.
-    Disconnected,
+    Disconnected {
+        /// The peer disconnected, or confirmed that we did. `false` when it never confirmed, which
+        /// librdmacm reports as status `-ETIMEDOUT`, a minute or more after the call.
+        is_answered: bool,
+    },
     /// The device goes away.
     DeviceRemoval,
     /// The numbers of the connection may be used again.
@@ -251,6 +256,11 @@ pub struct CmEvent {
 pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event, if there is one now; the descriptor is readable while there are any.
     fn next_event(&self) -> Option<CmEvent>;
+
+    /// Whether the descriptor is readable now. A simulation asks, where a thread would sleep on it.
+    fn has_event(&self) -> bool {
+        is_readable(self.as_fd())
+    }
 }
 
 /// An endpoint. Dropping the last `Arc` destroys it; its QP is left alone.
@@ -282,13 +292,13 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn bind(&self, local: SocketAddr) -> Result<(), VerbsError>;
 
     /// Finds the own address for a peer, `source` if that is given and the endpoint is not bound;
-    /// answers by [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
+    /// completes with [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
     ///
     /// # Errors
     /// As `bind`, and [`VerbsError::Os`] where the host knows no route to the peer.
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
 
-    /// Finds the way to the peer; answers by [`CmEventKind::RouteResolved`].
+    /// Finds the route to the peer; completes with [`CmEventKind::RouteResolved`].
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] before the address is resolved.
@@ -332,8 +342,8 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// As `connect`.
     fn establish(&self) -> Result<(), VerbsError>;
 
-    /// A packet has arrived at the QP of an accepted connection: as good as the peer's last word
-    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing where that has come.
+    /// A packet has arrived at the QP of an accepted connection: equivalent to the peer's RTU
+    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has arrived.
     fn communication_established(&self);
 
     /// Refuses, with up to 148 bytes for the peer, 136 in [`PortSpace::Udp`].

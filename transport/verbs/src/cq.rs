@@ -27,7 +27,7 @@ pub enum Notify {
 
 /// A completion queue.
 pub trait CompletionQueue: Any + Send + Sync + Debug {
-    /// Takes completions into `completions` from its start, in order; answers how many. On a software device
+    /// Takes completions into `completions` from its start, in order; returns how many. On a software device
     /// the calling thread does the device's pending work first.
     fn poll(&self, completions: &mut [Completion]) -> usize;
 

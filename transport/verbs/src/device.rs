@@ -1,7 +1,8 @@
 //! Opened devices: where every other object comes from.
 
+use crate::channel::is_readable;
 use crate::{
-    AsyncEvent, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit, GidEntry, Mtu,
+    AsyncEvent, Clock, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit, GidEntry, Mtu,
     ProtectionDomain, QpInit, QpNumber, QueuePair, SharedReceiveQueue, SrqInit, VerbsError, XrcDomain,
     XrcdFlags,
 };
@@ -157,6 +158,16 @@ pub trait Device: Any + Send + Sync + Debug {
 
     /// Becomes readable when there are asynchronous events.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
+
+    /// Whether [`Device::async_event_fd`] is readable now. A simulation asks, where a thread would sleep on it.
+    fn has_async_event(&self) -> bool {
+        is_readable(self.async_event_fd())
+    }
+
+    /// The clock that the device's own timers run by. Whoever uses the device reads the same one.
+    fn clock(&self) -> Clock {
+        Clock::monotonic()
+    }
 
     /// The device's counters. Providers name at least `rnr_nak_sent`, `rnr_nak_received`,
     /// `retransmits`, `packets_sent`, `packets_received`; one that cannot know a value leaves

@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// A refused verb. Each has the errno that libibverbs would answer ([`VerbsError::errno`]).
+/// A refused verb. Each has the errno that libibverbs would return ([`VerbsError::errno`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// `EINVAL`: the arguments are wrong; the text says which.
+    /// `EINVAL`: the arguments are wrong; the text names the argument.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// `EBUSY`: another object still leans on this one; the text says which.
+    /// `EBUSY`: another object still uses this one; the text names it.
     #[error("busy: {0}")]
     Busy(&'static str),
-    /// `ENOMEM`: memory or a table of the device is used up; the text says which.
+    /// `ENOMEM`: memory or a table of the device is used up; the text names it.
     #[error("out of resources: {0}")]
     OutOfResources(&'static str),
     /// `EOPNOTSUPP`: the device has no such feature.

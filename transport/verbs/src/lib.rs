@@ -1,4 +1,4 @@
-//! The verbs vocabulary: what an RDMA device is asked and what it answers.
+//! The verbs vocabulary: the calls on an RDMA device, and what they return.
 //!
 //! This crate owns plain types and object-safe traits in the words of libibverbs and
 //! librdmacm. Providers (the software device, the adapter over rdma-core) implement the
@@ -7,7 +7,7 @@
 //!
 //! Objects are handed out as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work
 //! requests, a slice of completions), so the indirection is paid once per batch. Each object
-//! has an explicit `destroy` that answers [`VerbsError::Busy`] while something still leans on
+//! has an explicit `destroy` that returns [`VerbsError::Busy`] while another object still uses
 //! it; dropping the last `Arc` destroys it too, in whatever order the device needs.
 
 mod access;
@@ -20,6 +20,7 @@ mod cq;
 mod device;
 mod error;
 mod gid;
+mod io_address;
 pub mod legacy;
 mod memory;
 mod mr;
@@ -29,8 +30,11 @@ mod pd;
 mod provider;
 mod qp;
 mod qp_attributes;
+mod qp_state;
 mod qp_transition;
+mod qp_type;
 mod srq;
+mod time;
 mod work_request;
 mod xrcd;
 
@@ -47,15 +51,19 @@ pub use cq::{CompletionQueue, CqInit, Notify};
 pub use device::{Device, DeviceAttributes, DeviceCapabilities, PortAttributes, PortState};
 pub use error::{PostError, VerbsError};
 pub use gid::{Gid, GidEntry, GidKind};
+pub use io_address::IoAddress;
 pub use memory::{Memory, MemoryError};
-pub use mr::{IoAddress, Lkey, MemoryRegion, RemoteAddress, Rkey};
+pub use mr::{Lkey, MemoryRegion, RemoteAddress, Rkey};
 pub use mtu::Mtu;
 pub use number::{PKEY_DEFAULT, Psn, QpNumber, SrqNumber};
 pub use pd::ProtectionDomain;
 pub use provider::{DeviceInfo, Provider};
-pub use qp::{QpInit, QpState, QpType, QueueCapacities, QueuePair};
+pub use qp::{QpInit, QueueCapacities, QueuePair};
 pub use qp_attributes::{AddressVector, QpAttributes, QpModify};
+pub use qp_state::QpState;
 pub use qp_transition::{AttributeMask, TransitionError, check_transition, effective_mask};
+pub use qp_type::QpType;
 pub use srq::{SharedReceiveQueue, SrqAttributes, SrqInit, SrqKind};
+pub use time::{Clock, Time, VirtualClock};
 pub use work_request::{ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge};
 pub use xrcd::{XrcDomain, XrcdFlags};

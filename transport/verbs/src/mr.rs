@@ -1,22 +1,9 @@
 //! Memory regions and their keys.
 
-use crate::{Access, Memory, VerbsError};
+use crate::{Access, IoAddress, Memory, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
-
-/// An address as devices see it. Rust code never dereferences one; it only adds to it.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct IoAddress(pub u64);
-
-impl IoAddress {
-    /// The address `bytes` further on; wraps at 2^64, where no region lies.
-    #[must_use]
-    pub const fn plus(self, bytes: u64) -> Self {
-        Self(self.0.wrapping_add(bytes))
-    }
-}
 
 /// Names a region in local work requests.
 #[repr(transparent)]
@@ -42,6 +29,9 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     fn lkey(&self) -> Lkey;
     /// Key to give to a peer.
     fn rkey(&self) -> Rkey;
+    /// The address that work requests and peers use for the byte at `offset`: that of the memory
+    /// in this process, unless it was registered at another one.
+    fn address(&self, offset: usize) -> IoAddress;
     /// What was registered.
     fn memory(&self) -> &Arc<Memory>;
     /// With which rights.

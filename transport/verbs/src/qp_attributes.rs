@@ -45,7 +45,7 @@ pub struct QpModify {
     pub timeout: Option<u8>,
     /// 0 to 7.
     pub retry_count: Option<u8>,
-    /// 0 to 7; 7 is for ever.
+    /// 0 to 7; 7 retries indefinitely.
     pub rnr_retry: Option<u8>,
 }
 

@@ -27,7 +27,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Why a change is refused. libibverbs answers `EINVAL` for each.
+/// Why a change is refused. libibverbs returns `EINVAL` for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransitionError {
@@ -84,7 +84,7 @@ pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
     mask - dropped
 }
 
-/// Checks a change of a QP that is in `from`; answers the state it ends in.
+/// Checks a change of a QP that is in `from`; returns the state it ends in.
 ///
 /// # Errors
 /// The first rule it breaks.

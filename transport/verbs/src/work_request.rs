@@ -19,7 +19,7 @@ pub struct Sge {
 pub enum SendOperation {
     /// A message into a posted receive.
     Send,
-    /// The same with 4 bytes beside it.
+    /// The same with 4 bytes of immediate data.
     SendWithImmediate(u32),
     /// Into the peer's memory; the peer's program learns nothing.
     RdmaWrite(RemoteAddress),

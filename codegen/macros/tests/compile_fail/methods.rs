@@ -1,4 +1,4 @@
-//! Methods that cannot be called from afar, each for one reason.
+//! Methods that cannot be called remotely, each for one reason.
 
 #[trunkline_macros::service]
 trait Methods {

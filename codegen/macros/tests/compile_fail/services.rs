@@ -1,4 +1,4 @@
-//! Traits that are no service, and options that are none.
+//! Traits that are not a service, and options that do not exist or do not parse.
 
 #[trunkline_macros::service]
 trait Members {

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 mod tests {
-    use crate::scene::{PATIENCE, Process, Scene, path_text};
+    use crate::scene::{PATIENCE, Scene, exit_code, path_text};
     use nix::sys::signal::Signal;
     use serde_json::Value;
 
@@ -10,8 +10,8 @@ mod tests {
         let json = scene.path("out.json");
         let mut args = vec!["--json", path_text(&json)];
         args.extend(more);
-        let mut demo = Process::start(&mut scene.command(&args));
-        assert_eq!(demo.end(2 * PATIENCE), Some(Some(0)), "the demo ends well");
+        let mut demo = scene.demo(&args);
+        assert_eq!(exit_code(&mut demo, 2 * PATIENCE), Some(0), "the demo ends well");
         serde_json::from_slice(&std::fs::read(&json).expect("a report")).expect("JSON")
     }
 
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn one_poller_a_side() {
-        let report = run(&Scene::new(1), &["--calls", "3000"]);
+        let report = run(&Scene::new(), &["--calls", "3000"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 2);
         assert_eq!(report["connections"], "xrc");
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn two_pollers_a_side_share_four_queue_pairs_and_reach_each_other() {
-        let report = run(&Scene::apart(2), &["--calls", "3000", "--pollers", "2"]);
+        let report = run(&Scene::apart(), &["--calls", "3000", "--pollers", "2"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 4);
         let ways = report["messages"].as_array().expect("a table");
@@ -62,9 +62,9 @@ mod tests {
     }
 
     #[test]
-    fn faults_on_the_link_are_repaired() {
+    fn faults_on_the_link_do_not_reach_the_calls() {
         let faults = ["--drop", "0.01", "--reorder", "0.01", "--duplicate", "0.01", "--corrupt", "0.001"];
-        let report = run(&Scene::new(3), &[&faults[..], &["--calls", "3000", "--seed", "7"]].concat());
+        let report = run(&Scene::new(), &[&faults[..], &["--calls", "3000", "--seed", "7"]].concat());
         check(&report, 3000);
         // The C interface has no counters.
         assert!(on_nic() || report["retransmits"].as_u64() > Some(0), "{report}");
@@ -75,10 +75,8 @@ mod tests {
         for pollers in [1u16, 3] {
             let more = ["--connections", "rc", "--drop", "0.005", "--seed", "8"];
             let count = pollers.to_string();
-            let report = run(
-                &Scene::apart(u8::try_from(20 + pollers).expect("small")),
-                &[&more[..], &["--calls", "1500", "--pollers", &count]].concat(),
-            );
+            let report =
+                run(&Scene::apart(), &[&more[..], &["--calls", "1500", "--pollers", &count]].concat());
             check(&report, 1500);
             assert_eq!((report["connections"].as_str(), report["rnr"].as_u64()), (Some("rc"), Some(0)));
             assert_eq!(report["qps_per_node"], 2 * pollers);
@@ -90,12 +88,12 @@ mod tests {
 
     #[test]
     fn sigterm_ends_both_processes() {
-        let scene = Scene::new(4);
-        let mut demo = Process::start(&mut scene.command(&["--calls", "100000000"]));
-        demo.line(PATIENCE, |line| line.contains("files done")).expect("it got to the calls");
+        let scene = Scene::new();
+        let mut demo = scene.demo(&["--calls", "100000000"]);
+        demo.find(PATIENCE, |line| line.contains("files done")).expect("it got to the calls");
         demo.signal(Signal::SIGTERM);
-        assert_eq!(demo.end(PATIENCE), Some(Some(1)));
-        // Its halves are gone, or their addresses could not be taken again.
+        assert_eq!(exit_code(&mut demo, PATIENCE), Some(1));
+        // Its halves have ended, or their addresses would still be in use.
         check(&run(&scene, &["--calls", "100"]), 100);
     }
 }

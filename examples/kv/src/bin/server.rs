@@ -11,10 +11,10 @@ use trunkline_example_kv::{Kv, KvServer};
 /// A key-value server. Prints the address it listens on.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where to listen; port 0 picks a free one.
+    /// Address and port to listen on; port 0 picks a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7471")]
     listen: SocketAddr,
-    /// Poller threads.
+    /// Poller threads, 1 to 32.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pollers: u16,
     /// Listen on an address other than loopback although peers are not authenticated.
@@ -24,10 +24,10 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Largest value that is kept.
+/// Largest accepted value in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Each poller has a handler of its own; they share the map.
+/// Each poller has its own handler; the handlers share the map.
 #[derive(Debug, Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
@@ -46,7 +46,7 @@ impl Kv for Store {
         if value.len() > MOST_BYTES {
             return Err(Status::invalid_argument(format!("a value has at most {MOST_BYTES} bytes")));
         }
-        // A received value lends a receive buffer of the node; what is kept for long is copied.
+        // A received value may lend one of the node's receive buffers, so a value that is kept is copied.
         Ok(self.map().insert(key, Bytes::copy_from_slice(&value)).is_some())
     }
 

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_logs::{Logs, LogsServer, Total};
 
-/// A log collector. Prints the address it listens on, then every line with its source before it.
+/// A log collector. Prints the address it listens on, then every line after the name of its source.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where to listen; port 0 picks a free one.
+    /// Address and port to listen on; port 0 picks a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7472")]
     listen: SocketAddr,
     /// Listen on an address other than loopback although peers are not authenticated.
@@ -23,9 +23,9 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Calls whose lines wait to be printed; what comes on top is dropped and counted.
+/// Calls whose lines may wait to be printed; the lines of further ones are dropped and counted.
 const MOST_WAITING: usize = 1024;
-/// Sources that are told apart; the lines of any other are dropped.
+/// Most sources; the lines of any further source are dropped.
 const MOST_SOURCES: usize = 1000;
 
 /// A source and its lines.
@@ -46,7 +46,8 @@ impl Logs for Collector {
         }
         let total = totals.entry(source.clone()).or_default();
         total.lines += count;
-        // A handler must not block, so another thread prints; received bytes are lent, so they are copied.
+        // A handler must not block, so another thread prints. The received bytes may lend a receive
+        // buffer, so they are copied.
         if self.output.try_send((source, lines.to_vec())).is_err() {
             total.dropped += count;
         }
@@ -83,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("listening {}", node.local_address());
     let printer = std::thread::spawn(move || print(&blocks));
     signals.forever().next();
-    // The pollers' handlers go with the node, and with them the printer's last sender.
+    // The shutdown drops the handlers, and with them the printer's last sender.
     node.shutdown();
     match printer.join() {
         Ok(printed) => Ok(printed?),

@@ -11,13 +11,13 @@ use trunkline_example_logs::LogsClient;
 /// A log shipper.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where the collector listens.
+    /// Address and port of the collector.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7472")]
     collector: SocketAddr,
-    /// Own address; it may be the collector's.
+    /// This shipper's address; it may be the same as the collector's.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Give a call up after so many milliseconds.
+    /// Time limit of each call, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
     /// Use an address other than loopback although peers are not authenticated.
@@ -33,11 +33,11 @@ struct Options {
 enum Request {
     /// Send the lines of standard input under the name of a source.
     Send { source: String },
-    /// Print what the collector got so far: source, lines, lines dropped.
+    /// Print what the collector received so far: source, lines, lines dropped.
     Totals,
 }
 
-/// Lines are sent when so many bytes of them have been read, or when none is waiting.
+/// Lines are sent once this many bytes of them have been read, or when no further input is buffered.
 const BLOCK_BYTES: usize = 8 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {

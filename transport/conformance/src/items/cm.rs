@@ -1,7 +1,7 @@
 //! Sections J and K: XRC through the connection manager, and who announces it.
 
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
-use crate::connect::{CmRoute, dial, listen, unexpected};
+use crate::connect::{CmRoute, answer_disconnect, both_sides_end, dial, listen, unexpected};
 use crate::traffic::{receive, request};
 use crate::{Deviation, Lab};
 use std::net::SocketAddr;
@@ -90,15 +90,14 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
     let route =
         lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &ConnectParameters::default())?;
     route.ini_id.disconnect()?;
-    for (what, channel) in [("the passive side", &route.passive), ("the active side", &route.active)] {
-        let event = lab.next_cm(what, channel)?;
-        if !matches!(event.kind, CmEventKind::Disconnected) {
-            return Err(unexpected(what, &event));
-        }
-    }
+    both_sides_end(
+        || lab.next_cm("the passive side", &route.passive),
+        || answer_disconnect(&route.tgt_id),
+        || lab.next_cm("the active side", &route.active),
+    )?;
     equal("the INI's state", route.ini.query()?.state, QpState::Error)?;
 
-    // The target's endpoint goes without a word: its QP may be in use by others.
+    // The target's endpoint is released silently: its QP may be in use by others.
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;
@@ -126,12 +125,11 @@ pub(super) fn j11(lab: &Lab) -> Verdict {
         return Err(unexpected("the active side", &event));
     };
     equal("the reason", reason, RejectReason::STALE_CONNECTION)?;
-    let event = lab.next_cm("the connection before", &route.passive)?;
-    if matches!(event.kind, CmEventKind::Disconnected) {
-        Ok(())
-    } else {
-        Err(unexpected("the passive side of the connection before", &event))
-    }
+    both_sides_end(
+        || lab.next_cm("the active side of the connection before", &route.active),
+        || answer_disconnect(&route.ini_id),
+        || lab.next_cm("the passive side of the connection before", &route.passive),
+    )
 }
 
 pub(super) fn m9(lab: &Lab) -> Verdict {

@@ -2,13 +2,13 @@
 
 use crate::check::{EAGAIN, EBUSY, EINVAL, EOPNOTSUPP, Verdict, check, equal, refused};
 use crate::connect::Terms;
-use crate::folder::Folder;
 use crate::traffic::{receive, request};
 use crate::{Deviation, Lab};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
 use std::thread;
+use trunkline_testkit::Folder;
 use trunkline_verbs::{
     CompletionOpcode, DeviceCapabilities, QpInit, QpType, SendOperation, VerbsError, XrcDomain, XrcdFlags,
 };
@@ -20,8 +20,8 @@ fn open(lab: &Lab, file: &File, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, 
 pub(super) fn a1(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
-    fs::hard_link(folder.path("domain"), folder.path("second"))?;
-    let linked = File::open(folder.path("second"))?;
+    fs::hard_link(folder.join("domain"), folder.join("second"))?;
+    let linked = File::open(folder.join("second"))?;
     let _held = open(lab, &file, XrcdFlags::CREATE)?;
     let both = XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE;
     refused("an exclusive open through a hard link", open(lab, &linked, both), EINVAL)?;
@@ -53,7 +53,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
     let file = folder.create("domain")?;
     let duplicate = file.try_clone()?;
     let _held = open(lab, &file, XrcdFlags::CREATE)?;
-    fs::remove_file(folder.path("domain"))?;
+    fs::remove_file(folder.join("domain"))?;
     drop(file);
     open(lab, &duplicate, XrcdFlags::empty())?;
     drop(duplicate);
@@ -67,7 +67,7 @@ pub(super) fn a4(lab: &Lab) -> Verdict {
     const THREADS: usize = 8;
     let folder = Folder::new()?;
     for round in 0..20 {
-        let file = folder.create(&round.to_string())?;
+        let file = folder.create(round.to_string())?;
         let start = Barrier::new(THREADS);
         let race = || {
             start.wait();
@@ -155,7 +155,7 @@ pub(super) fn a16(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
     lab.succeeds("a receive after the file was closed", &route.cq, 1, CompletionOpcode::Receive)?;
-    let again = File::open(folder.path("domain"))?;
+    let again = File::open(folder.join("domain"))?;
     open(lab, &again, XrcdFlags::empty())?;
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! Section F: the data path at the initiator.
 
 use crate::Lab;
+use crate::allowed::{depth_above_the_device, not_carried_out};
 use crate::check::{Verdict, check, equal, post_refused};
-use crate::connect::{Route, Terms};
+use crate::connect::{End, Route, Terms, rts_mask};
 use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
 use trunkline_verbs::{
-    CompletionFlags, CompletionOpcode as Op, CompletionStatus as Status, CqInit, Notify, SendData, SendFlags,
-    SendOperation, SendRequest, SrqNumber,
+    CompletionFlags, CompletionOpcode as Op, CompletionStatus as Status, CqInit, Notify, QpState, QpType,
+    SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
 /// A number that is not `taken` and, by the spread of real ones, nobody's.
@@ -68,11 +69,13 @@ pub(super) fn f2(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn f5(lab: &Lab) -> Verdict {
-    let most = lab.near.device.attributes().max_rd_atomic;
+    // The INI's is at most the TGT's; each device announces its own limit for either.
+    let announced = lab.near.device.attributes().max_rd_atomic;
+    let most = announced.min(lab.far.device.attributes().max_dest_rd_atomic);
     let remote = lab.far.remote(0);
     let read = SendOperation::RdmaRead(remote);
     let add = SendOperation::FetchAdd { remote, add: 1 };
-    for depth in [1, 2, most] {
+    for depth in [1, 2, most].into_iter().filter(|depth| *depth <= most) {
         let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
         lab.far.memory.write(0, &0u64.to_ne_bytes())?;
         // Far more than may be outstanding, and every answer in its place.
@@ -94,15 +97,21 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
         }
     }
     let data = [lab.near.piece(0, 8)];
-    let mute = lab.route(&Terms { rd_atomic: (0, 4), ..Terms::default() })?;
-    let refused = mute.ini.post_send(&[request(1, read, &data, mute.srq_number)]);
-    post_refused("a READ of an INI that may have none outstanding", refused)?;
-    let deaf = lab.route(&Terms { rd_atomic: (4, 0), ..Terms::default() })?;
-    deaf.ini.post_send(&[request(2, read, &data, deaf.srq_number)])?;
+    let without = lab.route(&Terms { rd_atomic: (0, most.min(4)), ..Terms::default() })?;
+    let posted = lab.what_becomes_of(&without.ini, request(1, read, &data, without.srq_number), &lab.near.cq);
+    not_carried_out("a READ of an INI that may have none outstanding", posted)?;
+    without.ini.destroy()?;
+    let unserved = lab.route(&Terms { rd_atomic: (most.min(4), 0), ..Terms::default() })?;
+    unserved.ini.post_send(&[request(2, read, &data, unserved.srq_number)])?;
     lab.ends("a READ of a TGT that serves none", &lab.near.cq, 2, Status::RemoteInvalidRequest)?;
-    let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&deaf.xrcd)?);
-    let above = Terms { rd_atomic: (most.saturating_add(1), 1), ..Terms::default() };
-    check(lab.join(&ini, &tgt, &above).is_err(), || "more outstanding READs than the device has".to_owned())
+    let Some(above) = announced.checked_add(1) else { return Ok(()) };
+    let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&unserved.xrcd)?);
+    let terms = Terms { rd_atomic: (above, 1), ..Terms::default() };
+    let end = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
+    end.bring_to(QpState::ReadyToReceive, &terms)?;
+    let (from, to) = (QpState::ReadyToReceive, QpState::ReadyToSend);
+    let answer = end.step(from, to, rts_mask(QpType::XrcIni), &terms);
+    depth_above_the_device("more outstanding READs than the device announces", answer)
 }
 
 /// A fenced SEND carries what the READ before it brought.

@@ -3,12 +3,12 @@
 
 use crate::check::{Deviation, EAGAIN, EBUSY, EEXIST, EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, every_attribute, init_mask, only, rtr_mask};
-use crate::folder::Folder;
 use crate::traffic::{receive, request};
 use crate::{Lab, Side};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
 use std::thread;
+use trunkline_testkit::Folder;
 use trunkline_verbs::legacy::{LegacyError, LegacySrqInit, LegacyXrc};
 use trunkline_verbs::{
     CompletionOpcode, QpModify, QpNumber, QpState, QpType, SendOperation, SharedReceiveQueue, XrcDomain,

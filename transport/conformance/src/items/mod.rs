@@ -21,15 +21,6 @@ macro_rules! item {
     };
 }
 
-/// The items that a device without XRC can be asked; the others are skipped there.
-const WITHOUT_XRC: &[&str] =
-    &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"];
-
-/// Whether an item takes a device with XRC.
-pub(crate) fn needs_xrc(id: &str) -> bool {
-    !WITHOUT_XRC.contains(&id)
-}
-
 /// Every item there is, in the contract's order.
 pub const ITEMS: &[Item] = &[
     item!("A1", domain::a1, "a domain is a file's inode, whatever link or descriptor names it"),

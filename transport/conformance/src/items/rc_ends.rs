@@ -2,7 +2,7 @@
 
 use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};
-use crate::connect::{Terms, dial, impatient, listen_in, unexpected};
+use crate::connect::{Terms, answer_disconnect, both_sides_end, dial, impatient, listen_in, unexpected};
 use crate::traffic::{receive, request};
 use crate::{Deviation, Lab, Side};
 use std::net::SocketAddr;
@@ -185,12 +185,11 @@ pub(super) fn r8(lab: &Lab) -> Verdict {
         lab.succeeds("a receive", near_cq, 7, Op::Receive)?;
         near.post_receive(&[ReceiveRequest { wr_id: 9, scatter: &[lab.near.piece(64, 64)] }])?;
         near_id.disconnect()?;
-        for (what, channel) in [("the passive side", &passive), ("the active side", &active)] {
-            let event = lab.next_cm(what, channel)?;
-            if !matches!(event.kind, CmEventKind::Disconnected) {
-                return Err(unexpected(what, &event));
-            }
-        }
+        both_sides_end(
+            || lab.next_cm("the passive side", &passive),
+            || answer_disconnect(&far_id),
+            || lab.next_cm("the active side", &active),
+        )?;
         lab.ends("a receive after the end", near_cq, 9, Status::WorkRequestFlushed)?;
     }
     Ok(())

@@ -2,7 +2,8 @@
 
 use super::initiator::bogus;
 use crate::Lab;
-use crate::check::{Verdict, check, equal, post_refused};
+use crate::allowed::{atomic_of_wrong_length, denied_by_the_qp, unusable_receive};
+use crate::check::{Verdict, check, equal};
 use crate::connect::{Terms, impatient, set_state};
 use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
@@ -147,7 +148,11 @@ fn bounds(lab: &Lab) -> Verdict {
     let route = lab.route(&Terms::default())?;
     let short = [lab.near.piece(0, 4)];
     let add = SendOperation::FetchAdd { remote: far.remote(8), add: 1 };
-    post_refused("an atomic of 4 bytes", route.ini.post_send(&[request(6, add, &short, route.srq_number)]))?;
+    let request_6 = request(6, add, &short, route.srq_number);
+    let posted = lab.what_becomes_of(&route.ini, request_6, &lab.near.cq);
+    atomic_of_wrong_length("an atomic of 4 bytes", posted)?;
+    // Where the device noticed late, the INI is in ERR.
+    let route = lab.route(&Terms::default())?;
     let odd = SendOperation::FetchAdd { remote: far.remote(4), add: 1 };
     route.ini.post_send(&[request(7, odd, &data, route.srq_number)])?;
     lab.ends("a misaligned atomic", &lab.near.cq, 7, Status::RemoteInvalidRequest)?;
@@ -163,15 +168,21 @@ fn rights(lab: &Lab) -> Verdict {
     let terms = Terms::default();
     let no_writes = Terms { access: Access::REMOTE_READ, ..terms };
     let data = [lab.near.piece(0, 8)];
-    for (what, terms, remote, status) in [
-        ("a WRITE to a read-only region", terms, read_only, Status::RemoteAccessError),
-        ("a WRITE across the region's end", terms, end, Status::RemoteAccessError),
-        ("a WRITE through a TGT that forbids it", no_writes, far.remote(0), Status::RemoteInvalidRequest),
+    for (what, terms, remote) in [
+        ("a WRITE to a read-only region", terms, read_only),
+        ("a WRITE across the region's end", terms, end),
+        ("a WRITE through a TGT that forbids it", no_writes, far.remote(0)),
     ] {
         let route = lab.route(&terms)?;
         let write = SendOperation::RdmaWrite(remote);
         route.ini.post_send(&[request(3, write, &data, route.srq_number)])?;
-        lab.ends(what, &lab.near.cq, 3, status)?;
+        let ended = lab.next(what, &lab.near.cq)?;
+        equal("which WRITE", ended.wr_id, 3)?;
+        if terms.access.contains(Access::REMOTE_WRITE) {
+            equal(what, ended.status, Status::RemoteAccessError)?;
+        } else {
+            denied_by_the_qp(what, ended.status)?;
+        }
         far.holds(what, 0, 8, 1)?;
     }
     Ok(())
@@ -185,7 +196,9 @@ pub(super) fn g5(lab: &Lab) -> Verdict {
     receive(&route.srq, 1, &[Sge { lkey: foreign.lkey(), ..lab.far.piece(0, 64) }])?;
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
-    lab.ends("the send", &lab.near.cq, 2, Status::RemoteOperationError)?;
+    let sent = lab.next("the send", &lab.near.cq)?;
+    equal("which send", sent.wr_id, 2)?;
+    unusable_receive("the send", sent.status)?;
     let got = lab.next("the receive", &route.cq)?;
     check(!got.status.is_success(), || "a receive with another PD's lkey succeeded".to_owned())?;
     lab.far.holds("memory behind another PD", 0, 64, 0x66)
@@ -248,7 +261,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 3000)];
     let write = SendOperation::RdmaWriteWithImmediate(lab.far.remote(8192), 5);
     for (operation, opcode) in [(SendOperation::Send, Op::Send), (write, Op::RdmaWrite)] {
-        // Seven retries are for ever: it waits until a receive is there.
+        // Seven means to retry indefinitely: the message waits until a receive is posted.
         let route = lab.route(&Terms::default())?;
         let before = rnr_received(&lab.near);
         route.ini.post_send(&[request(1, operation, &data, route.srq_number)])?;
@@ -275,11 +288,13 @@ pub(super) fn g10(lab: &Lab) -> Verdict {
     lab.far.fill(1024, 1024, 0x77)?;
     let data = [lab.near.piece(0, 2048)];
     route.ini.post_send(&[request(2, SendOperation::Send, &data, route.srq_number)])?;
-    lab.ends("the send", &lab.near.cq, 2, Status::RemoteInvalidRequest)?;
+    let sent = lab.next("the send", &lab.near.cq)?;
+    equal("which send", sent.wr_id, 2)?;
+    unusable_receive("the send", sent.status)?;
     let got = lab.next("the receive", &route.cq)?;
     equal("the receive that was too short", got.wr_id, 1)?;
     // Providers differ in the status (contract G10), not in that it is a failure.
     check(!got.status.is_success(), || "a receive that was too short succeeded".to_owned())?;
-    equal("the TGT's state", route.tgt.query()?.state, QpState::Error)?;
-    lab.far.holds("memory behind the receive", 1024, 1024, 0x77)
+    lab.reaches("the TGT", &route.tgt, QpState::Error)?;
+    lab.far.holds("memory after the receive", 1024, 1024, 0x77)
 }

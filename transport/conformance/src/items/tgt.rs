@@ -58,7 +58,7 @@ pub(super) fn c3(lab: &Lab) -> Verdict {
     let third = lab.far.device.open_qp(&xrcd, number)?;
     opened.destroy()?;
     equal("the state for the third handle", third.query()?.state, QpState::Reset)?;
-    // And neither it nor its domain leans on a PD or a CQ.
+    // And neither it nor its domain uses a PD or a CQ.
     let (pd, cq) = (lab.far.device.alloc_pd()?, lab.far.new_cq()?);
     cq.destroy()?;
     Ok(pd.destroy()?)

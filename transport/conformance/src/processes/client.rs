@@ -2,10 +2,9 @@
 
 use super::puppet::ANSWER;
 use crate::check::{Deviation, Verdict, check, equal};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Child;
 use std::time::Duration;
+use trunkline_testkit::Process;
 
 /// A puppet that answers nothing for so long is stuck.
 const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
@@ -13,57 +12,31 @@ const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 /// A process that does verbs on command; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Puppet {
-    child: Child,
-    /// `None` once it was told to leave.
-    input: Option<ChildStdin>,
-    answers: Receiver<String>,
+    process: Process,
     name: &'static str,
 }
 
 impl Puppet {
     /// Takes over a child whose input and output are pipes, and waits until it is ready.
-    pub(super) fn adopt(name: &'static str, mut child: Child) -> Verdict<Self> {
-        let pipes = child.stdin.take().zip(child.stdout.take());
-        let Some((input, output)) = pipes else {
-            let _ = child.kill();
-            return Err(Deviation::Failed("the bench gave the process no pipes".to_owned()));
-        };
-        let (sender, answers) = channel();
-        // Ends with the process, whose output ends then.
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Some(answer) = line.strip_prefix(ANSWER)
-                    && sender.send(answer.to_owned()).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        let mut puppet = Self { child, input: Some(input), answers, name };
+    pub(super) fn adopt(name: &'static str, child: Child) -> Verdict<Self> {
+        let mut puppet = Self { process: Process::adopt(name, child).with_bound(ANSWER_AT_MOST), name };
         equal(&format!("the first words of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
         Ok(puppet)
     }
 
     /// Sends a command without waiting for its answer.
     pub(super) fn tell(&mut self, command: &str) -> Verdict {
-        let Some(input) = &mut self.input else { return Ok(()) };
-        writeln!(input, "{command}")
-            .and_then(|()| input.flush())
-            .map_err(|error| Deviation::Failed(format!("{} does not listen: {error}", self.name)))
+        Ok(self.process.tell(command)?)
     }
 
     /// The next answer: a text, or the errno of a verb that was refused.
     pub(super) fn answer(&mut self) -> Verdict<Result<String, i32>> {
-        let name = self.name;
-        let answer = self
-            .answers
-            .recv_timeout(ANSWER_AT_MOST)
-            .map_err(|error| Deviation::Failed(format!("{name} answers nothing: {error}")))?;
+        let answer = self.process.after(ANSWER)?;
         let (kind, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
         match kind {
             "ok" => Ok(Ok(rest.to_owned())),
             "errno" => Ok(Err(rest.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))),
-            _ => Err(Deviation::Failed(format!("{name}: {rest}"))),
+            _ => Err(Deviation::Failed(format!("{}: {rest}", self.name))),
         }
     }
 
@@ -104,22 +77,11 @@ impl Puppet {
 
     /// Kills it, as the kernel does.
     pub(super) fn kill(mut self) -> Verdict {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+        Ok(self.process.kill()?)
     }
 
     /// Lets it end by itself, its objects still open.
-    pub(super) fn leave(mut self) -> Verdict {
-        self.input = None;
-        let status = self.child.wait()?;
-        check(status.success(), || format!("{} ended with {status}", self.name))
-    }
-}
-
-impl Drop for Puppet {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(super) fn leave(self) -> Verdict {
+        Ok(self.process.finish()?)
     }
 }

@@ -4,8 +4,8 @@ use super::Stage;
 use super::client::Puppet;
 use crate::check::{EAGAIN, EBUSY, EINVAL, Verdict, equal};
 use crate::connect::Terms;
-use crate::folder::Folder;
 use std::fs;
+use trunkline_testkit::Folder;
 
 /// Processes that race for a domain.
 const RACERS: usize = 16;
@@ -14,16 +14,16 @@ const RACERS: usize = 16;
 fn file() -> Verdict<(Folder, String)> {
     let folder = Folder::new()?;
     folder.create("domain")?;
-    let path = folder.path("domain").display().to_string();
+    let path = folder.join("domain").display().to_string();
     Ok((folder, path))
 }
 
 pub(super) fn a1(stage: &Stage<'_>) -> Verdict {
     let (folder, path) = file()?;
-    let linked = folder.path("second").display().to_string();
+    let linked = folder.join("second").display().to_string();
     fs::hard_link(&path, &linked)?;
     folder.create("other")?;
-    let other = folder.path("other").display().to_string();
+    let other = folder.join("other").display().to_string();
     let (mut first, mut second) = stage.two()?;
     first.does(&format!("domain d {path} c"))?;
     second.is_refused(&format!("domain d {linked} cx"), EINVAL)?;
@@ -50,7 +50,7 @@ pub(super) fn a4(stage: &Stage<'_>) -> Verdict {
         (0..RACERS).map(|_| stage.puppet("a racing process")).collect::<Verdict<_>>()?;
     for round in 0..4 {
         let (folder, path) = file()?;
-        let start = folder.path("start").display().to_string();
+        let start = folder.join("start").display().to_string();
         for racer in &mut racers {
             racer.tell(&format!("race d{round} {path} cx {start}"))?;
         }

@@ -4,9 +4,9 @@ use super::client::Puppet;
 use super::{SEND, Stage};
 use crate::check::{EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, impatient};
-use crate::folder::Folder;
 use crate::traffic::request;
 use std::sync::Arc;
+use trunkline_testkit::Folder;
 use trunkline_verbs::{
     CompletionOpcode as Op, CompletionStatus as Status, IoAddress, QpNumber, QpState, QueuePair,
     RemoteAddress, Rkey, SendOperation, SrqNumber,
@@ -27,7 +27,7 @@ impl Pair {
     fn new(stage: &Stage<'_>, terms: &Terms) -> Verdict<Self> {
         let folder = Folder::new()?;
         folder.create("domain")?;
-        let path = folder.path("domain").display().to_string();
+        let path = folder.join("domain").display().to_string();
         let (mut first, mut second) = stage.two()?;
         first.does(&format!("domain d {path} c"))?;
         second.does(&format!("domain d {path} -"))?;
@@ -56,7 +56,7 @@ fn reaches(
 pub(super) fn b10(stage: &Stage<'_>) -> Verdict {
     let folder = Folder::new()?;
     folder.create("domain")?;
-    let path = folder.path("domain").display().to_string();
+    let path = folder.join("domain").display().to_string();
     let (mut first, mut second) = stage.two()?;
     first.does(&format!("domain d {path} c"))?;
     second.does(&format!("domain d {path} -"))?;
@@ -381,7 +381,7 @@ pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
         equal("the QP of a receive", reaches(stage, &ini, srqs[1], &mut second, wr_id)?, tgt)?;
     }
     // And a new process joins what is left.
-    let path = _folder.path("domain").display().to_string();
+    let path = _folder.join("domain").display().to_string();
     let mut third = stage.puppet("the third process")?;
     third.does(&format!("domain d {path} -"))?;
     third.does(&format!("open t d {tgt}"))?;

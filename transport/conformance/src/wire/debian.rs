@@ -102,7 +102,7 @@ fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, u
     let mut patience = super::station::Patience::new();
     loop {
         match station.event_now().map(|event| event.kind) {
-            Some(CmEventKind::Disconnected) => return Ok(None),
+            Some(CmEventKind::Disconnected { .. }) => return Ok(None),
             Some(CmEventKind::Established) | None => {}
             Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the midst of it"))),
         }

@@ -197,7 +197,7 @@ impl Link {
     pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
         ConnectParameters {
             private_data,
-            // The kernel's soft RoCE takes 7 as for ever, and takes it from the request when it accepts.
+            // The kernel's soft RoCE takes 7 to mean indefinitely, and takes it from the request when it accepts.
             retry_count: 6,
             // 0.13 s: a lost last packet of rxe is noticed by nothing else.
             ack_timeout: 15,

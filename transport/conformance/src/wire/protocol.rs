@@ -136,7 +136,7 @@ pub(super) enum Manner {
     /// From registered memory.
     #[default]
     Plain,
-    /// With 4 bytes beside them: the low half of the seed.
+    /// With 4 bytes of immediate data: the low half of the seed.
     Immediate,
     /// Out of the work request.
     Inline,

@@ -12,7 +12,7 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters}
 #[derive(Debug)]
 struct Session {
     link: Link,
-    /// The client's last word of the set-up has come: before that, a kernel ends no connection, though messages may come.
+    /// The client's RTU has arrived: before that, a kernel ends no connection, though messages may come.
     is_established: bool,
     /// It was told that the connection will fail.
     may_fail: bool,
@@ -84,7 +84,7 @@ impl Server<'_> {
             CmEventKind::ConnectRequest { id, parameters } => {
                 self.asked(id, &parameters, &event.private_data)
             }
-            CmEventKind::Disconnected => self.ended(event.id, report),
+            CmEventKind::Disconnected { .. } => self.ended(event.id, report),
             CmEventKind::Established => {
                 for session in self.sessions.iter_mut().filter(|session| session.link.id.number() == event.id)
                 {

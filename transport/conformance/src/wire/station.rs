@@ -115,7 +115,7 @@ impl Station {
     /// Waits until a connection is ended.
     pub(super) fn disconnected(&self, id: CmIdNumber) -> Verdict {
         match self.event(id)?.kind {
-            CmEventKind::Disconnected => Ok(()),
+            CmEventKind::Disconnected { .. } => Ok(()),
             kind => Err(Deviation::Failed(format!("{kind:?} instead of the end of the connection"))),
         }
     }

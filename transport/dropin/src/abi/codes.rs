@@ -1,4 +1,4 @@
-//! The values of the headers that we use.
+//! Constants of the headers, as far as this library uses them.
 
 use std::ffi::c_uint;
 
@@ -6,7 +6,7 @@ macro_rules! codes {
     ($list:ident; $($name:ident: $kind:ty = $value:expr;)*) => {
         $(pub const $name: $kind = $value;)*
 
-        /// All of them, for the comparison with the headers.
+        /// All constants, for the comparison with the headers.
         #[cfg(test)]
         pub(super) fn $list() -> Vec<(&'static str, u64)> {
             vec![$((stringify!($name), u64::from($value as u32))),*]
@@ -16,7 +16,7 @@ macro_rules! codes {
 
 pub(super) use codes as declare;
 
-/// What `ibv_rereg_mr` answers when nothing was changed.
+/// The result of `ibv_rereg_mr` if nothing was changed.
 pub const IBV_REREG_MR_ERR_INPUT: std::ffi::c_int = -1;
 
 codes! { codes;

@@ -1,13 +1,13 @@
 //! The opened device and its tables of functions.
 //!
-//! A table entry that is `None` makes the header's inline function answer `EOPNOTSUPP`; some
-//! inlines look for no `None`, see `verbs::ops`.
+//! A table entry that is `None` makes most inline functions of the header return `EOPNOTSUPP`; some do
+//! not check for it, see `verbs::ops`.
 
 use super::*;
 use libc::pthread_mutex_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// An entry that nothing calls any more, or that this device has no use for.
+/// An entry that no program calls any more, or that this device does not serve.
 pub type Unused = *const c_void;
 
 #[repr(C)]
@@ -69,7 +69,7 @@ pub struct ibv_values_ex {
     pub raw_clock: libc::timespec,
 }
 
-/// Stands before its `ibv_context`; C goes from the one to the other by subtracting.
+/// Contains an `ibv_context` as its last field; C finds it from there by subtracting the offset.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {

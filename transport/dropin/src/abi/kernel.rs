@@ -1,4 +1,4 @@
-//! Structures of the kernel's interface that rdma-core exports conversions for.
+//! Structures of the kernel's interface that rdma-core has conversions for.
 
 use super::{ibv_gid, ibv_qp_cap};
 use std::ffi::c_int;

@@ -1,12 +1,11 @@
 //! The C structures and constants of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`.
 //!
-//! Owns their layout, under the names that C gives them. The functions of `verbs` and `cm` fill
-//! and read them. Sizes, offsets and values are held against `exports/layout.txt` by the test
-//! here, and that file against Debian's headers by `deploy/checks/30-abi.sh`. Nothing here does
-//! anything.
+//! Owns their layout, under the names of C. The functions of `verbs` and `cm` read and write them. The
+//! test here compares sizes, offsets and values with `exports/layout.txt`, and `deploy/checks/30-abi.sh`
+//! compares that file with Debian's headers. There are no functions here.
 #![allow(non_camel_case_types, reason = "the names are those of the C headers")]
 #![allow(missing_docs, missing_debug_implementations, reason = "plain C structures, documented there")]
-#![allow(clippy::use_self, reason = "a structure reads as it does in C")]
+#![allow(clippy::use_self, reason = "structures look as they do in C")]
 
 mod cma;
 mod codes;

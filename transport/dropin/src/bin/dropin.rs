@@ -1,8 +1,9 @@
-//! `cargo dropin`: makes `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
+//! `cargo dropin`: builds `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
 //!
-//! The static library of this crate, linked by the C compiler with the version script of each
-//! library (rustc has a script of its own, which no second one goes with). All code is in
-//! `libibverbs.so.1`, so that both share one device; `librdmacm.so.1` is a jump for each symbol.
+//! The C compiler links the static library of this crate with the version script of each shared
+//! library; rustc cannot, since it passes a version script of its own and the linker takes only one. All
+//! code is in `libibverbs.so.1`, so that both libraries share one device; `librdmacm.so.1` contains a
+//! jump for each symbol.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::{env, fs, io};
 
 const VERBS_MAP: &str = include_str!("../../exports/libibverbs.map");
 const CM_MAP: &str = include_str!("../../exports/librdmacm.map");
-/// In front of the names of librdmacm's functions in `libibverbs.so.1`.
+/// The prefix of librdmacm's functions in `libibverbs.so.1`.
 const INNER: &str = "trunkline_";
 
 fn main() -> ExitCode {
@@ -31,12 +32,12 @@ fn make() -> Result<PathBuf, String> {
     let library = static_library()?;
     let target = library.parent().and_then(Path::parent).ok_or("the target directory has no parent")?;
     let directory = target.join("dropin");
-    let said = |error: io::Error| format!("cannot write to {}: {error}", directory.display());
-    fs::create_dir_all(&directory).map_err(said)?;
+    let failed = |error: io::Error| format!("cannot write to {}: {error}", directory.display());
+    fs::create_dir_all(&directory).map_err(failed)?;
     let cm = symbols(CM_MAP);
 
     let verbs_map = directory.join("libibverbs.map");
-    fs::write(&verbs_map, with_inner_symbols(&cm)).map_err(said)?;
+    fs::write(&verbs_map, with_inner_symbols(&cm)).map_err(failed)?;
     let mut link = linker("libibverbs.so.1", &directory, &verbs_map);
     for symbol in symbols(VERBS_MAP) {
         link.arg(format!("-Wl,-u,{symbol}"));
@@ -48,33 +49,33 @@ fn make() -> Result<PathBuf, String> {
     run(link)?;
 
     let assembly = directory.join("librdmacm.s");
-    fs::write(&assembly, jumps(&cm)).map_err(said)?;
+    fs::write(&assembly, jumps(&cm)).map_err(failed)?;
     let cm_map = directory.join("librdmacm.map");
-    fs::write(&cm_map, CM_MAP).map_err(said)?;
+    fs::write(&cm_map, CM_MAP).map_err(failed)?;
     let mut link = linker("librdmacm.so.1", &directory, &cm_map);
     link.arg(&assembly).arg(directory.join("libibverbs.so.1")).arg("-Wl,-z,defs");
     run(link)?;
 
     for (name, of) in [("libibverbs.so", "libibverbs.so.1"), ("librdmacm.so", "librdmacm.so.1")] {
         let link = directory.join(name);
-        // Programs are linked with the name without a number; it may be there from before.
+        // Programs are linked against the name without a number. It may be left from an earlier build.
         let _from_before = fs::remove_file(&link);
-        std::os::unix::fs::symlink(of, &link).map_err(said)?;
+        std::os::unix::fs::symlink(of, &link).map_err(failed)?;
     }
     for temporary in [verbs_map, cm_map, assembly] {
-        fs::remove_file(temporary).map_err(said)?;
+        fs::remove_file(temporary).map_err(failed)?;
     }
     Ok(directory)
 }
 
-/// Builds the static library, and says where it is.
+/// Builds the static library, and returns its path.
 fn static_library() -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--release", "--quiet", "--package", "trunkline-dropin", "--lib"]);
     run(build)?;
     let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let directory = own.parent().ok_or("this program is in no directory")?;
+    let directory = own.parent().ok_or("this program's path has no directory")?;
     let library = directory.join("libtrunkline_dropin.a");
     if library.exists() { Ok(library) } else { Err(format!("{} was not built", library.display())) }
 }
@@ -92,7 +93,7 @@ fn linker(soname: &str, directory: &Path, map: &Path) -> Command {
 fn run(mut command: Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().map_err(|error| {
-        format!("cannot run {program}: {error}; a C compiler is needed, CC names another than cc")
+        format!("cannot run {program}: {error}; a C compiler is needed: set CC if it is not called cc")
     })?;
     if status.success() { Ok(()) } else { Err(format!("{program} failed: {status}")) }
 }
@@ -105,7 +106,7 @@ fn symbols(map: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The script of libibverbs with a version of our own for what librdmacm jumps to.
+/// The version script of libibverbs, with a version of our own for what librdmacm jumps to.
 fn with_inner_symbols(cm: &[&str]) -> String {
     let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
     format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n")

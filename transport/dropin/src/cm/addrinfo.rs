@@ -1,17 +1,17 @@
-//! Names to addresses.
+//! `rdma_getaddrinfo`: from names of hosts and services to addresses.
 
 use crate::abi::*;
-use crate::border::{Errno, guarded, value};
+use crate::border::{Errno, In, Out, guarded, value};
 use libc::{addrinfo, c_char, sockaddr, socklen_t};
 use std::ffi::{CStr, CString, c_int, c_uint};
 use std::ptr::{null, null_mut};
 
-/// Finds the addresses of a node and a service, or takes them from the hints. Failures of the
-/// host's resolver come back as its own numbers (`EAI_*`).
+/// `rdma_getaddrinfo(3)`: looks up the addresses of a node and a service, or takes them from the hints. A
+/// failure of the host's resolver is returned as its own number (`EAI_*`).
 ///
 /// # Safety
-/// `node` and `service` are null or C strings, `hints` is null or may be read, with its
-/// addresses, `result` may be written.
+/// `node` and `service` are null or C strings; `hints` is null, or may be read together with its
+/// addresses; `result` points to memory for a pointer.
 #[unsafe(export_name = "trunkline_rdma_getaddrinfo")]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -23,33 +23,31 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         if node.is_null() && service.is_null() && hints.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's promise.
-        let hints = unsafe { hints.as_ref() };
+        // SAFETY: this function's contract, which the program keeps.
+        let (hints, result) = unsafe { (In::optional(hints), Out::new(result)?) };
         let mut info = Found::default();
         if node.is_null() && service.is_null() {
             if let Some(hints) = hints {
-                // SAFETY: the caller's promise.
-                unsafe { info.take_hints(hints) };
+                // SAFETY: this function's contract about the addresses of the hints.
+                unsafe { info.take_hints(&hints) };
             }
         } else {
-            // SAFETY: the caller's promise.
-            let failed = unsafe { info.look_up(node, service, hints) };
+            // SAFETY: this function's contract about the two strings.
+            let failed = unsafe { info.look_up(node, service, hints.as_deref()) };
             if failed != 0 {
                 return Ok(failed);
             }
         }
         if let Some(hints) = hints.filter(|_| info.source.is_empty()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract about the addresses of the hints.
             info.source = unsafe { bytes(hints.ai_src_addr, hints.ai_src_len) };
         }
-        let found = info.hand_out();
-        // SAFETY: the caller's promise.
-        unsafe { result.write(found) };
+        result.write(info.hand_out());
         Ok(0)
     })
 }
 
-/// What was found, before it is C's.
+/// The result, before it gets the form of C.
 #[derive(Default)]
 struct Found {
     flags: c_int,
@@ -70,11 +68,11 @@ impl Found {
         self.family = hints.ai_family;
         self.qp_type = hints.ai_qp_type;
         self.port_space = hints.ai_port_space;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
     }
 
-    /// Asks the host's resolver. Answers its number, 0 for success.
+    /// Asks the host's resolver. Returns its number, 0 for success.
     ///
     /// # Safety
     /// `node` and `service` are null or C strings.
@@ -86,14 +84,14 @@ impl Found {
     ) -> c_int {
         let asked = hints.map(for_resolver);
         let mut list: *mut addrinfo = null_mut();
-        // SAFETY: the caller's promise; the list is given back below.
+        // SAFETY: this function's contract about the strings; the rest is local. The list is freed below.
         let failed = unsafe {
             libc::getaddrinfo(node, service, asked.as_ref().map_or(null(), |asked| asked), &raw mut list)
         };
         if failed != 0 {
             return failed;
         }
-        // SAFETY: success answers at least one entry, whose pointers live as long as the list.
+        // SAFETY: after success the list is valid until it is freed, once, and so is what it points to.
         unsafe {
             if let Some(first) = list.as_ref() {
                 self.take(first, hints);
@@ -115,7 +113,7 @@ impl Found {
         self.port_space =
             or(hints.map(|hints| hints.ai_port_space), if is_stream { RDMA_PS_TCP } else { RDMA_PS_UDP });
         self.family = first.ai_family;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let (address, name) = unsafe {
             let name = first.ai_canonname;
             (
@@ -154,39 +152,39 @@ impl Found {
     }
 }
 
-/// An address as C holds it: large enough for every family, whatever its own length.
+/// An address in memory of its own, which has room for an address of any family.
 fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     if bytes.is_empty() {
         return (null_mut(), 0);
     }
     let mut storage = Box::new(super::sockaddr::zeroed());
     let length = bytes.len().min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: both are `length` bytes at least, and different memory.
+    // SAFETY: both have at least `length` bytes, and the storage is a new allocation.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut *storage).cast(), length) };
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// A copy of an address with the length it was given, right or wrong: as librdmacm does, the call
-/// that uses it judges.
+/// A copy of an address with the length that the program names, right or wrong: as in librdmacm, the
+/// call that uses the address checks it.
 ///
 /// # Safety
-/// `address` is null or `given` bytes there may be read.
+/// `address` is null, or points to `given` bytes that may be read.
 unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
     let given = usize::try_from(given).unwrap_or(0).min(size_of::<libc::sockaddr_storage>());
     if address.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(address.cast::<u8>(), given) }.to_vec()
+    // SAFETY: this function's contract. Not null, so the array is there.
+    unsafe { In::array(address.cast::<u8>(), given) }.map(|bytes| bytes.to_vec()).unwrap_or_default()
 }
 
-/// The hints in the resolver's words.
+/// The hints in the form that the host's resolver takes.
 fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     let flag = |ours: c_int, theirs: c_int| if hints.ai_flags & ours == 0 { 0 } else { theirs };
     let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);
     let space_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_port_space);
     let connected = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV];
-    // SAFETY: numbers and null pointers.
+    // SAFETY: numbers and null pointers, for which zeros are valid.
     let mut asked: addrinfo = unsafe { std::mem::zeroed() };
     asked.ai_flags = flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
     asked.ai_family = hints.ai_family;
@@ -203,17 +201,17 @@ fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     asked
 }
 
-/// Gives back what [`rdma_getaddrinfo`] answered.
+/// `rdma_freeaddrinfo(3)`.
 ///
 /// # Safety
-/// `info` is null or came from there, and is used no more.
+/// `info` is null or came from [`rdma_getaddrinfo`], and the program does not use it after this.
 #[unsafe(export_name = "trunkline_rdma_freeaddrinfo")]
 pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     guarded((), || {
         if info.is_null() {
             return;
         }
-        // SAFETY: `Found::hand_out` made all of it, of these types.
+        // SAFETY: `Found::hand_out` allocated all of it with these types, and programs only read it.
         unsafe {
             let info = Box::from_raw(info);
             for address in [info.ai_src_addr, info.ai_dst_addr] {

@@ -1,4 +1,4 @@
-//! Changes of a QP as C names them: attributes, and a mask that says which count.
+//! Changes of a QP in the form of C: attributes, and a mask that names those that count.
 #![forbid(unsafe_code)]
 
 use crate::abi::*;
@@ -6,7 +6,7 @@ use crate::verbs::convert::state_code;
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::{AddressVector, QpModify};
 
-/// The change in C's shape.
+/// A change in the form of C.
 pub(super) fn for_c(change: &QpModify) -> (ibv_qp_attr, c_int) {
     let mut mask = 0;
     let mut c = ibv_qp_attr::default();

@@ -1,8 +1,8 @@
-//! Event channels, and the rule by which a thread waits at one.
+//! Event channels, and how a thread waits for an event.
 
 use super::host::host;
 use crate::abi::*;
-use crate::border::{Errno, guarded, object};
+use crate::border::{Errno, Handle, Structure, guarded, hand_out, object};
 use crate::verbs::events::lock;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,22 +12,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{CmChannel, CmEvent, Device};
 
-/// A channel as C holds it.
+/// A channel that the program holds, or that belongs to a synchronous id.
+pub(super) type Channel<'a> = Handle<'a, rdma_event_channel>;
+
+/// A channel.
 #[repr(C)]
-pub(super) struct ChannelObject {
+pub(crate) struct ChannelObject {
     base: UnsafeCell<rdma_event_channel>,
     pub(super) inner: Arc<dyn CmChannel>,
-    /// Held while an event is taken and turned into C's: what a later event is about must be
-    /// known by then, whichever thread takes it.
+    /// Locked while an event is taken and made into C's. The next event may be of the id that this one
+    /// makes, and another thread may take it.
     turn: Mutex<()>,
-    /// Threads in [`Self::next`].
+    /// The number of threads in [`Self::next`].
     waiting: AtomicUsize,
+}
+
+// SAFETY: `ChannelObject` is `repr(C)` and begins with `base`.
+unsafe impl Structure for rdma_event_channel {
+    type Object = ChannelObject;
 }
 
 impl ChannelObject {
     fn new() -> Result<Self, Errno> {
         let inner = host().device()?.connection_manager().create_channel()?;
-        // Programs decide whether to wait, by this flag; nothing of ours waits in the descriptor.
+        // The flag is the program's choice, and blocking is the default; the library itself never blocks
+        // in the descriptor.
         let flags = OFlag::from_bits_retain(fcntl(inner.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(inner.as_fd(), FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)))?;
         let fd = inner.as_fd().as_raw_fd();
@@ -35,35 +44,12 @@ impl ChannelObject {
         Ok(Self { base, inner, turn: Mutex::new(()), waiting: AtomicUsize::new(0) })
     }
 
-    /// Puts a new channel where C can hold it.
-    pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
-        Ok(Box::into_raw(Box::new(Self::new()?)).cast())
+    /// Makes a channel.
+    pub(super) fn create<'a>() -> Result<Channel<'a>, Errno> {
+        Ok(hand_out(Self::new()?))
     }
 
-    /// The channel behind a pointer of the program.
-    ///
-    /// # Safety
-    /// The channel is not destroyed.
-    pub(super) unsafe fn of<'a>(pointer: *mut rdma_event_channel) -> Result<&'a Self, Errno> {
-        // SAFETY: the channels that programs hold stand first in a ChannelObject.
-        unsafe { pointer.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
-    }
-
-    /// Ends a channel. Ids that report to it keep what they need of it. A thread that waits at it goes on
-    /// waiting, for good, as it does in the kernel: rping ends with one. The channel stays for its sake.
-    ///
-    /// # Safety
-    /// The channel is not destroyed, and the program uses it no more.
-    pub(super) unsafe fn destroy(pointer: *mut rdma_event_channel) {
-        // SAFETY: the caller's promise.
-        let waiting = unsafe { pointer.cast::<Self>().as_ref() }.map(|channel| &channel.waiting);
-        if waiting.is_some_and(|waiting| waiting.load(Ordering::SeqCst) == 0) {
-            // SAFETY: it was made by `create`, and nobody is inside; the caller's promise for the rest.
-            drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
-        }
-    }
-
-    /// Takes events until `take` makes something of one, waiting if the program has not set
+    /// Takes events until `take` makes something of one. Waits for events unless the program has set
     /// `O_NONBLOCK`.
     pub(super) fn next<T>(&self, take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -92,18 +78,35 @@ impl ChannelObject {
     }
 }
 
-/// Makes a channel.
-#[unsafe(export_name = "trunkline_rdma_create_event_channel")]
-pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    object(ChannelObject::create)
-}
-
-/// Ends a channel, whose ids are destroyed or moved elsewhere.
+/// Destroys a channel. Ids that report to it keep what they need of it. A thread that waits for its
+/// events continues to wait, indefinitely, as it does in the kernel: rping exits with such a thread. The
+/// channel then stays allocated.
 ///
 /// # Safety
-/// The channel is not destroyed, and the program uses it no more.
+/// The channel is alive, and neither the program nor an id uses it after this.
+pub(super) unsafe fn destroy(channel: Channel<'_>) {
+    if channel.waiting.load(Ordering::SeqCst) == 0 {
+        // SAFETY: this function's contract, and no thread is inside of the channel.
+        unsafe { channel.release() };
+    }
+}
+
+/// `rdma_create_event_channel(3)`.
+#[unsafe(export_name = "trunkline_rdma_create_event_channel")]
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    object(|| Ok(ChannelObject::create()?.as_ptr()))
+}
+
+/// `rdma_destroy_event_channel(3)`: the channel's ids are destroyed or moved to other channels.
+///
+/// # Safety
+/// The channel is not destroyed, and the program does not use it after this.
 #[unsafe(export_name = "trunkline_rdma_destroy_event_channel")]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the caller's promise.
-    guarded((), || unsafe { ChannelObject::destroy(channel) });
+    // SAFETY: this function's contract, which the program keeps.
+    guarded((), || unsafe {
+        if let Some(channel) = Handle::optional(channel) {
+            destroy(channel);
+        }
+    });
 }

@@ -1,29 +1,29 @@
-//! Listening, connecting, accepting, refusing, ending.
+//! Listening, connecting, accepting, rejecting and disconnecting.
 
-use super::event::{complete, forget};
-use super::id::IdObject;
+use super::fields::{Id, PORT_SPACE, QP, QP_TYPE};
 use super::qp;
+use super::synchronous::{forget_event, wait_for_outcome};
 use crate::abi::*;
-use crate::border::{Errno, value};
+use crate::border::{Errno, Handle, In, Out, field, value};
 use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::replace;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
-/// READs and atomics at once, for programs that name none; what the device has.
-const MAX_RD_ATOMIC: u8 = 16;
-/// Requests that wait for a listener whose program names no number.
+/// The most READs and atomics at once, in either direction: the device's limit, and the default.
+const MAX_RD_ATOMIC: u8 = 128;
+/// The number of requests that may wait for `rdma_accept`, if the program names none.
 const BACKLOG: u32 = 1024;
 
-/// Starts to listen.
+/// `rdma_listen(3)`.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_listen")]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
         let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG);
         id.endpoint.listen(backlog)?;
         id.show_addresses()?;
@@ -31,112 +31,128 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// Asks the peer for a connection, or, in port space UDP, for its QP.
+/// `rdma_connect(3)`: asks the peer for a connection, or in port space UDP for its QP.
 ///
 /// # Safety
-/// The id is not destroyed; `param` is null or to be read, with its private data.
+/// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
 #[unsafe(export_name = "trunkline_rdma_connect")]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, param) = unsafe { (IdObject::of(id)?, param.as_ref()) };
-        // SAFETY: the caller's promise.
-        let parameters = unsafe { parameters(id, param) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, param) = unsafe { (Handle::new(id)?, Param::new(param)?) };
+        let parameters = parameters(id, param.as_ref())?;
         id.endpoint.connect(&parameters)?;
         lock(&id.facts).was_asked = true;
-        complete(id)?;
+        wait_for_outcome(id)?;
         Ok(0)
     })
 }
 
-/// Accepts a request: the id's QP is brought up, then the peer is told. As in the kernel, an
-/// answer that cannot be given refuses the peer. In port space UDP the peer is told of the QP that
-/// `param` names, and that is all.
+/// `rdma_accept(3)`: brings the id's QP up, then sends the reply. As in the kernel, a failure rejects
+/// the peer. In port space UDP the reply only names the QP of `param`.
 ///
 /// # Safety
-/// The id is not destroyed; `param` is null or to be read, with its private data.
+/// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
 #[unsafe(export_name = "trunkline_rdma_accept")]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, param) = unsafe { (IdObject::of(id)?, param.as_ref()) };
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, param) = unsafe { (Handle::new(id)?, Param::new(param)?) };
         if id.is_datagram() {
-            // SAFETY: the caller's promise.
-            return unsafe { answer(id, param) };
+            return name_qp(id, param.as_ref());
         }
         let offered = lock(&id.facts).offered;
-        // SAFETY: the caller's promise.
-        let mut parameters = unsafe { parameters(id, param) }?;
-        // What the peer does not serve, or has not outstanding, is of no use.
+        let mut parameters = parameters(id, param.as_ref())?;
+        // More than the peer offers is of no use; the all-ones values ask for what it offers.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
+        let asked =
+            param.as_ref().map(|param| (param.fields.responder_resources, param.fields.initiator_depth));
         parameters.responder_resources =
-            fit(param.map(|param| param.responder_resources), RDMA_MAX_RESP_RES, offered.0)
-                .min(MAX_RD_ATOMIC);
+            fit(asked.map(|asked| asked.0), RDMA_MAX_RESP_RES, offered.0).min(MAX_RD_ATOMIC);
         parameters.initiator_depth =
-            fit(param.map(|param| param.initiator_depth), RDMA_MAX_INIT_DEPTH, offered.1)
-                .min(offered.1)
-                .min(MAX_RD_ATOMIC);
+            fit(asked.map(|asked| asked.1), RDMA_MAX_INIT_DEPTH, offered.1).min(offered.1).min(MAX_RD_ATOMIC);
         qp::bring_up(id, parameters.responder_resources, parameters.initiator_depth)?;
-        let was_unheard = replace(&mut lock(&id.facts).is_unheard, false);
+        let awaited = replace(&mut lock(&id.facts).awaits_accept, false);
         if let Err(error) = id.endpoint.accept(&parameters) {
-            lock(&id.facts).is_unheard = was_unheard;
-            let _left = qp::to_error(id);
-            let _gone = id.endpoint.reject_for(RejectReason::CONSUMER, &[]);
+            lock(&id.facts).awaits_accept = awaited;
+            let _no_qp = qp::to_error(id);
+            let _no_connection = id.endpoint.reject_for(RejectReason::CONSUMER, &[]);
             return Err(error.into());
         }
         lock(&id.facts).was_connected = true;
-        complete(id)?;
+        wait_for_outcome(id)?;
         Ok(0)
     })
 }
 
-/// Names a QP to who asked for one; nothing follows that a call could wait for.
-///
-/// # Safety
-/// The private data that `param` names may be read.
-unsafe fn answer(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<c_int, Errno> {
+/// In port space UDP: names a QP to the peer that asked for one. No event follows, so a synchronous id
+/// does not wait.
+fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
-        // SAFETY: the caller's promise.
-        Some(param) => unsafe { parameters(id, Some(param)) }?,
+        Some(param) => parameters(id, Some(param))?,
         None => ConnectParameters { qp_number: Some(QpNumber::new(0)), ..ConnectParameters::default() },
     };
     if let Err(error) = id.endpoint.accept(&parameters) {
-        let _gone = id.endpoint.reject(&[]);
+        let _no_request = id.endpoint.reject(&[]);
         return Err(error.into());
     }
     Ok(0)
 }
 
-/// What the connection is to be like.
+/// The parameters that a program passes, with their private data.
+struct Param<'a> {
+    fields: In<'a, rdma_conn_param>,
+    private_data: In<'a, [u8]>,
+}
+
+impl Param<'_> {
+    /// # Safety
+    /// `pointer` is null, or points to parameters whose private data may be read, and nobody changes
+    /// either during `'a`.
+    unsafe fn new(pointer: *const rdma_conn_param) -> Result<Option<Self>, Errno> {
+        // SAFETY: this function's contract.
+        unsafe {
+            let Some(fields) = In::optional(pointer) else { return Ok(None) };
+            let private_data = private_data(fields.private_data, fields.private_data_len)?;
+            Ok(Some(Self { fields, private_data }))
+        }
+    }
+}
+
+/// Private data; none without a pointer, whatever the length.
 ///
 /// # Safety
-/// The private data that `param` names may be read.
-unsafe fn parameters(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<ConnectParameters, Errno> {
-    let (qp, ps) = id.get(|base| (base.qp, base.ps));
-    // The QP itself says what it has: the program may have made it, and put it into the id.
-    // SAFETY: the id's QP lives until `rdma_destroy_qp`, or until its program destroys it.
-    let (own, has_srq) = match unsafe { qp.as_ref() } {
-        Some(qp) => (Some(qp.qp_num), !qp.srq.is_null()),
+/// `pointer` is null, or points to `length` bytes that nobody changes during `'a`.
+unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, [u8]>, Errno> {
+    let length = if pointer.is_null() { 0 } else { usize::from(length) };
+    // SAFETY: this function's contract.
+    unsafe { In::array(pointer.cast(), length) }
+}
+
+/// The parameters of the connection, of the program's and the id's QP.
+fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
+    // The QP itself is asked, since the program may have made it and put it into the id.
+    // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so
+    // does a program that destroys its own.
+    let (own, has_srq) = match unsafe { Handle::optional(id.get(QP)) } {
+        Some(qp) => (Some(qp.get(field!(ibv_qp, qp_num))), !qp.get(field!(ibv_qp, srq)).is_null()),
         None => (None, false),
     };
-    let number = own.or(param.map(|param| param.qp_num)).ok_or(Errno::EINVAL)?;
+    let number = own.or(param.map(|param| param.fields.qp_num)).ok_or(Errno::EINVAL)?;
     let Some(param) = param else {
         let qp_number = Some(QpNumber::new(number));
         return Ok(ConnectParameters { qp_number, srq: has_srq, ..ConnectParameters::default() });
     };
+    let private_data = param.private_data.to_vec();
+    let param = param.fields;
     let resources =
         [(param.responder_resources, RDMA_MAX_RESP_RES), (param.initiator_depth, RDMA_MAX_INIT_DEPTH)];
-    if ps == RDMA_PS_TCP && resources.iter().any(|(asked, all)| asked != all && *asked > MAX_RD_ATOMIC) {
+    if id.get(PORT_SPACE) == RDMA_PS_TCP
+        && resources.iter().any(|(asked, all)| asked != all && *asked > MAX_RD_ATOMIC)
+    {
         return Err(Errno::EINVAL);
     }
-    let length = usize::from(param.private_data_len);
-    let private_data = if length == 0 || param.private_data.is_null() {
-        Vec::new()
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts(param.private_data.cast::<u8>(), length) }.to_vec()
-    };
     Ok(ConnectParameters {
         private_data,
         responder_resources: param.responder_resources.min(MAX_RD_ATOMIC),
@@ -149,16 +165,17 @@ unsafe fn parameters(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<C
     })
 }
 
-/// After `RDMA_CM_EVENT_CONNECT_RESPONSE`: the program has brought its QP up.
+/// `rdma_establish(3)`: after `RDMA_CM_EVENT_CONNECT_RESPONSE`, when the program has brought its own QP
+/// up.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_establish")]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
-        if id.get(|base| !base.qp.is_null()) {
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
+        if !id.get(QP).is_null() {
             return Err(Errno::EINVAL);
         }
         id.endpoint.establish()?;
@@ -167,17 +184,17 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Refuses a request.
+/// `rdma_reject(3)`.
 ///
 /// # Safety
 /// The id is not destroyed, and `length` bytes at `private_data` may be read.
 #[unsafe(export_name = "trunkline_rdma_reject")]
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, length: u8) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract, which the program keeps.
     value(|| unsafe { reject(id, RejectReason::CONSUMER, private_data, length) })
 }
 
-/// Refuses a request for the vendor options that it offers.
+/// `rdma_reject_ece(3)`: rejects a request because of the vendor options that it offers.
 ///
 /// # Safety
 /// As [`rdma_reject`].
@@ -187,7 +204,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract, which the program keeps.
     value(|| unsafe { reject(id, RejectReason::VENDOR_OPTION, private_data, length) })
 }
 
@@ -199,28 +216,22 @@ unsafe fn reject(
     private_data: *const c_void,
     length: u8,
 ) -> Result<c_int, Errno> {
-    // SAFETY: the caller's promise.
-    let id = unsafe { IdObject::of(id) }?;
-    let private_data = if length == 0 || private_data.is_null() {
-        &[]
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), usize::from(length)) }
-    };
-    id.endpoint.reject_for(reason, private_data)?;
+    // SAFETY: this function's contract is that of `rdma_reject`.
+    let (id, data) = unsafe { (Handle::new(id)?, self::private_data(private_data, length)?) };
+    id.endpoint.reject_for(reason, &data)?;
     Ok(0)
 }
 
-/// Tells of an event of the id's QP: a packet that arrived before the peer's last word counts as
-/// that.
+/// `rdma_notify(3)`: reports an event of the id's QP. A packet that arrives before the peer's final
+/// message of the connection set-up (`IBV_EVENT_COMM_EST`) counts as that message.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_notify")]
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno::EINVAL);
         }
@@ -229,16 +240,16 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// Ends a connection; its QP goes to ERR. Where there is none any more, or not yet, or never will be
-/// as in port space UDP, that is all: only an id that nobody was asked by is refused.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. Without a connection, be it before,
+/// after or in port space UDP, it succeeds as well, unless neither side has ever asked for one.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_disconnect")]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
         if id.is_datagram() {
             return if lock(&id.facts).was_asked { Ok(0) } else { Err(Errno::EINVAL) };
         }
@@ -249,9 +260,9 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             (facts.was_asked, facts.was_connected && facts.is_disconnected)
         };
         match result {
-            // The peer was faster; a call that waited would wait for ever.
-            _ if is_told => forget(id),
-            Ok(()) => complete(id)?,
+            // The peer was faster. No further event comes, so the call must not wait for one.
+            _ if is_told => forget_event(id),
+            Ok(()) => wait_for_outcome(id)?,
             Err(error) if !was_asked => return Err(error.into()),
             Err(_) => {}
         }
@@ -259,17 +270,17 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Keeps the vendor options for this id's connection. The device has none, so the peer is not
-/// told.
+/// `rdma_set_local_ece(3)`: stores the vendor options for this id's connection. The device has none, so
+/// they are not sent to the peer.
 ///
 /// # Safety
 /// The id is not destroyed, and `ece` may be read.
 #[unsafe(export_name = "trunkline_rdma_set_local_ece")]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, ece) = unsafe { (IdObject::of(id)?, ece.as_ref().ok_or(Errno::EINVAL)?) };
-        if ece.vendor_id == 0 || ece.comp_mask != 0 || id.get(|base| base.qp_type) == IBV_QPT_UD {
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, ece) = unsafe { (Handle::new(id)?, In::new(ece)?) };
+        if ece.vendor_id == 0 || ece.comp_mask != 0 || id.get(QP_TYPE) == IBV_QPT_UD {
             return Err(Errno::EINVAL);
         }
         lock(&id.facts).ece = (ece.vendor_id, ece.options);
@@ -277,20 +288,16 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     })
 }
 
-/// The peer's vendor options: none, as from any peer that says nothing of them.
+/// `rdma_get_remote_ece(3)`: 0 for all, as from any peer that sends no vendor options.
 ///
 /// # Safety
 /// The id is not destroyed, and `ece` may be written.
 #[unsafe(export_name = "trunkline_rdma_get_remote_ece")]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        unsafe { IdObject::of(id) }?;
-        if ece.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+        // SAFETY: this function's contract, which the program keeps.
+        let (_id, ece) = unsafe { (Id::new(id)?, Out::new(ece)?) };
+        ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
         Ok(0)
     })
 }

@@ -1,40 +1,38 @@
-//! The list of devices.
+//! `rdma_get_devices` and `rdma_free_devices`.
 
 use super::host::host;
 use crate::abi::*;
-use crate::border::{guarded, object};
+use crate::border::{Out, guarded, object};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// All devices, opened, and NULL behind.
+/// `rdma_get_devices(3)`: the contexts of all devices, and a NULL after them.
 ///
 /// # Safety
-/// `count` is null or may be written.
+/// `count` is null or points to memory for a number.
 #[unsafe(export_name = "trunkline_rdma_get_devices")]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     object(|| {
-        if !count.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { count.write(0) };
+        // SAFETY: this function's contract, which the program keeps.
+        let count = unsafe { Out::optional(count) };
+        let context = host().context();
+        if let Some(count) = count {
+            count.write(c_int::from(context.is_ok()));
         }
-        let list = Box::new([host().context()?, null_mut()]);
-        if !count.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { count.write(1) };
-        }
+        let list = Box::new([context?, null_mut()]);
         Ok(Box::into_raw(list).cast())
     })
 }
 
-/// Gives a list back; the devices stay open.
+/// `rdma_free_devices(3)`: frees the list. The devices stay open.
 ///
 /// # Safety
-/// `list` is null or came from [`rdma_get_devices`], and is used no more.
+/// `list` is null or came from [`rdma_get_devices`], and the program does not use it after this.
 #[unsafe(export_name = "trunkline_rdma_free_devices")]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     guarded((), || {
         if !list.is_null() {
-            // SAFETY: `rdma_get_devices` made it of this very type.
+            // SAFETY: `rdma_get_devices` allocated it with this type, and this is its last use.
             drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
         }
     });

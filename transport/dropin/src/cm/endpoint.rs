@@ -1,23 +1,26 @@
-//! Endpoints: synchronous ids made from what `rdma_getaddrinfo` found (contract J2).
+//! Endpoints: synchronous ids, made from the result of `rdma_getaddrinfo` (contract J2).
 
-use super::event::{forget, next};
-use super::id::{IdObject, rdma_destroy_id};
-use super::qp::{create_plain, rdma_destroy_qp};
+use super::event::next;
+use super::fields::{EVENT, Id, PD, QP, QP_TYPE, SRQ};
+use super::id;
+use super::qp;
 use super::resolve::{resolve_address, resolve_route};
 use super::sockaddr;
-use super::srq::rdma_destroy_srq;
+use super::srq;
+use super::synchronous::{forget_event, own_channel};
 use crate::abi::*;
-use crate::border::{Errno, guarded, value};
+use crate::border::{Errno, Handle, In, InOut, Out, field, guarded, value};
 use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 
-/// Makes an endpoint: passive ones are bound, active ones resolved and given a QP if attributes
-/// come along.
+/// `rdma_create_ep(3)`: binds a passive endpoint; resolves an active one, and gives it a QP if there are
+/// attributes for one.
 ///
 /// # Safety
-/// `id` may be written; `info` is what `rdma_getaddrinfo` made, or like it; `pd` is null or
-/// alive; `init` is null or may be read and written.
+/// `id` points to memory for a pointer; `info` points to a result of `rdma_getaddrinfo` or the like;
+/// `pd` is null or not deallocated; `init` is null, or points to attributes that are the library's
+/// during the call and name objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_ep")]
 pub unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -26,30 +29,26 @@ pub unsafe extern "C" fn rdma_create_ep(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (info, init) = unsafe { (info.as_ref().ok_or(Errno::EINVAL)?, init.as_mut()) };
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, info, init) = unsafe { (Out::new(id)?, In::new(info)?, InOut::optional(init)) };
         let unsigned = |number: c_int| c_uint::try_from(number).map_err(|_| Errno::EINVAL);
         let (ps, qp_type) = (unsigned(info.ai_port_space)?, unsigned(info.ai_qp_type)?);
-        // SAFETY: without a channel, and made right now.
-        let (made, object) = unsafe {
-            let made = IdObject::create(null_mut(), null_mut(), ps, qp_type)?;
-            (made, IdObject::of(made)?)
-        };
-        // SAFETY: the caller's promise.
+        let made = id::create(None, null_mut(), ps, qp_type)?;
+        // SAFETY: this function's contract: the addresses of `info` may be read, and the PD and the
+        // objects of the attributes are not destroyed.
         let ready = unsafe {
             if info.ai_flags & RAI_PASSIVE == 0 {
-                activate(object, info, pd, init)
+                activate(made, &info, pd, init)
             } else {
-                bind(object, info, pd, init)
+                bind(made, &info, pd, init)
             }
         };
         if let Err(errno) = ready {
-            // SAFETY: it was made right now, and nobody else has it.
-            unsafe { rdma_destroy_ep(made) };
+            // SAFETY: the id was made above, and the program does not have it yet.
+            unsafe { destroy(made) };
             return Err(errno);
         }
-        // SAFETY: the caller's promise.
-        unsafe { id.write(made) };
+        id.write(made.as_ptr());
         Ok(0)
     })
 }
@@ -57,112 +56,119 @@ pub unsafe extern "C" fn rdma_create_ep(
 /// # Safety
 /// The addresses of `info` may be read.
 unsafe fn bind(
-    id: &IdObject,
+    id: Id<'_>,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
-    init: Option<&mut ibv_qp_init_attr>,
+    init: Option<InOut<'_, ibv_qp_init_attr>>,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     let source = unsafe { sockaddr::read_sized(info.ai_src_addr, info.ai_src_len) }?.ok_or(Errno::EINVAL)?;
     id.endpoint.bind(source)?;
     id.show_addresses()?;
-    let qp_type = id.get(|base| base.qp_type);
+    let qp_type = id.get(QP_TYPE);
     lock(&id.facts).template = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
     if !pd.is_null() {
-        // Programs register what they receive in with the listener's domain.
-        id.set(|base| base.pd = pd);
+        // Programs register their receive buffers in the listener's PD.
+        id.set(PD, pd);
     }
     Ok(())
 }
 
 /// # Safety
-/// The addresses of `info` may be read; `pd` is null or alive.
+/// The addresses of `info` may be read; `pd` is null or not deallocated, and so are the objects that
+/// `init` names.
 unsafe fn activate(
-    id: &IdObject,
+    id: Id<'_>,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
-    init: Option<&mut ibv_qp_init_attr>,
+    init: Option<InOut<'_, ibv_qp_init_attr>>,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     let (source, remote) = unsafe {
         let source = sockaddr::read_sized(info.ai_src_addr, info.ai_src_len)?;
         (source, sockaddr::read_sized(info.ai_dst_addr, info.ai_dst_len)?)
     };
     resolve_address(id, source, remote.ok_or(Errno::EINVAL)?)?;
     resolve_route(id)?;
-    let Some(init) = init else { return Ok(()) };
-    init.qp_type = id.get(|base| base.qp_type);
-    // SAFETY: the caller's promise.
-    unsafe { create_plain(id, pd, init) }
+    let Some(mut init) = init else { return Ok(()) };
+    init.qp_type = id.get(QP_TYPE);
+    // SAFETY: this function's contract.
+    unsafe { qp::create_plain(id, pd, &mut init) }
 }
 
-/// Ends an endpoint: its QP, its SRQ, its id.
+/// Destroys an endpoint's QP, its SRQ, and its id.
 ///
 /// # Safety
-/// The endpoint is not destroyed, and the program uses it no more.
+/// The id is alive, and neither the program nor the library uses it after this.
+unsafe fn destroy(id: Id<'_>) {
+    if !id.get(QP).is_null() {
+        qp::destroy(id);
+    }
+    if !id.get(SRQ).is_null() {
+        srq::destroy(id);
+    }
+    // SAFETY: this function's contract.
+    unsafe { id::destroy(id) };
+}
+
+/// `rdma_destroy_ep(3)`.
+///
+/// # Safety
+/// The endpoint is not destroyed, and the program does not use it after this.
 #[unsafe(export_name = "trunkline_rdma_destroy_ep")]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: the caller's promise, until the last call.
+        // SAFETY: this function's contract, which the program keeps.
         unsafe {
-            let Ok(object) = IdObject::of(id) else { return };
-            if object.get(|base| !base.qp.is_null()) {
-                rdma_destroy_qp(id);
+            if let Some(id) = Handle::optional(id) {
+                destroy(id);
             }
-            if object.get(|base| !base.srq.is_null()) {
-                rdma_destroy_srq(id);
-            }
-            rdma_destroy_id(id);
         }
     });
 }
 
-/// Waits for a request at a synchronous listener; the new id has a channel of its own, and a QP
-/// if the listener's endpoint was made with attributes.
+/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has a channel of its
+/// own, and a QP if the listener was made with attributes for one.
 ///
 /// # Safety
-/// The listener is not destroyed, and `id` may be written.
+/// The listener is not destroyed, and `id` points to memory for a pointer.
 #[unsafe(export_name = "trunkline_rdma_get_request")]
 pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let object = unsafe { IdObject::of(listener) }?;
-        if !object.is_synchronous() {
+        // SAFETY: this function's contract, which the program keeps.
+        let (listener, id): (Id<'_>, _) = unsafe { (Handle::new(listener)?, Out::new(id)?) };
+        if !listener.is_synchronous() {
             return Err(Errno::EINVAL);
         }
-        forget(object);
-        let channel = object.get(|base| base.channel);
-        // SAFETY: a synchronous id's channel lives as long as the id, and the event was made
-        // right now.
-        let (event, kind, status, new) = unsafe {
-            let event = next(channel)?;
-            (event, (*event).event, (*event).status, (*event).id)
-        };
-        let refused = match (kind, status) {
+        forget_event(listener);
+        let event = next(own_channel(listener)?)?;
+        let (kind, status) =
+            (event.get(field!(rdma_cm_event, event)), event.get(field!(rdma_cm_event, status)));
+        let failure = match (kind, status) {
             (RDMA_CM_EVENT_REJECTED, _) => Some(libc::ECONNREFUSED),
             (RDMA_CM_EVENT_CONNECT_REQUEST, 0) => None,
             _ => Some(libc::EINVAL),
         };
-        if let Some(errno) = refused {
-            object.set(|base| base.event = event);
+        if let Some(errno) = failure {
+            listener.set(EVENT, event.as_ptr());
             return Err(Errno(errno));
         }
-        // SAFETY: the request made it.
-        let asked = unsafe { IdObject::of(new) }?;
-        let template = lock(&object.facts).template;
+        // SAFETY: the event of a request names the id that the request has made, and the program does
+        // not have that yet.
+        let new: Id<'_> = unsafe { Handle::new(event.get(field!(rdma_cm_event, id)))? };
+        let template = lock(&listener.facts).template;
         if let Some(mut attributes) = template {
-            let pd = object.get(|base| base.pd);
-            // SAFETY: the program keeps the endpoint's PD as long as its listener.
-            if let Err(errno) = unsafe { create_plain(asked, pd, &mut attributes) } {
-                object.set(|base| base.event = event);
-                // SAFETY: nobody else knows it. The peer is refused.
-                unsafe { rdma_destroy_id(new) };
+            // SAFETY: the manual: the program keeps the PD and the objects of the attributes as long as
+            // the listener.
+            if let Err(errno) = unsafe { qp::create_plain(new, listener.get(PD), &mut attributes) } {
+                listener.set(EVENT, event.as_ptr());
+                // SAFETY: the program never gets the id. This rejects the peer.
+                unsafe { id::destroy(new) };
                 return Err(errno);
             }
         }
-        asked.set(|base| base.event = event);
-        // SAFETY: the caller's promise.
-        unsafe { id.write(new) };
+        new.set(EVENT, event.as_ptr());
+        id.write(new.as_ptr());
         Ok(0)
     })
 }

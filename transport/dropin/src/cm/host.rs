@@ -1,28 +1,27 @@
-//! What librdmacm has one of in a process: its opened device, the default protection domain and
-//! XRC domain, and the table of ids.
+//! The state of librdmacm for the whole process: the opened device, the protection domain and the XRC
+//! domain of ids whose program brings none, and the table of ids.
 
-use super::id::IdObject;
+use super::fields::Id;
 use crate::abi::*;
-use crate::border::Errno;
+use crate::border::{Errno, Handle, made};
 use crate::verbs;
 use crate::verbs::events::lock;
-use crate::verbs::objects::context_of;
 use std::collections::HashMap;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_softrdma::device::SoftDevice;
 use trunkline_verbs::CmIdNumber;
 
-/// The state.
+/// The process-wide state.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     opened: Mutex<Opened>,
-    /// Ids that may have events, by the address of their C structure. Who looks one up reports
-    /// an event on it before giving the lock back, and so keeps it.
+    /// The ids that may get events, and the addresses of their C structures. A lookup counts an event
+    /// on the id before it unlocks, and the id's destruction waits for that event.
     ids: Mutex<HashMap<CmIdNumber, usize>>,
 }
 
-/// Made when first asked for, and kept: ids and programs hold pointers to them.
+/// Each is made on first use and kept: ids and programs hold pointers to them.
 #[derive(Debug)]
 struct Opened {
     context: *mut ibv_context,
@@ -36,30 +35,28 @@ impl Default for Opened {
     }
 }
 
-// SAFETY: the objects behind the pointers may be used from any thread.
+// SAFETY: the pointers are to objects of this library that are never destroyed, and libibverbs lets any
+// thread use them.
 unsafe impl Send for Opened {}
 
-/// The process's own.
+/// The state of this process.
 pub(super) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(Host::default)
 }
 
-/// A pointer that a C function answered, or the errno that it left.
-pub(super) fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
-    if pointer.is_null() { Err(Errno(nix::errno::Errno::last_raw())) } else { Ok(pointer) }
-}
-
 impl Host {
-    /// The device as ids show it.
+    /// The context that ids show.
     pub(super) fn context(&self) -> Result<*mut ibv_context, Errno> {
         lock(&self.opened).context()
     }
 
     /// The device.
     pub(super) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
-        // SAFETY: the context is never closed.
-        Ok(Arc::clone(unsafe { &context_of(self.context()?).device }))
+        let context = self.context()?;
+        // SAFETY: `Opened` made the context, and never closes it.
+        let context = unsafe { Handle::new(context)? };
+        Ok(Arc::clone(&context.device))
     }
 
     /// The protection domain of ids whose program brings none.
@@ -67,7 +64,7 @@ impl Host {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
         if opened.pd.is_null() {
-            // SAFETY: the context is open.
+            // SAFETY: `Opened` made the context, and never closes it.
             opened.pd = made(unsafe { verbs::ibv_alloc_pd(context) })?;
         }
         Ok(opened.pd)
@@ -80,28 +77,30 @@ impl Host {
         if opened.xrcd.is_null() {
             let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
             let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-            // SAFETY: the context is open and `init` lives.
+            // SAFETY: `Opened` made the context, and never closes it; the attributes are local.
             opened.xrcd = made(unsafe { verbs::open_xrcd(context, &raw mut init) })?;
         }
         Ok(opened.xrcd)
     }
 
-    /// Events may come for an id from now on.
-    pub(super) fn enter(&self, number: CmIdNumber, id: *mut rdma_cm_id) {
-        lock(&self.ids).insert(number, id.addr());
+    /// Lists an id, so that its events are found.
+    pub(super) fn enter(&self, number: CmIdNumber, id: Id<'_>) {
+        lock(&self.ids).insert(number, id.address());
     }
 
-    /// No event is taken for an id any more.
+    /// Removes an id: later events of it are dropped.
     pub(super) fn leave(&self, number: CmIdNumber) {
         lock(&self.ids).remove(&number);
     }
 
-    /// The id that an event is about, with the event counted as reported.
-    pub(super) fn report(&self, number: CmIdNumber) -> Option<&'static IdObject> {
+    /// The id that an event is for, with the event counted on it. The id stays until the event is
+    /// acknowledged.
+    pub(super) fn report<'a>(&self, number: CmIdNumber) -> Option<Id<'a>> {
         let ids = lock(&self.ids);
         let address = *ids.get(&number)?;
-        // SAFETY: ids leave the table before they go, and then wait for what was reported.
-        let id = unsafe { &*std::ptr::with_exposed_provenance::<IdObject>(address) };
+        // SAFETY: an id is removed from the table before it is released, and then waits until its events
+        // are acknowledged. This one is counted while the table is locked.
+        let id: Id<'a> = unsafe { Handle::at(address) }.ok()?;
         id.outstanding.report();
         Some(id)
     }
@@ -109,13 +108,14 @@ impl Host {
 
 impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
-        // SAFETY: a context of ours is never closed.
-        if !self.context.is_null() && unsafe { context_of(self.context) }.device.is_removed() {
-            // Ids and programs may still point to what belongs to the removed device.
+        // SAFETY: null, or a context that was made below and is never closed.
+        if unsafe { Handle::optional(self.context) }.is_some_and(|context| context.device.is_removed()) {
+            // What belongs to the removed device is not destroyed: ids and programs may point to it.
             *self = Self::default();
         }
         if self.context.is_null() {
-            // SAFETY: null is allowed, and the list is given back once the device is open.
+            // SAFETY: the list may be taken without its length. It ends with null, so its first entry can
+            // be read, and it is freed once, after the device is open.
             unsafe {
                 let list = made(verbs::ibv_get_device_list(null_mut()))?;
                 let device = list.read();

@@ -1,11 +1,11 @@
-//! Multicast, which a device without UD has no use for.
+//! Multicast, which needs UD QPs and so is not supported.
 
 use crate::abi::*;
 use crate::border::{Errno, value};
 use libc::sockaddr;
 use std::ffi::{c_int, c_void};
 
-/// `EOPNOTSUPP`.
+/// `rdma_join_multicast(3)`: `EOPNOTSUPP`.
 #[unsafe(export_name = "trunkline_rdma_join_multicast")]
 pub extern "C" fn rdma_join_multicast(
     _id: *mut rdma_cm_id,
@@ -15,7 +15,7 @@ pub extern "C" fn rdma_join_multicast(
     value(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `EOPNOTSUPP`.
+/// `rdma_join_multicast_ex(3)`: `EOPNOTSUPP`.
 #[unsafe(export_name = "trunkline_rdma_join_multicast_ex")]
 pub extern "C" fn rdma_join_multicast_ex(
     _id: *mut rdma_cm_id,
@@ -25,7 +25,7 @@ pub extern "C" fn rdma_join_multicast_ex(
     value(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `EADDRNOTAVAIL`: nothing was joined.
+/// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL`, since no group was joined.
 #[unsafe(export_name = "trunkline_rdma_leave_multicast")]
 pub extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _address: *mut sockaddr) -> c_int {
     value(|| Err(Errno(libc::EADDRNOTAVAIL)))

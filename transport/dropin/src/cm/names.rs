@@ -1,10 +1,10 @@
-//! What events are called.
+//! The names of events, which are those of their constants.
 
 use crate::abi::*;
 use crate::border::guarded;
 use std::ffi::{CStr, c_char, c_uint};
 
-/// Names the kind of an event.
+/// `rdma_event_str(3)`.
 #[unsafe(export_name = "trunkline_rdma_event_str")]
 pub extern "C" fn rdma_event_str(event: c_uint) -> *const c_char {
     guarded(c"UNKNOWN EVENT".as_ptr(), || name(event).as_ptr())

@@ -1,35 +1,34 @@
-//! Where ids are: binding, resolving, options.
+//! Binding ids to addresses, resolving addresses and routes, and setting options.
 
-use super::event::complete;
-use super::id::IdObject;
+use super::fields::Id;
 use super::sockaddr;
+use super::synchronous::wait_for_outcome;
 use crate::abi::*;
-use crate::border::{Errno, value};
+use crate::border::{Errno, Handle, In, value};
 use libc::sockaddr as c_sockaddr;
 use std::ffi::{c_int, c_void};
 use trunkline_verbs::CmOption;
 
-/// Binds an id to an own address. Port 0 picks a free one.
+/// `rdma_bind_addr(3)`: binds an id to an address of this host. Port 0 chooses a free port.
 ///
 /// # Safety
 /// The id is not destroyed, and `address` points to an address.
 #[unsafe(export_name = "trunkline_rdma_bind_addr")]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut c_sockaddr) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, address) = unsafe { (IdObject::of(id)?, sockaddr::read(address)?) };
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, address) = unsafe { (Handle::new(id)?, sockaddr::read(address)?) };
         id.endpoint.bind(address.ok_or(Errno::EINVAL)?)?;
         id.show_addresses()?;
         Ok(0)
     })
 }
 
-/// Finds the own address for a peer. The host's routing answers at once, so no time-out is
-/// needed.
+/// `rdma_resolve_addr(3)`: finds the local address to reach a peer from. The host's routing table is read
+/// at once, so the timeout is ignored.
 ///
 /// # Safety
-/// The id is not destroyed, `source` is null or points to an address, `destination` points to
-/// one.
+/// The id is not destroyed; `source` and `destination` are null or point to addresses.
 #[unsafe(export_name = "trunkline_rdma_resolve_addr")]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -38,24 +37,25 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract, which the program keeps.
         let (id, source, destination) =
-            unsafe { (IdObject::of(id)?, sockaddr::read(source)?, sockaddr::read(destination)?) };
+            unsafe { (Handle::new(id)?, sockaddr::read(source)?, sockaddr::read(destination)?) };
         resolve_address(id, source, destination.ok_or(Errno::EINVAL)?)?;
         Ok(0)
     })
 }
 
+/// As [`rdma_resolve_addr`].
 pub(super) fn resolve_address(
-    id: &IdObject,
+    id: Id<'_>,
     source: Option<std::net::SocketAddr>,
     destination: std::net::SocketAddr,
 ) -> Result<(), Errno> {
     id.endpoint.resolve_address(source, destination)?;
-    complete(id)
+    wait_for_outcome(id)
 }
 
-/// Finds the way to the peer. The kernel takes no time at all for a mistake.
+/// `rdma_resolve_route(3)`: finds the route to the peer. A timeout of 0 is `EINVAL`, as in the kernel.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -65,19 +65,20 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_i
         if timeout_ms == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
         resolve_route(id)?;
         Ok(0)
     })
 }
 
-pub(super) fn resolve_route(id: &IdObject) -> Result<(), Errno> {
+/// As [`rdma_resolve_route`].
+pub(super) fn resolve_route(id: Id<'_>) -> Result<(), Errno> {
     id.endpoint.resolve_route()?;
-    complete(id)
+    wait_for_outcome(id)
 }
 
-/// Sets an option. Path records are not among them: the host's routing knows the paths.
+/// `rdma_set_option(3)`. Path records cannot be set, since the host's routing determines the paths.
 ///
 /// # Safety
 /// The id is not destroyed, and `length` bytes at `option` may be read.
@@ -90,17 +91,17 @@ pub unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let id = unsafe { IdObject::of(id) }?;
+        // SAFETY: this function's contract, which the program keeps.
+        let id = unsafe { Handle::new(id)? };
         match (level, name) {
             (RDMA_OPTION_ID, _) => {}
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno(libc::ENOSYS)),
         }
-        // SAFETY: the caller's promise.
-        let byte = || unsafe { fixed::<1>(option, length) }.map(|[byte]| byte);
-        // SAFETY: the caller's promise.
-        let flag = || unsafe { fixed::<4>(option, length) }.map(|bytes| c_int::from_ne_bytes(bytes) != 0);
+        // SAFETY: this function's contract, which the program keeps.
+        let bytes: In<'_, [u8]> = unsafe { In::array(option.cast(), length)? };
+        let byte = || fixed(&bytes).map(|[byte]| byte);
+        let flag = || fixed(&bytes).map(|bytes| c_int::from_ne_bytes(bytes) != 0);
         let option = match name {
             RDMA_OPTION_ID_TOS => CmOption::TypeOfService(byte()?),
             RDMA_OPTION_ID_REUSEADDR => CmOption::ReuseAddress(flag()?),
@@ -113,14 +114,7 @@ pub unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// The bytes of an option that has exactly `N`.
-///
-/// # Safety
-/// `length` bytes at `option` may be read.
-unsafe fn fixed<const N: usize>(option: *const c_void, length: usize) -> Result<[u8; N], Errno> {
-    if option.is_null() || length != N {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { option.cast::<[u8; N]>().read() })
+/// The value of an option of exactly `N` bytes.
+fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Errno> {
+    bytes.try_into().map_err(|_| Errno::EINVAL)
 }

@@ -1,13 +1,13 @@
-//! Sockets over RDMA, which librdmacm exports too and this library has not.
+//! Sockets over RDMA (`rsocket(7)`), which librdmacm exports as well and this library does not support.
 //!
-//! `rsocket` says so (`EOPNOTSUPP`), and since it makes none, no descriptor is one: the others
-//! answer `EBADF`. `rpoll` and `rselect` take ordinary descriptors beside, and serve those.
+//! `rsocket` returns `EOPNOTSUPP`. Since no descriptor is an rsocket, the other functions return `EBADF`,
+//! except `rpoll` and `rselect`, which also take ordinary descriptors and serve those.
 
 use crate::border::{Errno, guarded, value};
 use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};
 use std::ffi::{c_int, c_void};
 
-/// `EOPNOTSUPP`.
+/// `rsocket(7)`: `EOPNOTSUPP`.
 #[unsafe(export_name = "trunkline_rsocket")]
 pub extern "C" fn rsocket(_domain: c_int, _kind: c_int, _protocol: c_int) -> c_int {
     value(|| Err(Errno::EOPNOTSUPP))
@@ -23,11 +23,11 @@ fn no_bytes() -> ssize_t {
 }
 
 macro_rules! no_rsocket {
-    ($($symbol:literal $name:ident($($argument:ty),*) -> $answer:ty = $with:ident;)*) => {
+    ($($symbol:literal $name:ident($($argument:ty),*) -> $type:ty = $with:ident;)*) => {
         $(
             /// `EBADF`: no descriptor is an rsocket.
             #[unsafe(export_name = $symbol)]
-            pub extern "C" fn $name(_socket: c_int, $(_: $argument),*) -> $answer {
+            pub extern "C" fn $name(_socket: c_int, $(_: $argument),*) -> $type {
                 $with()
             }
         )*
@@ -65,23 +65,23 @@ fn no_offset() -> off_t {
     off_t::from(none())
 }
 
-/// -1, in the type that the header gives it.
+/// -1 in the unsigned type that the header declares.
 fn no_place() -> usize {
     none();
     usize::MAX
 }
 
-/// As `poll`.
+/// As `poll(2)`.
 ///
 /// # Safety
 /// As `poll`.
 #[unsafe(export_name = "trunkline_rpoll")]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's promise is that of `poll`.
+    // SAFETY: this function's contract is that of `poll`, and the program keeps it.
     guarded(-1, || unsafe { libc::poll(fds, count, timeout) })
 }
 
-/// As `select`.
+/// As `select(2)`.
 ///
 /// # Safety
 /// As `select`.
@@ -93,6 +93,6 @@ pub unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the caller's promise is that of `select`.
+    // SAFETY: this function's contract is that of `select`, and the program keeps it.
     guarded(-1, || unsafe { libc::select(count, read, write, except, timeout) })
 }

@@ -1,4 +1,4 @@
-//! Addresses between C's shapes and Rust's.
+//! Converts socket addresses of C to those of Rust, and back.
 
 use crate::border::Errno;
 use libc::{
@@ -6,39 +6,40 @@ use libc::{
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Reads the address that a program points to; `None` for a null pointer.
+/// The address that a program points to; `None` for a null pointer.
 ///
 /// # Safety
-/// `pointer` is null or points to an address as long as its family says.
+/// `pointer` is null, or points to an address of the length that its family implies.
 pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: the family is the first field of every kind of address.
+    // SAFETY: this function's contract; the family is the first field of every kind of address.
     let family = unsafe { pointer.cast::<sa_family_t>().read_unaligned() };
     match i32::from(family) {
         AF_INET => {
-            // SAFETY: the caller's promise, for this family.
+            // SAFETY: this function's contract, for this family.
             let v4 = unsafe { pointer.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Ok(Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into()))
         }
         AF_INET6 => {
-            // SAFETY: the caller's promise, for this family.
+            // SAFETY: this function's contract, for this family.
             let v6 = unsafe { pointer.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
             Ok(Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()))
         }
-        // librdmacm knows no length for it, and none is none of an address.
+        // librdmacm knows no other family either.
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// As [`read`], for calls that say the address's length: the kernel takes that of its family only.
+/// As [`read`], with the length that the program names: as in the kernel, any but that of the address's
+/// family is `EINVAL`.
 ///
 /// # Safety
-/// `pointer` is null or `given` bytes there may be read.
+/// `pointer` is null, or points to `given` bytes that may be read.
 pub(super) unsafe fn read_sized(
     pointer: *const sockaddr,
     given: socklen_t,
@@ -50,19 +51,25 @@ pub(super) unsafe fn read_sized(
     if given < size_of::<sa_family_t>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the caller's promise; the family is the first field of every kind of address.
+    // SAFETY: this function's contract; the family is the first field of every kind of address.
     let family = unsafe { pointer.cast::<sa_family_t>().read_unaligned() };
     match length(i32::from(family)) {
-        // SAFETY: the caller's promise, for a length that is the family's.
+        // SAFETY: this function's contract; the length is the one that the family implies.
         Some(length) if length == given => unsafe { read(pointer) },
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// Writes an address as C keeps it.
-pub(super) fn write(address: SocketAddr, into: &mut sockaddr_storage) {
-    *into = zeroed();
-    let place: *mut sockaddr_storage = into;
+/// The address in a storage of C; `None` if the storage holds no address.
+pub(super) fn load(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: a storage has room for an address of any family.
+    unsafe { read(std::ptr::from_ref(storage).cast()) }.ok().flatten()
+}
+
+/// An address as C stores it.
+pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
+    let mut storage = zeroed();
+    let place = &raw mut storage;
     match address {
         SocketAddr::V4(v4) => {
             let c = sockaddr_in {
@@ -71,7 +78,7 @@ pub(super) fn write(address: SocketAddr, into: &mut sockaddr_storage) {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: a sockaddr_storage has room and alignment for every kind of address.
+            // SAFETY: a storage has room for an address of any family, and its alignment.
             unsafe { place.cast::<sockaddr_in>().write(c) };
         }
         SocketAddr::V6(v6) => {
@@ -82,19 +89,20 @@ pub(super) fn write(address: SocketAddr, into: &mut sockaddr_storage) {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: a sockaddr_storage has room and alignment for every kind of address.
+            // SAFETY: a storage has room for an address of any family, and its alignment.
             unsafe { place.cast::<sockaddr_in6>().write(c) };
         }
     }
+    storage
 }
 
-/// An address of no family.
+/// A storage that holds no address: its family is 0.
 pub(super) fn zeroed() -> sockaddr_storage {
-    // SAFETY: a sockaddr_storage is numbers only.
+    // SAFETY: a storage consists of numbers, for which zeros are valid.
     unsafe { std::mem::zeroed() }
 }
 
-/// Bytes that an address of this family takes.
+/// The number of bytes of an address of this family.
 pub(super) fn length(family: i32) -> Option<usize> {
     match family {
         AF_INET => Some(size_of::<sockaddr_in>()),
@@ -112,17 +120,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
+    fn addresses_survive_both_conversions() {
         for address in ["127.1.2.3:4711", "[fe80::1]:9", "0.0.0.0:0"] {
             let address: SocketAddr = address.parse().unwrap();
-            let mut storage = zeroed();
-            write(address, &mut storage);
-            // SAFETY: `storage` is large enough for any family.
-            let back = unsafe { read((&raw const storage).cast()) };
-            assert_eq!(back, Ok(Some(address)));
+            assert_eq!(load(&stored(address)), Some(address));
         }
         let storage = zeroed();
-        // SAFETY: as above.
+        // SAFETY: a storage has room for an address of any family.
         assert_eq!(unsafe { read((&raw const storage).cast()) }, Err(Errno::EINVAL));
         // SAFETY: null is allowed.
         assert_eq!(unsafe { read(std::ptr::null()) }, Ok(None));

@@ -1,18 +1,19 @@
-//! SRQs of ids, of type XRC where the id's QPs are TGTs (contract J4).
+//! SRQs of ids: XRC SRQs if the id's QP is a TGT, basic ones otherwise (contract J4).
 
-use super::host::{host, made};
-use super::id::IdObject;
+use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CQ, SRQ, VERBS};
+use super::host::host;
 use super::qp::{create_cqs, destroy_cqs};
 use crate::abi::*;
-use crate::border::{Errno, guarded, value};
+use crate::border::{Errno, Handle, InOut, guarded, made, value};
 use crate::verbs;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// Makes the id's SRQ.
+/// `rdma_create_srq(3)`.
 ///
 /// # Safety
-/// The id is not destroyed; `pd` is null or alive; `init` may be read and written.
+/// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that are the
+/// library's during the call.
 #[unsafe(export_name = "trunkline_rdma_create_srq")]
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -20,9 +21,9 @@ pub unsafe extern "C" fn rdma_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, init) = unsafe { (IdObject::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?) };
-        let is_xrc = id.get(|base| base.qp_type) == IBV_QPT_XRC_RECV;
+        // SAFETY: this function's contract, which the program keeps.
+        let (id, mut init) = unsafe { (Id::new(id)?, InOut::new(init)?) };
+        let is_xrc = id.get(QP_TYPE) == IBV_QPT_XRC_RECV;
         let mut extended = ibv_srq_init_attr_ex {
             srq_context: init.srq_context,
             attr: init.attr,
@@ -34,36 +35,37 @@ pub unsafe extern "C" fn rdma_create_srq(
             max_num_tags: 0,
             max_ops: 0,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract about `pd`, which is all that the attributes name.
         let result = unsafe { create(id, &mut extended) };
         init.attr = extended.attr;
         result.map(|()| 0)
     })
 }
 
-/// As [`rdma_create_srq`], with more to say.
+/// `rdma_create_srq_ex(3)`: as [`rdma_create_srq`], with extended attributes.
 ///
 /// # Safety
-/// The id is not destroyed; `init` may be read and written, and what it names is alive.
+/// The id is not destroyed; `init` points to attributes that are the library's during the call and name
+/// objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_srq_ex")]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> c_int {
     value(|| {
-        // SAFETY: the caller's promise.
-        let (id, init) = unsafe { (IdObject::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?) };
-        // SAFETY: the caller's promise.
-        unsafe { create(id, init) }.map(|()| 0)
+        // SAFETY: this function's contract, which the program keeps.
+        unsafe { create(Handle::new(id)?, &mut *InOut::new(init)?) }.map(|()| 0)
     })
 }
 
+/// Makes the id's SRQ. What `init` does not name is taken from the id or made.
+///
 /// # Safety
-/// What `init` names is alive.
-unsafe fn create(id: &IdObject, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
-    let base = id.get(|base| *base);
-    if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || base.verbs.is_null() {
+/// Each object that `init` names is null or not destroyed.
+unsafe fn create(id: Id<'_>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    let context = id.get(VERBS);
+    if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || context.is_null() {
         return Err(Errno::EINVAL);
     }
     if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
-        init.pd = base.pd;
+        init.pd = id.get(PD);
         init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
     let mut made_cq = false;
@@ -73,48 +75,51 @@ unsafe fn create(id: &IdObject, init: &mut ibv_srq_init_attr_ex) -> Result<(), E
             init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
         }
         if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
-            if base.recv_cq.is_null() {
+            if id.get(RECEIVE_CQ).is_null() {
                 create_cqs(id, 0, init.attr.max_wr)?;
                 made_cq = true;
             }
-            init.cq = id.get(|base| base.recv_cq);
+            init.cq = id.get(RECEIVE_CQ);
             init.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
         }
     }
-    // SAFETY: what `init` names is alive, by the caller's promise or because the id holds it.
-    let srq = made(unsafe { verbs::create_srq_ex(base.verbs, init) });
+    // SAFETY: an id's context is never closed. What `init` names is not destroyed, by this function's
+    // contract or because it belongs to the id.
+    let srq = made(unsafe { verbs::create_srq_ex(context, init) });
     let srq = srq.inspect_err(|_| {
         if made_cq {
             destroy_cqs(id);
         }
     })?;
-    let pd = init.pd;
-    id.set(|base| {
-        base.srq = srq;
-        if base.pd.is_null() {
-            base.pd = pd;
-        }
-    });
+    id.set(SRQ, srq);
+    if id.get(PD).is_null() {
+        id.set(PD, init.pd);
+    }
     Ok(())
 }
 
-/// Ends the id's SRQ, and the CQs that were made with it.
+/// `rdma_destroy_srq(3)`: destroys the id's SRQ, and the CQs that were made with it.
 ///
 /// # Safety
 /// The id is not destroyed.
 #[unsafe(export_name = "trunkline_rdma_destroy_srq")]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: the caller's promise.
-        let Ok(id) = (unsafe { IdObject::of(id) }) else { return };
-        let mut srq = null_mut();
-        id.set(|base| srq = std::mem::replace(&mut base.srq, null_mut()));
-        if !srq.is_null() {
-            // SAFETY: it is the id's SRQ, which the id lets go of here.
-            unsafe { verbs::ibv_destroy_srq(srq) };
-        }
-        if id.get(|base| base.qp.is_null()) {
-            destroy_cqs(id);
+        // SAFETY: this function's contract, which the program keeps.
+        if let Some(id) = unsafe { Handle::optional(id) } {
+            destroy(id);
         }
     });
+}
+
+/// As [`rdma_destroy_srq`].
+pub(super) fn destroy(id: Id<'_>) {
+    let srq = id.replace(SRQ, null_mut());
+    if !srq.is_null() {
+        // SAFETY: the id's SRQ is not destroyed; it is removed from the id here, so it is destroyed once.
+        unsafe { verbs::ibv_destroy_srq(srq) };
+    }
+    if id.get(QP).is_null() {
+        destroy_cqs(id);
+    }
 }

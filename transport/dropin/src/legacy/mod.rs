@@ -1,21 +1,19 @@
 //! The XRC calls of OFED 1.x, declared in `include/infiniband/xrc_legacy.h` (contract B).
 //!
-//! Owns nothing: each context keeps what the process is registered with, as [`trunkline_verbs::legacy`] does it. C programs
-//! written to the older interface call these functions; they stand in the library under a version of our own. A domain of
-//! theirs is an `ibv_xrcd`.
+//! Owns nothing: each context keeps the process's registrations in a [`trunkline_verbs::legacy::LegacyXrc`].
+//! C programs that were written for the older interface call these functions; the library exports them
+//! under a symbol version of its own. A domain of the older interface is an `ibv_xrcd`.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the header is the contract")]
 
 use crate::abi::*;
-use crate::border::{Errno, object, status};
-use crate::verbs::objects::{ContextObject, context_of, xrcd_of};
+use crate::border::{Errno, Handle, In, InOut, Out, made, object, status};
 use crate::verbs::{attributes, change, close_xrcd, create_srq_ex, open_xrcd};
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::Arc;
+use trunkline_verbs::QpNumber;
 use trunkline_verbs::legacy::LegacyError;
-use trunkline_verbs::{QpNumber, XrcDomain};
 
-/// A domain: never looked into by a program.
+/// A domain, opaque to programs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_xrc_domain {
@@ -26,7 +24,7 @@ pub struct ibv_xrc_domain {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_xrc_rcv_init_attr {
-    /// Where the QP is to be.
+    /// The domain that the QP is made in.
     pub xrc_domain: *mut ibv_xrc_domain,
 }
 
@@ -36,19 +34,24 @@ impl From<LegacyError> for Errno {
     }
 }
 
-/// A domain's context and the domain itself; `EINVAL` for NULL.
-unsafe fn parts<'a>(
-    domain: *mut ibv_xrc_domain,
-) -> Result<(&'a ContextObject, &'a Arc<dyn XrcDomain>), Errno> {
-    let xrcd: *mut ibv_xrcd = domain.cast();
-    if xrcd.is_null() {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: not NULL, so a domain that `ibv_open_xrc_domain` answered, with the context it was opened in.
-    unsafe { Ok((context_of((*xrcd).context), &xrcd_of(xrcd).inner)) }
+/// A domain, and the context that it was opened in; `EINVAL` for NULL.
+struct Domain<'a> {
+    owner: Handle<'a, ibv_context>,
+    xrcd: Handle<'a, ibv_xrcd>,
 }
 
-/// Opens the domain of a file's inode, or with -1 one of its own.
+impl Domain<'_> {
+    /// # Safety
+    /// `domain` is null, or `ibv_open_xrc_domain` returned it and the program does not close it during
+    /// `'a`.
+    unsafe fn new(domain: *mut ibv_xrc_domain) -> Result<Self, Errno> {
+        // SAFETY: this function's contract; `ibv_open_xrc_domain` returns an XRC domain.
+        let xrcd: Handle<'_, ibv_xrcd> = unsafe { Handle::new(domain.cast())? };
+        Ok(Self { owner: xrcd.owner()?, xrcd })
+    }
+}
+
+/// Opens the domain of a file's inode, or a private one if `fd` is -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_xrc_domain(
     context: *mut ibv_context,
@@ -60,7 +63,8 @@ pub unsafe extern "C" fn ibv_open_xrc_domain(
         fd,
         oflags: oflag,
     };
-    // SAFETY: the caller's context.
+    // SAFETY: the header: the program passes a context that it has not closed. The attributes are this
+    // function's own.
     unsafe { open_xrcd(context, &raw mut init).cast() }
 }
 
@@ -70,7 +74,8 @@ pub unsafe extern "C" fn ibv_close_xrc_domain(domain: *mut ibv_xrc_domain) -> c_
     if domain.is_null() {
         return status(|| Err(Errno::EINVAL));
     }
-    // SAFETY: a domain that `ibv_open_xrc_domain` answered.
+    // SAFETY: the header: the program passes a domain that `ibv_open_xrc_domain` returned, for the last
+    // time.
     unsafe { close_xrcd(domain.cast()) }
 }
 
@@ -82,14 +87,13 @@ pub unsafe extern "C" fn ibv_create_xrc_srq(
     cq: *mut ibv_cq,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    if pd.is_null() || init.is_null() {
-        return object(|| Err(Errno::EINVAL));
-    }
-    // SAFETY: the caller's request, and its domain of protection; NULL for the rest is refused by the call below.
-    unsafe {
+    object(|| {
+        // SAFETY: the header: the program passes a PD that it has not deallocated, and attributes that
+        // are the library's until it returns.
+        let (owner, mut init) = unsafe { (Handle::new(pd)?.owner()?, InOut::new(init)?) };
         let mut extended = ibv_srq_init_attr_ex {
-            srq_context: (*init).srq_context,
-            attr: (*init).attr,
+            srq_context: init.srq_context,
+            attr: init.attr,
             comp_mask: IBV_SRQ_INIT_ATTR_TYPE
                 | IBV_SRQ_INIT_ATTR_PD
                 | IBV_SRQ_INIT_ATTR_XRCD
@@ -101,29 +105,30 @@ pub unsafe extern "C" fn ibv_create_xrc_srq(
             max_num_tags: 0,
             max_ops: 0,
         };
-        let srq = create_srq_ex((*pd).context, &raw mut extended);
-        (*init).attr = extended.attr;
+        // SAFETY: the header: the program passes a domain and a CQ that it has not closed or destroyed;
+        // the call refuses NULL for either. The attributes are this function's own.
+        let srq = made(unsafe { create_srq_ex(owner.as_ptr(), &raw mut extended) });
+        init.attr = extended.attr;
         srq
-    }
+    })
 }
 
 /// Makes an XRC receive QP and registers this process with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_xrc_rcv_qp(init: *mut ibv_xrc_rcv_init_attr, number: *mut u32) -> c_int {
     status(|| {
-        if init.is_null() || number.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the caller's request, its domain, and its place for the number.
-        unsafe {
-            let (owner, domain) = parts((*init).xrc_domain)?;
-            number.write(owner.legacy.create_xrc_rcv_qp(domain)?.get());
-        }
+        // SAFETY: the header: the program passes attributes that it does not change meanwhile, with a
+        // domain that it has not closed, and memory for the number.
+        let (domain, number) = unsafe {
+            let init = In::new(init)?;
+            (Domain::new(init.xrc_domain)?, Out::new(number)?)
+        };
+        number.write(domain.owner.legacy.create_xrc_rcv_qp(&domain.xrcd.inner)?.get());
         Ok(())
     })
 }
 
-/// Moves a receive QP on.
+/// Changes attributes of a receive QP, its state among them. Only those that the mask names are read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -132,16 +137,15 @@ pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller's domain, and attributes of which those count that the mask names.
-        unsafe {
-            let (owner, domain) = parts(domain)?;
-            let change = change(attr.as_ref().ok_or(Errno::EINVAL)?, mask.cast_unsigned())?;
-            Ok(owner.legacy.modify_xrc_rcv_qp(domain, QpNumber::new(number), &change)?)
-        }
+        // SAFETY: the header: the program passes a domain that it has not closed, and attributes that it
+        // does not change meanwhile.
+        let (domain, attr) = unsafe { (Domain::new(domain)?, In::new(attr)?) };
+        let change = change(&attr, mask.cast_unsigned())?;
+        Ok(domain.owner.legacy.modify_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number), &change)?)
     })
 }
 
-/// Attributes of a receive QP. They are all written, whatever the mask names.
+/// Reports the attributes of a receive QP: all of them, whatever the mask names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -151,23 +155,19 @@ pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        if attr.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the caller's domain and places.
-        unsafe {
-            let (owner, domain) = parts(domain)?;
-            let now = owner.legacy.query_xrc_rcv_qp(domain, QpNumber::new(number))?;
-            attr.write(attributes(&now, ibv_qp_cap::default()));
-            if !init.is_null() {
-                init.write(RECEIVE_QP);
-            }
+        // SAFETY: the header: the program passes a domain that it has not closed, memory for the
+        // attributes, and memory for the initial ones or null.
+        let (domain, attr, init) = unsafe { (Domain::new(domain)?, Out::new(attr)?, Out::optional(init)) };
+        let now = domain.owner.legacy.query_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?;
+        attr.write(attributes(&now, ibv_qp_cap::default()));
+        if let Some(init) = init {
+            init.write(RECEIVE_QP);
         }
         Ok(())
     })
 }
 
-/// What a receive QP was made with: nothing.
+/// The initial attributes of a receive QP, which has no queues of its own.
 const RECEIVE_QP: ibv_qp_init_attr = ibv_qp_init_attr {
     qp_context: null_mut(),
     send_cq: null_mut(),
@@ -182,18 +182,18 @@ const RECEIVE_QP: ibv_qp_init_attr = ibv_qp_init_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number: u32) -> c_int {
     status(|| {
-        // SAFETY: the caller's domain.
-        let (owner, domain) = unsafe { parts(domain)? };
-        Ok(owner.legacy.reg_xrc_rcv_qp(domain, QpNumber::new(number))?)
+        // SAFETY: the header: the program passes a domain that it has not closed.
+        let domain = unsafe { Domain::new(domain)? };
+        Ok(domain.owner.legacy.reg_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?)
     })
 }
 
-/// Ends the registration.
+/// Ends this process's registration with a receive QP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number: u32) -> c_int {
     status(|| {
-        // SAFETY: the caller's domain.
-        let (owner, domain) = unsafe { parts(domain)? };
-        Ok(owner.legacy.unreg_xrc_rcv_qp(domain, QpNumber::new(number))?)
+        // SAFETY: the header: the program passes a domain that it has not closed.
+        let domain = unsafe { Domain::new(domain)? };
+        Ok(domain.owner.legacy.unreg_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?)
     })
 }

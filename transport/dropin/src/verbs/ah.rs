@@ -1,12 +1,12 @@
-//! Address handles, multicast groups and fork: functions that need no device.
+//! Address handles, multicast groups and fork: functions that do nothing with the device.
 //!
-//! No QP type of this device takes an address handle, but programs may make one; they are told
-//! so when they make a UD QP.
+//! No QP type of this device uses an address handle. Programs may make one anyway; it is the UD QP
+//! for it that they cannot make.
 
 use super::host::host;
-use super::objects::{AhObject, context_of, hand_out, pd_of, take_back};
+use super::objects::AhObject;
 use crate::abi::*;
-use crate::border::{Errno, object, status, value};
+use crate::border::{Errno, Handle, In, hand_out, object, status, value};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -16,17 +16,23 @@ use trunkline_verbs::Device;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     object(|| {
-        // SAFETY: the caller's attributes, domain and context.
-        let (attr, domain, context) = unsafe { (attr.read(), pd_of(pd), (*pd).context) };
-        // SAFETY: as above.
-        let device = unsafe { &context_of(context).device };
+        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes
+        // that it does not change meanwhile.
+        let (pd, attr) = unsafe { (Handle::new(pd)?, In::new(attr)?) };
+        let owner = pd.owner()?;
+        let device = &owner.device;
         device.port(attr.port_num)?;
         let index = u16::from(attr.grh.sgid_index);
         if attr.is_global == 0 || !device.gid_table().iter().any(|entry| entry.index == index) {
             return Err(Errno::EINVAL);
         }
-        let base = UnsafeCell::new(ibv_ah { context, pd, handle: host().next_handle() });
-        Ok(hand_out(AhObject { base, _pd: Arc::clone(&domain.inner) }).cast())
+        let base = UnsafeCell::new(ibv_ah {
+            context: owner.as_ptr(),
+            pd: pd.as_ptr(),
+            handle: host().next_handle(),
+        });
+        let ah: Handle<'_, ibv_ah> = hand_out(AhObject { base, _pd: Arc::clone(&pd.inner) });
+        Ok(ah.as_ptr())
     })
 }
 
@@ -34,14 +40,14 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        // SAFETY: handed out above; the caller gives it up.
-        unsafe { take_back(ah.cast::<AhObject>()) };
+        // SAFETY: the manual: `ibv_create_ah` returned it, and this is the program's last use of it.
+        // No table lists it.
+        unsafe { Handle::<ibv_ah>::new(ah)?.release() };
         Ok(())
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`: completions of this device come from no UD QP, so none names an
-/// address.
+/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since no completion of this device is of a UD QP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -53,7 +59,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     value(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_create_ah_from_wc(3)`, as above.
+/// `ibv_create_ah_from_wc(3)`: `EOPNOTSUPP`, as [`ibv_init_ah_from_wc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah_from_wc(
     _pd: *mut ibv_pd,
@@ -64,20 +70,20 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_attach_mcast(3)`: for UD, which this device has not.
+/// `ibv_attach_mcast(3)`: `EOPNOTSUPP`, since only UD QPs receive multicast.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_detach_mcast(3)`, as above.
+/// `ibv_detach_mcast(3)`: `EOPNOTSUPP`, as [`ibv_attach_mcast`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_fork_init(3)`: nothing to prepare. Registered memory is not pinned: a child has its own
-/// copy, and the device goes on with the parent's.
+/// `ibv_fork_init(3)`: 0, with nothing to prepare. Registered memory is not pinned: a child gets
+/// its own copy, and the device continues with the parent's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -1,7 +1,7 @@
-//! Send requests on their way from C to the device.
+//! Send requests, from C to the device.
 //!
-//! Owns a list that both ways of posting fill: `post` from linked lists, `wr` from calls of
-//! `ibv_wr_*`. Its memory is used again, so that posting allocates nothing in the long run.
+//! Owns the list that both ways of posting fill: `post` from linked lists, `wr` from calls of
+//! `ibv_wr_*`. The list's memory is reused, so in steady state posting allocates nothing.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -9,14 +9,14 @@ use trunkline_verbs::{
     PostError, QueuePair, SendData, SendFlags, SendOperation, SendRequest, Sge, SrqNumber,
 };
 
-/// Where the bytes of an entry are in the batch.
+/// The bytes of a request: a range of `Batch::sges` or of `Batch::inline`.
 #[derive(Debug, Clone)]
 pub(super) enum Bytes {
     Gather(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// A request.
+/// A send request; its scatter/gather elements and inline bytes are in the batch.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) wr_id: u64,
@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) remote_srq: SrqNumber,
 }
 
-/// Requests, their gather lists and inline bytes.
+/// Send requests with their gather lists and inline bytes.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) entries: Vec<Entry>,
@@ -34,8 +34,8 @@ pub(super) struct Batch {
     pub(super) inline: Vec<u8>,
 }
 
-/// Requests handed to the device at a time.
-const AT_ONCE: usize = 16;
+/// The number of requests that are passed to the device at a time.
+const CHUNK: usize = 16;
 
 impl Batch {
     pub(super) fn clear(&mut self) {
@@ -57,23 +57,23 @@ impl Batch {
         }
     }
 
-    /// Posts until one is refused.
+    /// Posts the requests in order, until one is refused.
     pub(super) fn post(&self, qp: &dyn QueuePair) -> Result<(), PostError> {
         let Some(first) = self.entries.first() else { return Ok(()) };
-        for (chunk, entries) in self.entries.chunks(AT_ONCE).enumerate() {
-            let mut requests = [self.request(first); AT_ONCE];
+        for (chunk, entries) in self.entries.chunks(CHUNK).enumerate() {
+            let mut requests = [self.request(first); CHUNK];
             for (request, entry) in requests.iter_mut().zip(entries) {
                 *request = self.request(entry);
             }
             qp.post_send(&requests[..entries.len()]).map_err(|refused| PostError {
-                index: chunk * AT_ONCE + refused.index,
+                index: chunk * CHUNK + refused.index,
                 cause: refused.cause,
             })?;
         }
         Ok(())
     }
 
-    /// Posts all or none.
+    /// Posts all requests or none.
     pub(super) fn post_whole(&self, qp: &dyn QueuePair) -> Result<(), PostError> {
         let requests: Vec<SendRequest<'_>> = self.entries.iter().map(|entry| self.request(entry)).collect();
         qp.post_send_whole(&requests)

@@ -1,10 +1,10 @@
-//! Completion channels.
+//! Completion channels: making and destroying them, and taking their events.
 
 use super::context::read_event;
 use super::events::lock;
-use super::objects::{ChannelObject, channel_of, context_of, cq_of, hand_out, take_back};
+use super::objects::ChannelObject;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
-use crate::border::{Errno, guarded, object, status, value};
+use crate::border::{Errno, Handle, Out, field, guarded, hand_out, object, status, value};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use trunkline_verbs::Device;
 
-/// Makes the device's descriptor blocking, as programs expect to find it. The device reads it
-/// only while it holds an event and writes it only while it holds none, so it never waits.
+/// Makes a descriptor of the device blocking, as programs expect it to be. The device reads it only
+/// while it holds an event and writes it only while it holds none, so the device never blocks.
 pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
@@ -25,12 +25,14 @@ pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     object(|| {
-        // SAFETY: an opened context of the caller's.
-        let inner = unsafe { context_of(context) }.device.create_completion_channel()?;
+        // SAFETY: the manual: the program passes a context that it has not closed.
+        let inner = unsafe { Handle::new(context)? }.device.create_completion_channel()?;
         make_blocking(inner.as_fd())?;
         let fd = inner.as_fd().as_raw_fd();
         let base = UnsafeCell::new(ibv_comp_channel { context, fd, refcnt: 0 });
-        Ok(hand_out(ChannelObject { base, inner, cqs: Mutex::new(HashMap::new()) }).cast())
+        let object = ChannelObject { base, inner, cqs: Mutex::new(HashMap::new()) };
+        let channel: Handle<'_, ibv_comp_channel> = hand_out(object);
+        Ok(channel.as_ptr())
     })
 }
 
@@ -38,12 +40,13 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status(|| {
-        // SAFETY: a channel of the caller's.
-        if !lock(unsafe { &channel_of(channel).cqs }).is_empty() {
+        // SAFETY: the manual: the program passes a channel that it has not destroyed.
+        let channel = unsafe { Handle::new(channel)? };
+        if !lock(&channel.cqs).is_empty() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: handed out above; the caller gives it up.
-        unsafe { take_back(channel.cast::<ChannelObject>()) };
+        // SAFETY: this is the program's last use of the channel, and no CQ refers to it.
+        unsafe { channel.release() };
         Ok(())
     })
 }
@@ -56,25 +59,26 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     value(|| {
-        // SAFETY: a channel of the caller's.
-        let object = unsafe { channel_of(channel) };
-        let target = read_event(object.inner.as_fd(), || {
-            // With the lock held until the event counts, its CQ is not destroyed in between.
-            let cqs = lock(&object.cqs);
-            let target = cqs.get(&object.inner.next_event()?).cloned();
+        // SAFETY: the manual: the program passes a channel that it has not destroyed, and memory for
+        // the two results.
+        let (channel, cq, cq_context) =
+            unsafe { (Handle::new(channel)?, Out::new(cq)?, Out::new(cq_context)?) };
+        let target = read_event(channel.inner.as_fd(), || {
+            // The lock is held until the event is counted, so its CQ is not destroyed in between.
+            let cqs = lock(&channel.cqs);
+            let target = cqs.get(&channel.inner.next_event()?).cloned();
             if let Some(target) = &target {
                 target.count.report();
             }
             Some(target)
         })?;
-        // Events of a destroyed CQ are taken out when it goes, so one is always known.
+        // `ibv_destroy_cq` removes the CQ's events from the channel, so the CQ of an event is listed.
         let target = target.ok_or(Errno::EAGAIN)?;
-        let fired: *mut ibv_cq = std::ptr::with_exposed_provenance_mut(target.address);
-        // SAFETY: places of the caller's; the CQ lives until the event is acknowledged.
-        unsafe {
-            cq.write(fired);
-            cq_context.write((*fired).cq_context);
-        }
+        // SAFETY: the event was counted under the lock, and `ibv_destroy_cq` waits until the program
+        // acknowledges it.
+        let fired: Handle<'_, ibv_cq> = unsafe { Handle::at(target.address)? };
+        cq.write(fired.as_ptr());
+        cq_context.write(fired.get(field!(ibv_cq, cq_context)));
         Ok(0)
     })
 }
@@ -82,6 +86,10 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 /// `ibv_ack_cq_events(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    // SAFETY: a CQ of the caller's.
-    guarded((), || unsafe { cq_of(cq) }.completion_events.acknowledge(nevents));
+    guarded((), || {
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        if let Some(cq) = unsafe { Handle::optional(cq) } {
+            cq.completion_events.acknowledge(nevents);
+        }
+    });
 }

@@ -1,12 +1,13 @@
-//! Opening and closing the device; its asynchronous events.
+//! Opening and closing the device, and taking its asynchronous events.
 
 use super::device::the_device;
 use super::events::{ContextEvents, Element};
 use super::host::host;
-use super::objects::{ContextObject, Live, context_of, hand_out, take_back};
+use super::live::Live;
+use super::objects::ContextObject;
 use super::ops::table;
 use crate::abi::*;
-use crate::border::{Errno, guarded, object, status, value};
+use crate::border::{Errno, Handle, In, Out, guarded, hand_out, object, status, value};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cell::UnsafeCell;
@@ -32,40 +33,30 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let events = host().router.open()?;
     let table = UnsafeCell::new(table(device, events.as_fd().as_raw_fd()));
     let legacy = LegacyXrc::new(opened.clone());
-    let context = hand_out(ContextObject { table, device: opened, events, live: Live::default(), legacy });
-    // SAFETY: just made; the field is the one that C's pointers name.
-    Ok(unsafe { &raw mut (*(*context).table.get()).context })
+    let object = ContextObject { table, device: opened, events, live: Live::default(), legacy };
+    let context: Handle<'_, ibv_context> = hand_out(object);
+    Ok(context.as_ptr())
 }
 
-/// `ibv_close_device(3)`. What the program left undestroyed in the context ends with it
-/// (contract A14).
+/// `ibv_close_device(3)`. What the program has made in the context and not destroyed is destroyed
+/// with it (contract A14).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
-        // SAFETY: an opened context of the caller's.
-        let object = unsafe { context_of(context) };
-        object.legacy.unreg_all();
-        object.live.end_all();
-        host().router.close(&object.events);
-        // SAFETY: handed out by `open` under this address, and closed by the caller now.
-        unsafe { take_back(std::ptr::from_ref(object).cast_mut()) };
+        // SAFETY: the manual: the program passes a context that it has not closed.
+        let context = unsafe { Handle::new(context)? };
+        context.legacy.unreg_all();
+        context.live.destroy_all();
+        host().router.close(&context.events);
+        // SAFETY: this is the program's last use of the context and of all that it made in it, and
+        // the router does not list it any more.
+        unsafe { context.release() };
         Ok(())
     })
 }
 
-impl Live {
-    /// In the order that nothing refuses (contract I3).
-    fn end_all(&self) {
-        self.qps.end(|qp| qp.destroy());
-        self.srqs.end(|srq| srq.destroy());
-        self.cqs.end(|cq| cq.destroy());
-        self.mrs.end(|mr| mr.destroy());
-        self.pds.end(|pd| pd.destroy());
-        self.xrcds.end(|xrcd| xrcd.close());
-    }
-}
-
-/// Takes an event from behind a descriptor as `read` would: waits unless it is non-blocking.
+/// Takes the event that a descriptor announces, as `read` would: waits for one unless the descriptor
+/// is non-blocking, which is `EAGAIN`.
 pub(crate) fn read_event<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
     loop {
         if let Some(event) = take() {
@@ -86,8 +77,11 @@ pub unsafe extern "C" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     value(|| {
-        // SAFETY: an opened context of the caller's. The queue may outlive it in this call.
-        let events: Arc<ContextEvents> = Arc::clone(unsafe { &context_of(context).events });
+        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
+        // event.
+        let (context, event) = unsafe { (Handle::new(context)?, Out::new(event)?) };
+        // Another thread may close the context while this one waits; the queue stays.
+        let events: Arc<ContextEvents> = Arc::clone(&context.events);
         let waiting = read_event(events.as_fd(), || events.take())?;
         let element = match waiting.element {
             Element::Qp(target) => {
@@ -102,8 +96,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
             Element::Port(port) => ibv_async_element { port_num: c_int::from(port) },
             Element::Device => ibv_async_element { port_num: 0 },
         };
-        // SAFETY: the caller's place for the event.
-        unsafe { event.write(ibv_async_event { element, event_type: code(waiting.kind) }) };
+        event.write(ibv_async_event { element, event_type: code(waiting.kind) });
         Ok(0)
     })
 }
@@ -112,14 +105,15 @@ pub unsafe extern "C" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guarded((), || {
-        // SAFETY: an event that ibv_get_async_event filled in; which of the element's fields holds
-        // is told by its type, and the object lives until this acknowledgement.
-        unsafe {
-            let event = &*event;
+        // SAFETY: the manual: the program passes an event that `ibv_get_async_event` filled in.
+        let Some(event) = (unsafe { In::optional(event) }) else { return };
+        // SAFETY: `ibv_get_async_event` set the field of the element that the type names, and the
+        // object's destruction waits for this acknowledgement.
+        let count = unsafe {
             match event.event_type {
-                IBV_EVENT_CQ_ERR => super::objects::cq_of(event.element.cq).async_events.acknowledge(1),
+                IBV_EVENT_CQ_ERR => Handle::optional(event.element.cq).map(|cq| Arc::clone(&cq.async_events)),
                 IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    super::objects::srq_of(event.element.srq).events.acknowledge(1);
+                    Handle::optional(event.element.srq).map(|srq| Arc::clone(&srq.events))
                 }
                 IBV_EVENT_QP_FATAL
                 | IBV_EVENT_QP_REQ_ERR
@@ -129,15 +123,18 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                 | IBV_EVENT_PATH_MIG
                 | IBV_EVENT_PATH_MIG_ERR
                 | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                    super::objects::qp_of(event.element.qp).events.acknowledge(1);
+                    Handle::optional(event.element.qp).map(|qp| Arc::clone(&qp.events))
                 }
-                _ => {}
+                _ => None,
             }
+        };
+        if let Some(count) = count {
+            count.acknowledge(1);
         }
     });
 }
 
-/// `ibv_event_type` of what happened.
+/// The `ibv_event_type` of an event.
 fn code(kind: Kind) -> c_uint {
     match kind {
         Kind::CqError => IBV_EVENT_CQ_ERR,
@@ -158,7 +155,7 @@ fn code(kind: Kind) -> c_uint {
         Kind::QpLastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
         Kind::ClientReregister => IBV_EVENT_CLIENT_REREGISTER,
         Kind::GidChange => IBV_EVENT_GID_CHANGE,
-        // The device, and whatever a provider may add: the program must stop in any case.
+        // `DeviceFatal`, and kinds that a provider may add: the program must stop in either case.
         _ => IBV_EVENT_DEVICE_FATAL,
     }
 }

@@ -1,4 +1,4 @@
-//! Codes of C to types of `trunkline_verbs`, and back.
+//! Converts codes of C to types of `trunkline_verbs`, and back.
 #![forbid(unsafe_code)]
 
 use crate::abi::*;
@@ -6,8 +6,8 @@ use crate::border::Errno;
 use std::ffi::c_uint;
 use trunkline_verbs::{Access, Completion, CompletionFlags, CompletionOpcode, QpState, QpType};
 
-/// Rights of a region. Optional bits are a hint that this device has no use for; on-demand
-/// paging it has not.
+/// The rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
+/// `EOPNOTSUPP`.
 pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
@@ -25,7 +25,7 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// A work completion.
+/// A completion as C has it; immediate data is in network order.
 pub(super) fn completion(from: &Completion) -> ibv_wc {
     let mut flags = 0;
     if from.flags.contains(CompletionFlags::WITH_IMMEDIATE) {
@@ -51,7 +51,7 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
     }
 }
 
-/// A type of QP that the device has.
+/// The type of a QP: `EOPNOTSUPP` for types that the device does not have, `EINVAL` for no type at all.
 pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     match code {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -62,7 +62,7 @@ pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// A state of a QP.
+/// The state of a QP.
 pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
     QpState::from_code(code).ok_or(Errno::EINVAL)
 }

@@ -1,15 +1,17 @@
-//! Completion queues.
+//! Completion queues: making, resizing, destroying and polling them.
 
 use super::convert::completion;
 use super::cq_ex::{Readers, readers};
 use super::events::{Element, EventCount, Target, lock};
 use super::host::host;
-use super::objects::{CqObject, CqTarget, Turn, channel_of, context_of, cq_of, hand_out, take_back};
+use super::objects::{CqObject, CqTarget};
 use super::spin::polled;
+use super::turn::Turn;
 use crate::abi::*;
-use crate::border::{Errno, guarded, object, status};
+use crate::border::{Errno, Handle, OutArray, field, guarded, hand_out, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Completion, CqInit, Device, Notify};
 
@@ -25,37 +27,35 @@ pub unsafe extern "C" fn ibv_create_cq(
     object(|| {
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: passed on from the caller.
-        unsafe { create(context, cqe, cq_context, channel, comp_vector, Readers::empty()) }
+        // SAFETY: the manual: the program passes a context that it has not closed, and a channel that
+        // it has not destroyed, or null.
+        let (context, channel) = unsafe { (Handle::new(context)?, Handle::optional(channel)) };
+        let cq = create(context, cqe, cq_context, channel, comp_vector, Readers::empty())?;
+        Ok(cq.as_ptr().cast())
     })
-    .cast()
 }
 
-/// Makes a CQ, with the readers of the fields that an extended one was asked for.
-pub(super) unsafe fn create(
-    context: *mut ibv_context,
+/// Makes a CQ of at least `cqe` entries, with functions for the fields in `wanted`.
+pub(super) fn create<'a>(
+    owner: Handle<'a, ibv_context>,
     cqe: u32,
     cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
+    channel: Option<Handle<'a, ibv_comp_channel>>,
     comp_vector: u32,
     wanted: Readers,
-) -> Result<*mut CqObject, Errno> {
+) -> Result<Handle<'a, ibv_cq_ex>, Errno> {
     if comp_vector != 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: an opened context of the caller's.
-    let owner = unsafe { context_of(context) };
-    // SAFETY: a channel of the caller's.
-    let to = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let id = host().next_id();
     let inner = owner.device.create_cq(CqInit {
         capacity_cqe: cqe,
-        channel: to.map(|to| Arc::clone(&to.inner)),
+        channel: channel.map(|channel| Arc::clone(&channel.inner)),
         context: id,
     })?;
     let base = ibv_cq {
-        context,
-        channel,
+        context: owner.as_ptr(),
+        channel: channel.map_or(null_mut(), Handle::as_ptr),
         cq_context,
         handle: host().next_handle(),
         cqe: c_int::try_from(inner.capacity_cqe()).unwrap_or(c_int::MAX),
@@ -65,25 +65,29 @@ pub(super) unsafe fn create(
         async_events_completed: 0,
     };
     let (completion_events, async_events) = (Arc::<EventCount>::default(), Arc::<EventCount>::default());
-    let cq = hand_out(CqObject {
+    let cq: Handle<'a, ibv_cq_ex> = hand_out(CqObject {
         base: UnsafeCell::new(readers(base, wanted)),
         inner: Arc::clone(&inner),
         id,
         completion_events: Arc::clone(&completion_events),
         async_events: Arc::clone(&async_events),
         turn: Turn::default(),
-        current: UnsafeCell::new(Completion::default()),
     });
-    let address = cq.expose_provenance();
+    let address = cq.address();
     let element = Element::Cq(Target { address, count: async_events });
     host().router.listen(AsyncSubject::Cq(id), &owner.events, element);
-    if let Some(to) = to {
-        lock(&to.cqs).insert(id, CqTarget { address, count: completion_events });
-        // SAFETY: the caller's channel; as in rdma-core the count is the library's to keep.
-        unsafe { (*channel).refcnt += 1 };
+    if let Some(channel) = channel {
+        let mut cqs = lock(&channel.cqs);
+        cqs.insert(id, CqTarget { address, count: completion_events });
+        count_users(channel, cqs.len());
     }
-    owner.live.cqs.insert(cq, &inner);
+    owner.live.cqs.insert(address, &inner);
     Ok(cq)
+}
+
+/// Shows the number of CQs that use a channel, as rdma-core does.
+fn count_users(channel: Handle<'_, ibv_comp_channel>, users: usize) {
+    channel.set(field!(ibv_comp_channel, refcnt), c_int::try_from(users).unwrap_or(c_int::MAX));
 }
 
 /// `ibv_resize_cq(3)`.
@@ -91,62 +95,61 @@ pub(super) unsafe fn create(
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     status(|| {
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: a CQ of the caller's.
-        let object = unsafe { cq_of(cq) };
-        object.inner.resize(cqe)?;
-        let now = c_int::try_from(object.inner.capacity_cqe()).unwrap_or(c_int::MAX);
-        // SAFETY: as above; programs only read this field.
-        unsafe { (*cq).cqe = now };
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        let cq = unsafe { Handle::new(cq)? };
+        cq.inner.resize(cqe)?;
+        cq.set(field!(ibv_cq, cqe), c_int::try_from(cq.inner.capacity_cqe()).unwrap_or(c_int::MAX));
         Ok(())
     })
 }
 
-/// `ibv_destroy_cq(3)`: `EBUSY` while an SRQ or a QP completes into it; waits until its events
-/// are acknowledged.
+/// `ibv_destroy_cq(3)`: `EBUSY` while an SRQ or a QP completes into it; waits until the program has
+/// acknowledged the CQ's events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
-        // SAFETY: a CQ of the caller's, its context and its channel.
-        let (object, context, channel) = unsafe { (cq_of(cq), (*cq).context, (*cq).channel) };
-        // SAFETY: as above.
-        let owner = unsafe { context_of(context) };
-        object.inner.destroy()?;
-        host().router.leave(AsyncSubject::Cq(object.id), &owner.events, cq.addr());
-        if !channel.is_null() {
-            // SAFETY: a channel cannot be destroyed while a CQ uses it.
-            let from = unsafe { channel_of(channel) };
-            let mut cqs = lock(&from.cqs);
-            cqs.remove(&object.id);
-            from.inner.forget(object.id);
-            // SAFETY: as above, with the lock that guards the count.
-            unsafe { (*channel).refcnt -= 1 };
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        let cq = unsafe { Handle::new(cq)? };
+        let owner = cq.owner()?;
+        cq.inner.destroy()?;
+        host().router.leave(AsyncSubject::Cq(cq.id), &owner.events, cq.address());
+        // SAFETY: the library stored the channel, programs only read the field, and a channel refuses
+        // to be destroyed while a CQ uses it.
+        if let Some(channel) = unsafe { Handle::optional(cq.get(field!(ibv_cq, channel))) } {
+            let mut cqs = lock(&channel.cqs);
+            cqs.remove(&cq.id);
+            channel.inner.forget(cq.id);
+            count_users(channel, cqs.len());
         }
-        object.completion_events.wait();
-        object.async_events.wait();
-        owner.live.cqs.remove(cq);
-        // SAFETY: handed out by `create`; the caller gives it up.
-        unsafe { take_back(cq.cast::<CqObject>()) };
+        cq.completion_events.wait();
+        cq.async_events.wait();
+        owner.live.cqs.remove(cq.address());
+        // SAFETY: this is the program's last use of the CQ. The router, the channel and the context
+        // do not list it any more, and all its events are acknowledged.
+        unsafe { cq.release() };
         Ok(())
     })
 }
 
-/// Completions converted at a time.
+/// Completions that are taken from the device at a time.
 const BATCH: usize = 32;
 
 /// `ibv_poll_cq(3)`.
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     guarded(-libc::EIO, || {
-        // SAFETY: a CQ of the caller's.
-        let object = unsafe { cq_of(cq) };
         let wanted = usize::try_from(num_entries).unwrap_or(0);
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed, and an array of
+        // `num_entries` elements.
+        let (Ok(cq), Ok(out)) = (unsafe { (Handle::new(cq), OutArray::new(wc, wanted)) }) else {
+            return -libc::EINVAL;
+        };
         let mut completions = [Completion::default(); BATCH];
         let mut got = 0;
         while got < wanted {
             let room = (wanted - got).min(BATCH);
-            let count = object.inner.poll(&mut completions[..room]);
+            let count = cq.inner.poll(&mut completions[..room]);
             for entry in &completions[..count] {
-                // SAFETY: the caller has room for `num_entries`, and got < wanted here.
-                unsafe { wc.add(got).write(completion(entry)) };
+                out.write(got, completion(entry));
                 got += 1;
             }
             if count < room {
@@ -161,13 +164,13 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
 /// `ibv_req_notify_cq(3)`.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
-        // SAFETY: a CQ of the caller's.
-        let (object, channel) = unsafe { (cq_of(cq), (*cq).channel) };
-        if channel.is_null() {
-            // There is nobody to tell, which the kernel does not mind.
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        let cq = unsafe { Handle::new(cq)? };
+        if cq.get(field!(ibv_cq, channel)).is_null() {
+            // Nothing is notified without a channel; the kernel accepts the request as well.
             return Ok(());
         }
         let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };
-        Ok(object.inner.request_notify(notify)?)
+        Ok(cq.inner.request_notify(notify)?)
     })
 }

@@ -1,19 +1,18 @@
 //! Extended completion queues: one completion at a time, read field by field.
 //!
-//! Between a `start_poll` that found something and `end_poll` the CQ belongs to the calling
-//! thread. All fields of a completion can be read, but for those that a RoCE device without
-//! time stamps, VLANs, flow tags and tag matching has not; asking for these is `EOPNOTSUPP`.
+//! Between a `start_poll` that found a completion and `end_poll` the CQ belongs to the calling
+//! thread. All fields of a completion can be read except time stamps, VLANs, flow tags and tag
+//! matching, which this device does not have; a CQ that asks for one of these is `EOPNOTSUPP`.
 
 use super::convert::completion;
 use super::cq::create;
-use super::objects::cq_ex_of;
 use super::spin::polled;
 use crate::abi::*;
-use crate::border::{Errno, guarded, object};
+use crate::border::{Errno, Handle, In, field, guarded, object};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::Completion;
 
-/// The fields that a CQ was asked for: `IBV_WC_EX_WITH_*`.
+/// The fields of a completion that the program wants to read: bits of `IBV_WC_EX_WITH_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(u64);
 
@@ -41,9 +40,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     object(|| {
-        // SAFETY: the caller's request, read once.
-        let init = unsafe { init.read() };
-        // A parent domain cannot be had on this device, so nobody can pass one.
+        // SAFETY: the manual: the program passes a context that it has not closed, and attributes
+        // that it does not change meanwhile.
+        let (context, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
+        // This device has no parent domains, so no program can pass one.
         if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 || init.wc_flags & !KNOWN != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -52,13 +52,13 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             return Err(Errno::EOPNOTSUPP);
         }
         let wanted = Readers(init.wc_flags);
-        // SAFETY: passed on from the caller.
-        unsafe { create(context, init.cqe, init.cq_context, init.channel, init.comp_vector, wanted) }
+        // SAFETY: the manual: the channel is null or one that the program has not destroyed.
+        let channel = unsafe { Handle::optional(init.channel) };
+        Ok(create(context, init.cqe, init.cq_context, channel, init.comp_vector, wanted)?.as_ptr())
     })
-    .cast()
 }
 
-/// The C structure of a CQ.
+/// The C structure of a CQ, with functions for the fields in `wanted`.
 pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     ibv_cq_ex {
         base,
@@ -86,65 +86,77 @@ pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     }
 }
 
-/// Takes one completion; 0, or `ENOENT` when there is none.
-unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: a CQ of the caller's, whose turn it is.
-    let object = unsafe { cq_ex_of(cq) };
+/// Takes one completion; 0, or `ENOENT` if there is none.
+///
+/// # Safety
+/// The calling thread has the CQ's turn.
+unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
     let mut next = [Completion::default()];
-    let found = object.inner.poll(&mut next) > 0;
+    let found = cq.inner.poll(&mut next) > 0;
     polled(found);
     if !found {
         return libc::ENOENT;
     }
     let wc = completion(&next[0]);
-    // SAFETY: whose turn it is writes these; the program reads them in the same turn.
-    unsafe {
-        *object.current.get() = next[0];
-        (*cq).status = wc.status;
-        (*cq).wr_id = wc.wr_id;
-    }
+    // SAFETY: the calling thread has the turn, by this function's contract.
+    unsafe { cq.turn.with(|current| *current = next[0]) };
+    cq.set(field!(ibv_cq_ex, status), wc.status);
+    cq.set(field!(ibv_cq_ex, wr_id), wc.wr_id);
     0
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the caller's attributes, perhaps none.
-        if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed, and attributes or
+        // null.
+        let (cq, attr) = unsafe { (Handle::new(cq), In::optional(attr)) };
+        let Ok(cq) = cq else { return libc::EINVAL };
+        if attr.is_some_and(|attr| attr.comp_mask != 0) {
             return libc::EINVAL;
         }
-        // SAFETY: a CQ of the caller's.
-        let turn = unsafe { &cq_ex_of(cq).turn };
-        turn.take();
-        // SAFETY: as above.
-        let answer = unsafe { advance(cq) };
-        if answer != 0 {
-            // The manual: end_poll is not called then.
-            turn.give_back();
+        cq.turn.take();
+        // SAFETY: this thread has taken the turn.
+        let status = unsafe { advance(cq) };
+        if status != 0 {
+            // The manual: the program does not call end_poll after a failure.
+            cq.turn.release();
         }
-        answer
+        status
     })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: a CQ of the caller's, between start_poll and end_poll.
-    guarded(libc::EIO, || unsafe { advance(cq) })
+    // SAFETY: the manual: the program calls this between start_poll and end_poll, in the thread that
+    // has the CQ's turn.
+    guarded(libc::EIO, || unsafe { Handle::new(cq).map_or(libc::EINVAL, |cq| advance(cq)) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: as for next_poll.
-    guarded((), || unsafe { cq_ex_of(cq) }.turn.give_back());
+    guarded((), || {
+        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        if let Some(cq) = unsafe { Handle::optional(cq) } {
+            cq.turn.release();
+        }
+    });
 }
 
 /// The completion that is being read.
+///
+/// # Safety
+/// `cq` is a CQ that the program has not destroyed, and the calling thread has its turn.
 unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
-    // SAFETY: a CQ of the caller's, whose turn it is.
-    guarded(ibv_wc::default(), || completion(unsafe { &*cq_ex_of(cq).current.get() }))
+    guarded(ibv_wc::default(), || {
+        // SAFETY: this function's contract.
+        let wc = unsafe { Handle::new(cq).map(|cq| cq.turn.with(|current| completion(current))) };
+        wc.unwrap_or_default()
+    })
 }
 
 macro_rules! reader {
-    ($name:ident, $field:ident, $answer:ty) => {
-        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $answer {
-            // SAFETY: called between start_poll and end_poll.
+    ($name:ident, $field:ident, $type:ty) => {
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            // SAFETY: the manual: the program calls this between start_poll and end_poll, in the
+            // thread that has the CQ's turn.
             unsafe { current(cq) }.$field.into()
         }
     };

@@ -1,29 +1,28 @@
 //! The list of devices.
 
-use super::objects::{hand_out, take_back};
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device, verbs_device};
-use crate::border::{Errno, guarded, object};
+use crate::border::{Errno, Out, guarded, object};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use trunkline_softrdma::device::SoftProvider;
 use trunkline_verbs::{Provider, VerbsError};
 
-/// The device as C sees it. Programs keep pointers to it beyond the list they got it from, so it
-/// stays.
+/// The device as C sees it. Programs keep pointers to it after they have freed the list that named
+/// it, so it is never freed.
 struct Known {
     device: Box<verbs_device>,
     guid: u64,
 }
 
-// SAFETY: after it was made it is only read, by C as by us; its pointers are null but for `ops`,
-// which points to a static.
+// SAFETY: neither C nor this library writes it once it is made, and of its pointers all are null
+// except `ops`, which points to a static.
 unsafe impl Send for Known {}
 // SAFETY: as for Send.
 unsafe impl Sync for Known {}
 
-/// What stands in `verbs_device.ops`: providers' libraries compare the address with that of their
-/// own table and look no further.
+/// What `verbs_device.ops` points to. Providers' libraries compare the address with that of their
+/// own table and do not read it.
 static PROVIDER_OPS: [usize; 32] = [0; 32];
 
 fn copy_text<const N: usize>(text: &str) -> [c_char; N] {
@@ -60,27 +59,29 @@ fn known() -> Result<&'static Known, Errno> {
     Ok(KNOWN.get_or_init(|| Known { device, guid: info.guid }))
 }
 
-/// The one device, as C holds it.
+/// The process's one device, as C holds it.
 ///
 /// # Errors
-/// What the provider answered when it was asked for its devices.
+/// What the provider returned for its list of devices.
 pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     let known = known()?;
     Ok((&raw const known.device.device).cast_mut())
 }
 
-/// Whether there is a device now: it may have been taken away.
+/// Whether there is a device now: it may have been removed.
 fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
 
-/// The list with its terminator, as it was allocated.
+/// The list with the null that ends it, as it is allocated.
 type List = [*mut ibv_device; 2];
 
 /// `ibv_get_device_list(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
+        // SAFETY: the manual: the program passes memory for the number, or null.
+        let count = unsafe { Out::optional(num_devices) };
         let list: List = match is_there().and_then(|there| Ok((there, the_device()?))) {
             Ok((true, device)) => [device, null_mut()],
             Ok((false, _)) | Err(Errno(libc::ENODEV)) => [null_mut(); 2],
@@ -89,11 +90,10 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
                 [null_mut(); 2]
             }
         };
-        if !num_devices.is_null() {
-            // SAFETY: the caller's pointer, not null.
-            unsafe { *num_devices = c_int::from(!list[0].is_null()) };
+        if let Some(count) = count {
+            count.write(c_int::from(!list[0].is_null()));
         }
-        Ok(hand_out(list).cast())
+        Ok(Box::into_raw(Box::new(list)).cast())
     })
 }
 
@@ -102,8 +102,9 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     guarded((), || {
         if !list.is_null() {
-            // SAFETY: the list came from ibv_get_device_list, where it was handed out as a `List`.
-            unsafe { take_back::<List>(list.cast()) };
+            // SAFETY: the manual: `ibv_get_device_list` returned it, which allocates a `List`, and this
+            // is the program's last use of it.
+            drop(unsafe { Box::from_raw(list.cast::<List>()) });
         }
     });
 }
@@ -114,7 +115,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     if device.is_null() {
         return null();
     }
-    // SAFETY: a device of the list; the field is in its place.
+    // SAFETY: the manual: the program passes a device of the list, which is never freed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -130,8 +131,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     guarded(0, || known().map_or(0, |known| known.guid.to_be()))
 }
 
-/// Takes no further users: the process's one device cannot be imported, since no descriptor
-/// stands for it.
+/// `ibv_import_device(3)`: `EOPNOTSUPP`, since this device has no descriptor to import it by.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut crate::abi::ibv_context {
     object(|| Err(Errno::EOPNOTSUPP))

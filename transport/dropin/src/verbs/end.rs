@@ -1,23 +1,23 @@
-//! Programs that end without ending their connections.
+//! Programs that exit with open connections.
 //!
-//! Owns the library's last function, which runs when the program's own handlers have run: where the
-//! kernel closes what a process leaves behind, and so says goodbye to its peers, nobody is left here.
-//! A process that is killed says nothing.
+//! Owns the library's finaliser, which runs after the program's own exit handlers. The kernel closes
+//! what a process leaves open, and so disconnects its peers; this library has to do so itself. A process
+//! that is killed does not run the finaliser, and its peers find out by their timeouts.
 
 use super::host::host;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The process has forked: its child may go on with the connections.
+/// The process has forked, so its child may continue to use the connections.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-// SAFETY: the section is an array of such functions, which the loader calls.
+// SAFETY: the section is an array of functions of this type, which the loader calls once.
 #[unsafe(link_section = ".fini_array")]
-static LAST: extern "C" fn() = last;
+static FINALISER: extern "C" fn() = finalise;
 
-/// Makes sure that [`LAST`] is in the library.
+/// Makes the linker keep [`FINALISER`].
 pub(super) fn install() {
-    std::hint::black_box(&LAST);
+    std::hint::black_box(&FINALISER);
 }
 
 /// In the parent, after a fork.
@@ -25,12 +25,12 @@ pub(super) fn forked() {
     HAS_FORKED.store(true, Ordering::Relaxed);
 }
 
-extern "C" fn last() {
+extern "C" fn finalise() {
     crate::border::guarded((), || {
         if !HAS_FORKED.load(Ordering::Relaxed)
             && let Some(device) = host().left_open()
         {
-            device.part_from_all();
+            device.disconnect_all();
         }
     });
 }

@@ -1,8 +1,8 @@
-//! Asynchronous events on their way from the device to the contexts of a program.
+//! Asynchronous events, from the device to the contexts of a program.
 //!
-//! Owns the queue of each context, and the table that says which objects an event belongs to: a
-//! TGT has as many as it has handles, and each is told (contract H1, H2). The device calls
-//! [`Router::deliver`] with its own lock held, so nothing here may call the device.
+//! Owns the queue of each context, and the table of the C objects that an event is for: each handle of
+//! a TGT gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held,
+//! so nothing here may call the device.
 
 use crate::border::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject};
 
-/// Locks, whatever happened to an earlier holder: what is behind these locks is whole between
-/// any two statements.
+/// Locks a mutex even if a thread panicked with it held: what these mutexes guard is consistent after
+/// every statement.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Events of one object that were read and those that were acknowledged. Destroying it waits
-/// until they are equal (contract H6).
+/// The number of an object's events that the program has taken and not acknowledged. Destroying the
+/// object waits until it is 0 (contract H6).
 #[derive(Debug, Default)]
 pub(crate) struct EventCount {
     unacknowledged: Mutex<i64>,
@@ -43,7 +43,7 @@ impl EventCount {
     }
 }
 
-/// The object that an event is about, as its context holds it.
+/// What an event is about, as its context names it.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),
@@ -53,7 +53,7 @@ pub(crate) enum Element {
     Device,
 }
 
-/// The C object's address, and its count. The address is only handed to C.
+/// A C object: the address of its structure, and the count of its events.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: usize,
@@ -69,22 +69,23 @@ impl Element {
     }
 }
 
-/// What waits in a context.
+/// An event in the queue of a context.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) kind: AsyncEventKind,
     pub(crate) element: Element,
 }
 
-/// Most events that wait in a context; what a program that never looks leaves behind.
-const MAX_WAITING: usize = 4096;
+/// The number of events at which a context's queue is full, and drops further ones: a program that
+/// never takes events must not use up memory.
+const QUEUE_DEPTH: usize = 4096;
 
-/// The events of one context, behind its `async_fd`.
+/// The events of one context, which its `async_fd` announces.
 #[derive(Debug)]
 pub(crate) struct ContextEvents {
     queue: Mutex<VecDeque<Waiting>>,
-    /// Blocking, as the program expects to find it; it is written when the queue gets its first
-    /// event and read when it loses its last, so neither ever waits.
+    /// Blocking, as programs expect it to be. It is written when the queue gets its first event and
+    /// read when it loses its last one, so neither call ever blocks.
     fd: EventFd,
 }
 
@@ -96,7 +97,7 @@ impl ContextEvents {
 
     fn push(&self, waiting: Waiting) {
         let mut queue = lock(&self.queue);
-        if queue.len() >= MAX_WAITING {
+        if queue.len() >= QUEUE_DEPTH {
             return;
         }
         queue.push_back(waiting);
@@ -105,7 +106,7 @@ impl ContextEvents {
         }
     }
 
-    /// Takes the oldest; it counts as reported before anybody can destroy its object.
+    /// Takes the oldest event. It is counted before anyone can destroy its object.
     pub(crate) fn take(&self) -> Option<Waiting> {
         let mut queue = lock(&self.queue);
         let waiting = queue.pop_front()?;
@@ -118,7 +119,7 @@ impl ContextEvents {
         Some(waiting)
     }
 
-    /// Forgets what waits for an object that is being destroyed.
+    /// Removes the events of an object that is being destroyed.
     fn forget(&self, address: usize) {
         let mut queue = lock(&self.queue);
         let had = !queue.is_empty();
@@ -143,7 +144,7 @@ struct Tables {
     by_subject: HashMap<AsyncSubject, Listeners>,
 }
 
-/// Who is told of what.
+/// Which contexts and objects get which events.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     tables: Mutex<Tables>,
@@ -157,7 +158,7 @@ impl Router {
         Ok(events)
     }
 
-    /// Forgets a context.
+    /// Removes a context that is being closed.
     pub(crate) fn close(&self, events: &Arc<ContextEvents>) {
         let mut tables = lock(&self.tables);
         tables.contexts.retain(|known| !Arc::ptr_eq(known, events));
@@ -167,12 +168,12 @@ impl Router {
         });
     }
 
-    /// From now on `element` is told of what happens to `subject`.
+    /// From now on events of `subject` are delivered to `events` for `element`.
     pub(crate) fn listen(&self, subject: AsyncSubject, events: &Arc<ContextEvents>, element: Element) {
         lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
     }
 
-    /// The object at `address` goes: it is told of nothing more.
+    /// Ends that for the object at `address`, and removes its events from the queue.
     pub(crate) fn leave(&self, subject: AsyncSubject, events: &ContextEvents, address: usize) {
         let mut tables = lock(&self.tables);
         if let Some(listeners) = tables.by_subject.get_mut(&subject) {
@@ -184,7 +185,8 @@ impl Router {
         events.forget(address);
     }
 
-    /// Hands an event of the device to those whom it concerns.
+    /// Delivers an event of the device to the contexts that it is for: all of them if it is about a port
+    /// or the device.
     pub(crate) fn deliver(&self, event: AsyncEvent) {
         let tables = lock(&self.tables);
         let to_all = match event.subject {
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_handle_of_a_tgt_is_told() {
+    fn every_handle_of_a_tgt_gets_the_event() {
         // contract H1, H2
         let router = Router::default();
         let (first, second) = (router.open().unwrap(), router.open().unwrap());
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_a_destroyed_object_vanish_with_it() {
+    fn destroying_an_object_removes_its_events() {
         let router = Router::default();
         let events = router.open().unwrap();
         let subject = AsyncSubject::Srq(3);
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_holds_the_object_until_it_is_acknowledged() {
+    fn an_object_waits_until_its_events_are_acknowledged() {
         // contract H6
         let count = Arc::new(EventCount::default());
         count.report();

@@ -1,8 +1,8 @@
-//! Programs that fork after they opened a device.
+//! Programs that fork after they have opened the device.
 //!
-//! Owns the handlers around `fork`: before it the card stands still, so that the child's copy of
-//! its lock is free; in the child the card's thread starts again with the first use. A child that
-//! only executes another program pays a few system calls.
+//! Owns the handlers that run around `fork`. Before it the device is locked, so that no thread holds
+//! its lock in the child; in the child the device's thread is started again by the first use. A child
+//! that only executes another program pays a few system calls.
 
 use super::host::host;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Once};
 use trunkline_softrdma::device::{Held, SoftDevice};
 
-/// The device of a fork under way. Fields are dropped in this order.
+/// The device during a fork. The fields are dropped in this order.
 struct Forking {
     held: Option<Held<'static>>,
     device: Arc<SoftDevice>,
@@ -24,9 +24,10 @@ thread_local! {
 /// Installs the handlers, once.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
-    // SAFETY: the three functions take no arguments, do not unwind, and stay as long as the library.
+    // SAFETY: the three functions take no arguments and do not unwind, and glibc forgets the handlers of
+    // a library that is unloaded.
     ONCE.call_once(|| unsafe {
-        // Fails for want of memory only; then a fork is as dangerous as without handlers.
+        // It fails only without memory; then a fork is as dangerous as without handlers.
         let _no_memory = libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
 }
@@ -35,7 +36,7 @@ unsafe extern "C" fn before() {
     crate::border::guarded((), || {
         let Some(device) = host().opened() else { return };
         let held = device.hold();
-        // SAFETY: the device is kept beside it and dropped after it.
+        // SAFETY: `Forking` keeps the device that it borrows from, and drops it afterwards.
         let held = unsafe { std::mem::transmute::<Held<'_>, Held<'static>>(held) };
         FORKING.set(Some(Forking { held: Some(held), device }));
     });
@@ -53,8 +54,8 @@ unsafe extern "C" fn in_child() {
         let Some(mut forking) = FORKING.take() else { return };
         let waker = forking.device.forked().as_raw_fd();
         if let Ok(fresh) = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
-            // SAFETY: both are open; the number goes on meaning the device's waker, in this process
-            // alone.
+            // SAFETY: both descriptors are open. `waker` stays open under its number, and from now on
+            // wakes this process's device instead of the parent's.
             unsafe { libc::dup3(fresh.as_raw_fd(), waker, libc::O_CLOEXEC) };
         }
         forking.held = None;

@@ -1,15 +1,14 @@
-//! The GID table, with the return conventions of contract verbs-abi.
+//! Queries of the GID table, with the return conventions of rdma-core's `libibverbs/device.c`: `ibv_query_gid` returns
+//! -1 and sets errno, `_ibv_query_gid_ex` returns a positive errno, `_ibv_query_gid_table` a negative one.
 
-use super::objects::context_of;
 use crate::abi::*;
-use crate::border::{Errno, guarded, status, value};
+use crate::border::{Errno, Handle, Out, OutBytes, guarded, status, value};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::{Device, GidEntry, GidKind};
 
 /// The entry at an index; `ENODATA` for an empty slot.
-unsafe fn entry(context: *mut ibv_context, port: u32, index: u32) -> Result<GidEntry, Errno> {
-    // SAFETY: an opened context of the caller's.
-    let device = unsafe { &context_of(context).device };
+fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidEntry, Errno> {
+    let device = &context.device;
     let port = device.port(u8::try_from(port).map_err(|_| Errno::EINVAL)?)?;
     if index >= u32::from(port.gid_table_length) {
         return Err(Errno::EINVAL);
@@ -30,7 +29,7 @@ fn converted(from: &GidEntry, port: u32) -> ibv_gid_entry {
     }
 }
 
-/// `ibv_query_gid(3)`: -1 and errno; an empty slot is a GID of zeros.
+/// `ibv_query_gid(3)`: -1 and `errno`; an empty slot is a GID of zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -40,19 +39,20 @@ pub unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     value(|| {
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: passed on from the caller.
-        let found = match unsafe { entry(context, u32::from(port), index) } {
+        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
+        // GID.
+        let (context, gid) = unsafe { (Handle::new(context)?, Out::new(gid)?) };
+        let found = match entry(context, u32::from(port), index) {
             Ok(found) => ibv_gid { raw: found.gid.0 },
             Err(Errno::ENODATA) => ibv_gid::default(),
             Err(errno) => return Err(errno),
         };
-        // SAFETY: the caller's place for it.
-        unsafe { gid.write(found) };
+        gid.write(found);
         Ok(0)
     })
 }
 
-/// What the header makes of `ibv_query_gid_ex(3)`: 0 or a positive error number.
+/// What `ibv_query_gid_ex(3)` calls: 0 or a positive error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -66,25 +66,15 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: passed on from the caller.
-        let found = converted(&unsafe { entry(context, port, index)? }, port);
-        // SAFETY: the caller's place has `entry_size` bytes.
-        unsafe { put(entry_out.cast(), &found, entry_size) };
+        // SAFETY: the manual: the program passes a context that it has not closed, and memory of
+        // `entry_size` bytes for the entry.
+        let (context, out) = unsafe { (Handle::new(context)?, OutBytes::new(entry_out, entry_size)?) };
+        out.write(&converted(&entry(context, port, index)?, port));
         Ok(())
     })
 }
 
-/// Writes an entry to a place of another size.
-unsafe fn put(place: *mut u8, entry: &ibv_gid_entry, size: usize) {
-    // SAFETY: the caller's promise: `size` bytes.
-    unsafe {
-        place.write_bytes(0, size);
-        let known = size.min(size_of::<ibv_gid_entry>());
-        place.copy_from_nonoverlapping(std::ptr::from_ref(entry).cast(), known);
-    }
-}
-
-/// What the header makes of `ibv_query_gid_table(3)`: how many, or a negative error number.
+/// What `ibv_query_gid_table(3)` calls: the number of entries, or a negative error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -97,21 +87,24 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 {
             return -(libc::EOPNOTSUPP as isize);
         }
-        // SAFETY: an opened context of the caller's.
-        let table = unsafe { &context_of(context).device }.gid_table();
+        // SAFETY: the manual: the program passes a context that it has not closed.
+        let Ok(context) = (unsafe { Handle::new(context) }) else { return -(libc::EINVAL as isize) };
+        let table = context.device.gid_table();
         if table.len() > max_entries {
             return -(libc::EINVAL as isize);
         }
+        let size = table.len() * entry_size;
+        // SAFETY: the manual: the program passes an array of `max_entries` elements, each of
+        // `entry_size` bytes, and the table has no more.
+        let Ok(out) = (unsafe { OutBytes::new(entries, size) }) else { return -(libc::EINVAL as isize) };
         for (at, from) in table.iter().enumerate() {
-            // SAFETY: the caller's array has `max_entries` elements of `entry_size` bytes.
-            unsafe { put(entries.cast::<u8>().add(at * entry_size), &converted(from, 1), entry_size) };
+            out.write_at(at * entry_size, entry_size, &converted(from, 1));
         }
         isize::try_from(table.len()).unwrap_or(isize::MAX)
     })
 }
 
-/// How packets of a GID travel, as sysfs has it: 0 is RoCE v1, which is also the answer for an
-/// empty slot, 1 is RoCE v2.
+/// The type of a GID in the numbers of sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -120,19 +113,21 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut c_uint,
 ) -> c_int {
     value(|| {
-        // SAFETY: passed on from the caller.
-        let answer = match unsafe { entry(context, u32::from(port), index) } {
+        // SAFETY: rdma-core's contract: the program passes a context that it has not closed, and memory
+        // for the type.
+        let (context, kind) = unsafe { (Handle::new(context)?, Out::new(kind)?) };
+        let number = match entry(context, u32::from(port), index) {
             Ok(GidEntry { kind: GidKind::RoceV2, .. }) => 1,
             Ok(_) | Err(Errno::ENODATA) => 0,
             Err(errno) => return Err(errno),
         };
-        // SAFETY: the caller's place for it.
-        unsafe { kind.write(answer) };
+        kind.write(number);
         Ok(0)
     })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: this device sends by routes of the host, it knows no MAC address.
+/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since the host's routing knows the MAC addresses and
+/// this device does not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

@@ -1,9 +1,9 @@
-//! What a process has one of: the device, and what finds events their way.
+//! The state of the library for the whole process: the device, and the router of its events.
 //!
-//! Owns the process-wide state of the library; C's interface has no handle that could hold it.
-//! The device is opened with the first context and stays: what a program leaves behind would keep
-//! the device's addresses anyway, and then it could not be opened again. One that was removed is
-//! replaced when it is back; whoever still has contexts of it keeps it.
+//! The C interface has no handle that could hold it. The device is opened with the first context and
+//! stays open after the last: objects that a program has not destroyed would keep its addresses taken,
+//! so it could not be opened again. A device that was removed is opened again when it is back; contexts
+//! of the removed one keep that.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_softrdma::device::{OpenError, SoftDevice, SoftOptions};
 
-/// The state.
+/// The process-wide state.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     device: Mutex<Option<Arc<SoftDevice>>>,
@@ -20,15 +20,15 @@ pub(crate) struct Host {
     next_handle: AtomicU32,
 }
 
-/// The process's own.
+/// The state of this process.
 pub(crate) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(Host::default)
 }
 
 impl Host {
-    /// The device, opened when it is not: contexts of one process share it, since an address
-    /// can be taken once.
+    /// The device, which this opens if it is not open. All contexts of the process share it, since an
+    /// address can be taken only once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);
         if let Some(device) = known.as_ref().filter(|device| !device.is_removed()) {
@@ -36,7 +36,8 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Programs print errno at most, and that tells no remedy; who took it away knows.
+            // Programs print errno at best, which does not help the user. Whoever removed the device
+            // knows the reason.
             if !matches!(error, OpenError::Removed) {
                 eprintln!("trunkline0: cannot open the device: {error}");
             }
@@ -49,12 +50,12 @@ impl Host {
         Ok(device)
     }
 
-    /// The device, when it is open.
+    /// The device, if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<SoftDevice>> {
         lock(&self.device).clone()
     }
 
-    /// The device, when it is open and nobody is just opening it.
+    /// The device, if it is open and no thread is about to open it.
     pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
         self.device.try_lock().ok()?.clone()
     }
@@ -64,7 +65,7 @@ impl Host {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What programs see in the `handle` of an object.
+    /// A number for the `handle` of an object, which programs only print.
     pub(crate) fn next_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }

@@ -2,17 +2,17 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | the process: its one device, numbers, events on their way to contexts, forks | `host`, `events`, `fork` |
-//! | objects that C holds pointers to | `objects`, and one file for each kind |
+//! | the process: its one device, events, forks, exit | `host`, `events`, `fork`, `end` |
+//! | objects that C holds pointers to | `objects`, `live`, `turn`, and one file for each kind |
 //! | tables that the header's inline functions call | `ops` |
 //! | programs that spin | `spin` |
-//! | work | `post` (lists of requests), `wr` (`ibv_wr_*`), `batch` (what both make) |
-//! | answers without a device | `strings`, `rates`, `sysfs` |
-//! | what this device has not | `missing`, `private` |
+//! | posting | `post` (lists of requests), `wr` (`ibv_wr_*`), `batch` (what both fill) |
+//! | functions without a device | `strings`, `rates`, `sysfs`, `marshal` |
+//! | what this device does not have | `missing`, `private` |
 //!
-//! Each exported function is as its manual page says; where that leaves a choice, as rdma-core
-//! 44 does. Pointers are believed, as they are by rdma-core: a program may break itself. They
-//! are never kept beyond the life of what they point to.
+//! Each exported function does what its manual page says; where that leaves a choice, it does what
+//! rdma-core 44 does. A pointer is checked for null and otherwise believed, as rdma-core believes it: a
+//! program can break itself. No pointer is kept longer than what it points to.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the manual pages are the contract")]
 
 mod ah;
@@ -28,6 +28,7 @@ pub(crate) mod events;
 mod fork;
 mod gid;
 mod host;
+mod live;
 mod marshal;
 mod missing;
 mod mr;
@@ -45,6 +46,7 @@ mod spin;
 mod srq;
 mod strings;
 mod sysfs;
+mod turn;
 mod wr;
 mod xrcd;
 

@@ -1,16 +1,20 @@
-//! Memory regions.
+//! Memory regions: checking, registering and deregistering them.
 
 use super::convert::access;
 use super::host::host;
-use super::objects::{MrObject, context_of, hand_out, mr_of, pd_of, take_back};
+use super::objects::MrObject;
 use crate::abi::*;
-use crate::border::{Errno, object, status, value};
+use crate::border::{Errno, Handle, hand_out, object, status, value};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use trunkline_verbs::{Access, IoAddress, Memory};
 
-/// Registers `length` bytes at `addr` for work requests that name `iova`.
+/// Registers `length` bytes at `addr`, which work requests and peers name from `iova` on.
+///
+/// # Safety
+/// `pd` is null or a PD that the program has not deallocated. The program keeps the range mapped
+/// until `ibv_dereg_mr`, and expects the device to read it, and to write it where the flags allow.
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -20,13 +24,13 @@ unsafe fn register(
 ) -> Result<*mut ibv_mr, Errno> {
     let rights = access(flags & !IBV_ACCESS_ZERO_BASED)?;
     let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EFAULT)?;
-    // As the kernel: nothing to pin, or a range that wraps.
+    // The kernel refuses an empty range and one that wraps, too.
     if length == 0 || addr.addr().checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
     let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
     let page = page_size()?;
-    // As the kernel: pages are what is mapped, so a byte keeps its place in one.
+    // As in the kernel, which maps pages: a byte keeps its offset in its page.
     if flags & IBV_ACCESS_ZERO_BASED == 0 && iova % page as u64 != (addr.addr() % page) as u64 {
         return Err(Errno::EINVAL);
     }
@@ -34,34 +38,34 @@ unsafe fn register(
     if rights.contains(Access::LOCAL_WRITE) {
         check_writable(addr.addr(), length, page)?;
     }
-    // SAFETY: a domain of the caller's, and its context.
-    let (domain, owner) = unsafe { (pd_of(pd), context_of((*pd).context)) };
-    // SAFETY: the caller promises that the range stays mapped until ibv_dereg_mr, and accesses it
-    // as one accesses memory that a device writes.
+    // SAFETY: this function's contract about the PD.
+    let pd = unsafe { Handle::new(pd)? };
+    let owner = pd.owner()?;
+    // SAFETY: this function's contract about the range: it stays mapped while it is registered, and
+    // the program treats it as memory that a device may write.
     let memory = unsafe { Memory::from_raw_parts(start, length) };
-    let inner = domain.inner.register_at(memory, IoAddress(iova), rights)?;
+    let inner = pd.inner.register_at(memory, IoAddress(iova), rights)?;
     let base = UnsafeCell::new(ibv_mr {
-        // SAFETY: the caller's domain.
-        context: unsafe { (*pd).context },
-        pd,
+        context: owner.as_ptr(),
+        pd: pd.as_ptr(),
         addr,
         length,
         handle: host().next_handle(),
         lkey: inner.lkey().0,
         rkey: inner.rkey().0,
     });
-    let mr = hand_out(MrObject { base, inner: inner.clone() });
-    owner.live.mrs.insert(mr, &inner);
-    Ok(mr.cast())
+    let mr: Handle<'_, ibv_mr> = hand_out(MrObject { base, inner: inner.clone() });
+    owner.live.mrs.insert(mr.address(), &inner);
+    Ok(mr.as_ptr())
 }
 
 fn page_size() -> Result<usize, Errno> {
-    // SAFETY: asks for a number.
+    // SAFETY: it takes no pointer and changes nothing.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
 }
 
-/// `EFAULT` for a range with holes, as when the kernel pins it. What the program unmaps later is
-/// its own loss.
+/// `EFAULT` for a range that is not mapped throughout, as when the kernel pins it. This cannot notice
+/// what the program unmaps later.
 fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     const PIECE: usize = 1 << 30;
     let mut at = address & !(page - 1);
@@ -69,10 +73,10 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     while at < end {
         let piece = (end - at).min(PIECE);
         let mut resident = vec![0_u8; piece.div_ceil(page)];
-        // SAFETY: mincore reads no memory of the range; the vector has a byte for each page.
-        let answer =
+        // SAFETY: mincore accesses no memory of the range, and the vector has a byte for each page.
+        let failed =
             unsafe { libc::mincore(std::ptr::without_provenance_mut(at), piece, resident.as_mut_ptr()) };
-        if answer != 0 {
+        if failed != 0 {
             return Err(Errno::EFAULT);
         }
         at += piece;
@@ -80,13 +84,13 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// `EFAULT` for memory that may be read only, as when the kernel pins it to be written. The first and
-/// the last page stand for all. Kernels before 5.14 cannot be asked, and let it pass.
+/// `EFAULT` for memory that is mapped for reading only, as when the kernel pins it for writing. Only
+/// the first and the last page are checked. Kernels before 5.14 cannot check, and the range passes.
 fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     let first = address & !(page - 1);
     let last = (address + length - 1) & !(page - 1);
     let may = |at: usize, how: c_int| {
-        // SAFETY: both kinds of advice fault a page in as an access would, and change no byte of it.
+        // SAFETY: both kinds of advice fault a page in as an access does, and change no byte of it.
         unsafe { libc::madvise(std::ptr::without_provenance_mut(at), page, how) == 0 }
     };
     let read_only = |at: usize| !may(at, libc::MADV_POPULATE_WRITE) && may(at, libc::MADV_POPULATE_READ);
@@ -101,7 +105,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
     object(|| unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
 }
 
@@ -114,11 +118,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
     object(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
-/// What the header makes of `ibv_reg_mr` when the access is no constant or has optional bits.
+/// What the header's `ibv_reg_mr` calls if the access is not a constant or has optional bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -127,11 +131,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
     object(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
-/// No memory of another device can be reached.
+/// `ibv_reg_dmabuf_mr(3)`: `EOPNOTSUPP`, since this device cannot reach the memory of another.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -144,7 +148,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_rereg_mr(3)`: not a feature of this device. The answer says that the region is as it was.
+/// `ibv_rereg_mr(3)`: `EOPNOTSUPP` with the result that means that the region is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     _mr: *mut ibv_mr,
@@ -164,22 +168,23 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
-        // SAFETY: a region of the caller's, and its context.
-        let (object, owner) = unsafe { (mr_of(mr), context_of((*mr).context)) };
-        object.inner.destroy()?;
-        owner.live.mrs.remove(mr);
-        // SAFETY: handed out by `register`; the caller gives it up.
-        unsafe { take_back(mr.cast::<MrObject>()) };
+        // SAFETY: the manual: the program passes an MR that it has not deregistered.
+        let mr = unsafe { Handle::new(mr)? };
+        let owner = mr.owner()?;
+        mr.inner.destroy()?;
+        owner.live.mrs.remove(mr.address());
+        // SAFETY: this is the program's last use of the MR, and its context does not list it any more.
+        unsafe { mr.release() };
         Ok(())
     })
 }
 
-/// No region can be named by a handle of another process.
+/// `ibv_import_mr(3)`: `EOPNOTSUPP`, since processes cannot share an MR of this device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// Nothing to undo: [`ibv_import_mr`] answers none.
+/// `ibv_unimport_mr(3)`: nothing, since [`ibv_import_mr`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}

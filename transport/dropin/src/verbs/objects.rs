@@ -1,21 +1,24 @@
-//! The objects that C holds pointers to.
+//! The objects that C holds pointers to, one type for each kind.
 //!
-//! Each has its C structure first, so that a pointer to the one is a pointer to the other, and
-//! the object of `trunkline_verbs` behind it. The C structure stands in an `UnsafeCell`: programs
-//! write some of its fields.
+//! Each object begins with its C structure, followed by the object of `trunkline_verbs` that does
+//! the work. The files of this folder reach an object through the [`Handle`] of its C structure,
+//! and nothing else does.
 
 use super::events::{ContextEvents, EventCount};
+use super::live::Live;
+use super::turn::Turn;
 use super::wr::Posting;
 use crate::abi::*;
+use crate::border::{Handle, Structure, field};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use trunkline_softrdma::device::SoftDevice;
 use trunkline_verbs::legacy::LegacyXrc;
 use trunkline_verbs::{
     Completion, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair,
-    SharedReceiveQueue, VerbsError, XrcDomain,
+    SharedReceiveQueue, XrcDomain,
 };
 
 /// An opened device.
@@ -24,30 +27,10 @@ pub(crate) struct ContextObject {
     pub(crate) table: UnsafeCell<verbs_context>,
     pub(crate) device: Arc<SoftDevice>,
     pub(crate) events: Arc<ContextEvents>,
+    /// What was made in the context and is not destroyed yet.
     pub(crate) live: Live,
-    /// The receive QPs of OFED 1.x that the process is registered with.
+    /// The receive QPs that the process is registered with by the calls of OFED 1.x.
     pub(crate) legacy: LegacyXrc,
-}
-
-/// What was made in a context and is not destroyed: it ends with the context (contract A14).
-#[derive(Debug, Default)]
-pub(crate) struct Live {
-    pub(crate) pds: Table<dyn ProtectionDomain>,
-    pub(crate) mrs: Table<dyn MemoryRegion>,
-    pub(crate) cqs: Table<dyn CompletionQueue>,
-    pub(crate) srqs: Table<dyn SharedReceiveQueue>,
-    pub(crate) xrcds: Table<dyn XrcDomain>,
-    pub(crate) qps: Table<dyn QueuePair>,
-}
-
-/// Objects by the address of their C structure.
-#[derive(Debug)]
-pub(crate) struct Table<T: ?Sized>(pub(crate) Mutex<HashMap<usize, Arc<T>>>);
-
-impl<T: ?Sized> Default for Table<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
 }
 
 /// A protection domain.
@@ -64,7 +47,7 @@ pub(crate) struct MrObject {
     pub(crate) inner: Arc<dyn MemoryRegion>,
 }
 
-/// A completion channel, and the CQs that report to it by the number in their events.
+/// A completion channel, and the CQs that report to it by the number that their events carry.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     pub(crate) base: UnsafeCell<ibv_comp_channel>,
@@ -72,25 +55,24 @@ pub(crate) struct ChannelObject {
     pub(crate) cqs: Mutex<HashMap<u64, CqTarget>>,
 }
 
-/// A CQ as its channel knows it.
+/// A CQ as its channel lists it: the address of its C structure, and the count of its events.
 #[derive(Debug, Clone)]
 pub(crate) struct CqTarget {
     pub(crate) address: usize,
     pub(crate) count: Arc<EventCount>,
 }
 
-/// A completion queue; all of them have the readers of extended ones.
+/// A completion queue. All of them have the functions of extended ones.
 #[repr(C)]
 pub(crate) struct CqObject {
     pub(crate) base: UnsafeCell<ibv_cq_ex>,
     pub(crate) inner: Arc<dyn CompletionQueue>,
+    /// The number that the CQ's events carry.
     pub(crate) id: u64,
     pub(crate) completion_events: Arc<EventCount>,
     pub(crate) async_events: Arc<EventCount>,
-    /// Held from `start_poll` to `end_poll`.
-    pub(crate) turn: Turn,
-    /// What the readers read; belongs to who holds `turn`.
-    pub(crate) current: UnsafeCell<Completion>,
+    /// Taken from `start_poll` to `end_poll`; holds the completion that is being read.
+    pub(crate) turn: Turn<Completion>,
 }
 
 /// A shared receive queue.
@@ -98,122 +80,83 @@ pub(crate) struct CqObject {
 pub(crate) struct SrqObject {
     pub(crate) base: UnsafeCell<ibv_srq>,
     pub(crate) inner: Arc<dyn SharedReceiveQueue>,
+    /// The number that the SRQ's events carry.
     pub(crate) id: u64,
     pub(crate) events: Arc<EventCount>,
 }
 
-/// A handle on an XRC domain.
+/// A handle of an XRC domain.
 #[repr(C)]
 pub(crate) struct XrcdObject {
     pub(crate) base: UnsafeCell<ibv_xrcd>,
     pub(crate) inner: Arc<dyn XrcDomain>,
 }
 
-/// A queue pair, or a handle on a TGT.
+/// A queue pair, or a handle of a TGT.
 #[repr(C)]
 pub(crate) struct QpObject {
     pub(crate) base: UnsafeCell<ibv_qp_ex>,
     pub(crate) inner: Arc<dyn QueuePair>,
     pub(crate) events: Arc<EventCount>,
+    /// Every send request completes with an entry in the CQ, signalled or not.
     pub(crate) signal_all: bool,
-    /// Made with `send_ops_flags`.
+    /// The program asked for `ibv_wr_*` by `send_ops_flags`.
     pub(crate) is_extended: bool,
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
-    pub(crate) turn: Turn,
-    /// Belongs to who holds `turn`.
-    pub(crate) posting: UnsafeCell<Posting>,
+    /// Taken from `wr_start` to `wr_complete` or `wr_abort`; holds the requests so far.
+    pub(crate) turn: Turn<Posting>,
 }
 
-/// An address handle; this device has no QP type that uses one.
+/// An address handle. No QP type of this device uses one.
 #[repr(C)]
 pub(crate) struct AhObject {
     pub(crate) base: UnsafeCell<ibv_ah>,
     pub(crate) _pd: Arc<dyn ProtectionDomain>,
 }
 
-/// A lock that is taken in one call of the program and given back in another.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    taken: Mutex<bool>,
-    freed: Condvar,
+// SAFETY: `ContextObject` is `repr(C)` and begins with `table`, of which the structure is a field.
+unsafe impl Structure for ibv_context {
+    type Object = ContextObject;
+    const OFFSET: usize = offset_of!(verbs_context, context);
 }
 
-impl Turn {
-    pub(crate) fn take(&self) {
-        let mut taken = super::events::lock(&self.taken);
-        while *taken {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken = true;
-    }
-
-    pub(crate) fn give_back(&self) {
-        *super::events::lock(&self.taken) = false;
-        self.freed.notify_one();
-    }
-}
-
-/// The object of a context.
-///
-/// # Safety
-/// `context` was answered by `ibv_open_device` and is not closed.
-pub(crate) unsafe fn context_of<'a>(context: *mut ibv_context) -> &'a ContextObject {
-    // SAFETY: every ibv_context that programs hold lies inside of a ContextObject, at this distance.
-    unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<ContextObject>() }
-}
-
-macro_rules! accessor {
-    ($name:ident, $c:ty, $object:ty) => {
-        /// The object behind a pointer of the program.
-        ///
-        /// # Safety
-        /// The pointer was answered by the function that makes such objects, and the object is
-        /// not destroyed.
-        pub(crate) unsafe fn $name<'a>(pointer: *mut $c) -> &'a $object {
-            // SAFETY: each such structure that programs hold is the first field of the object.
-            unsafe { &*pointer.cast::<$object>() }
-        }
+macro_rules! structures {
+    ($($structure:ty => $object:ty),* $(,)?) => {
+        $(
+            // SAFETY: the object is `repr(C)` and begins with `base`, an `UnsafeCell` of the
+            // structure or of the extended one, which begins with the structure.
+            unsafe impl Structure for $structure {
+                type Object = $object;
+            }
+        )*
     };
 }
 
-accessor!(pd_of, ibv_pd, PdObject);
-accessor!(mr_of, ibv_mr, MrObject);
-accessor!(channel_of, ibv_comp_channel, ChannelObject);
-accessor!(cq_of, ibv_cq, CqObject);
-accessor!(cq_ex_of, ibv_cq_ex, CqObject);
-accessor!(srq_of, ibv_srq, SrqObject);
-accessor!(xrcd_of, ibv_xrcd, XrcdObject);
-accessor!(qp_of, ibv_qp, QpObject);
-accessor!(qp_ex_of, ibv_qp_ex, QpObject);
-
-/// Puts an object where C can hold it.
-pub(crate) fn hand_out<T>(object: T) -> *mut T {
-    Box::into_raw(Box::new(object))
+structures! {
+    ibv_pd => PdObject,
+    ibv_mr => MrObject,
+    ibv_comp_channel => ChannelObject,
+    ibv_cq => CqObject,
+    ibv_cq_ex => CqObject,
+    ibv_srq => SrqObject,
+    ibv_xrcd => XrcdObject,
+    ibv_qp => QpObject,
+    ibv_qp_ex => QpObject,
+    ibv_ah => AhObject,
 }
 
-/// Takes an object back from C and drops it.
-///
-/// # Safety
-/// `pointer` came from [`hand_out`] with the same type, and C uses it no more.
-pub(crate) unsafe fn take_back<T>(pointer: *mut T) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(pointer) });
+macro_rules! owners {
+    ($($structure:ty),*) => {
+        $(
+            impl<'a> Handle<'a, $structure> {
+                /// The context that the object was made in.
+                pub(crate) fn owner(self) -> Result<Handle<'a, ibv_context>, crate::border::Errno> {
+                    // SAFETY: the library stored the context when it made the object, programs only
+                    // read the field, and a program uses no object after it has closed the context.
+                    unsafe { Handle::new(self.get(field!($structure, context))) }
+                }
+            }
+        )*
+    };
 }
 
-impl<T: ?Sized> Table<T> {
-    pub(crate) fn insert<C>(&self, pointer: *mut C, object: &Arc<T>) {
-        super::events::lock(&self.0).insert(pointer.addr(), Arc::clone(object));
-    }
-
-    pub(crate) fn remove<C>(&self, pointer: *mut C) {
-        super::events::lock(&self.0).remove(&pointer.addr());
-    }
-
-    /// Ends what is left. What refuses ends with its last `Arc`.
-    pub(crate) fn end(&self, end: impl Fn(&T) -> Result<(), VerbsError>) {
-        let left = std::mem::take(&mut *super::events::lock(&self.0));
-        for object in left.values() {
-            let _refused = end(object);
-        }
-    }
-}
+owners!(ibv_pd, ibv_mr, ibv_cq, ibv_srq, ibv_xrcd, ibv_qp);

@@ -1,8 +1,7 @@
 //! The tables that the inline functions of `<infiniband/verbs.h>` call.
 //!
-//! An entry that is absent makes most inlines answer `EOPNOTSUPP`. Those that look for no absent
-//! entry (`close_xrcd`, `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are always
-//! filled (contract verbs-abi).
+//! An absent entry makes most of them return `EOPNOTSUPP`. The entries that they call unchecked
+//! (`close_xrcd`, `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are never absent.
 
 use super::{cq, cq_ex, missing, port, post, qp, query, srq, xrcd};
 use crate::abi::*;
@@ -56,7 +55,7 @@ pub(crate) fn table(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
         context: ibv_context {
             device,
             ops: work(),
-            // No kernel behind it.
+            // No file of the kernel serves this device.
             cmd_fd: -1,
             async_fd,
             num_comp_vectors: 1,
@@ -104,5 +103,5 @@ fn work() -> ibv_context_ops {
     }
 }
 
-// The distance that `verbs_get_ctx` subtracts, and the size it believes (contract verbs-abi).
+// The offset that `verbs_get_ctx` subtracts, and the size that it expects (`infiniband/verbs.h` of rdma-core 44).
 const _: () = assert!(offset_of!(verbs_context, context) == 320 && size_of::<verbs_context>() == 648);

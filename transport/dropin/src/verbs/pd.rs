@@ -1,9 +1,9 @@
-//! Protection domains.
+//! Protection domains: allocating and deallocating them.
 
 use super::host::host;
-use super::objects::{PdObject, context_of, hand_out, pd_of, take_back};
+use super::objects::PdObject;
 use crate::abi::{ibv_context, ibv_pd};
-use crate::border::{Errno, object, status};
+use crate::border::{Errno, Handle, hand_out, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use trunkline_verbs::Device;
@@ -12,13 +12,13 @@ use trunkline_verbs::Device;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     object(|| {
-        // SAFETY: an opened context of the caller's.
-        let owner = unsafe { context_of(context) };
+        // SAFETY: the manual: the program passes a context that it has not closed.
+        let owner = unsafe { Handle::new(context)? };
         let inner = owner.device.alloc_pd()?;
         let base = UnsafeCell::new(ibv_pd { context, handle: host().next_handle() });
-        let pd = hand_out(PdObject { base, inner: inner.clone() });
-        owner.live.pds.insert(pd, &inner);
-        Ok(pd.cast())
+        let pd: Handle<'_, ibv_pd> = hand_out(PdObject { base, inner: inner.clone() });
+        owner.live.pds.insert(pd.address(), &inner);
+        Ok(pd.as_ptr())
     })
 }
 
@@ -26,22 +26,23 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
-        // SAFETY: a domain of the caller's, and its context.
-        let (object, owner) = unsafe { (pd_of(pd), context_of((*pd).context)) };
-        object.inner.destroy()?;
-        owner.live.pds.remove(pd);
-        // SAFETY: handed out above; the caller gives it up.
-        unsafe { take_back(pd.cast::<PdObject>()) };
+        // SAFETY: the manual: the program passes a PD that it has not deallocated.
+        let pd = unsafe { Handle::new(pd)? };
+        let owner = pd.owner()?;
+        pd.inner.destroy()?;
+        owner.live.pds.remove(pd.address());
+        // SAFETY: this is the program's last use of the PD, and its context does not list it any more.
+        unsafe { pd.release() };
         Ok(())
     })
 }
 
-/// No domain can be named by a handle of another process.
+/// `ibv_import_pd(3)`: `EOPNOTSUPP`, since processes cannot share a PD of this device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// Nothing to undo: [`ibv_import_pd`] answers none.
+/// `ibv_unimport_pd(3)`: nothing, since [`ibv_import_pd`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}

@@ -1,13 +1,13 @@
-//! The port.
+//! The device's one port: its state, its limits and its partition key.
 
-use super::objects::context_of;
+use super::objects::ContextObject;
 use crate::abi::*;
-use crate::border::{Errno, status, value};
+use crate::border::{Errno, Handle, Out, OutBytes, status, value};
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 use trunkline_verbs::{Device, PKEY_DEFAULT, PortState};
 
-fn attributes(context: &super::objects::ContextObject, port: u8) -> Result<ibv_port_attr, Errno> {
+fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno> {
     let now = context.device.port(port)?;
     Ok(ibv_port_attr {
         state: if now.state == PortState::Active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
@@ -26,10 +26,10 @@ fn attributes(context: &super::objects::ContextObject, port: u8) -> Result<ibv_p
         sm_sl: 0,
         subnet_timeout: 0,
         init_type_reply: 0,
-        // 4 lanes of 25 Gb/s: a number that programs print, of an interface that has none.
+        // 4 lanes of 25 Gb/s. Programs print the rate; a software device has none.
         active_width: 2,
         active_speed: 32,
-        // LinkUp, Disabled.
+        // 5 is LinkUp, 3 is Disabled.
         phys_state: if now.state == PortState::Active { 5 } else { 3 },
         link_layer: IBV_LINK_LAYER_ETHERNET,
         // A GRH is required.
@@ -38,7 +38,8 @@ fn attributes(context: &super::objects::ContextObject, port: u8) -> Result<ibv_p
     })
 }
 
-/// What the header makes of `ibv_query_port(3)`.
+/// What the header's `ibv_query_port(3)` calls. `attr_len` is the size in bytes that the program's
+/// header gives the structure.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -46,20 +47,16 @@ pub(super) unsafe extern "C" fn query_port(
     attr_len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: an opened context of the caller's.
-        let answer = attributes(unsafe { context_of(context) }, port)?;
-        // SAFETY: the caller's place has `attr_len` bytes, fewer or more than we know.
-        unsafe {
-            attr.cast::<u8>().write_bytes(0, attr_len);
-            let known = attr_len.min(size_of::<ibv_port_attr>());
-            attr.cast::<u8>().copy_from_nonoverlapping((&raw const answer).cast(), known);
-        }
+        // SAFETY: the manual: the program passes a context that it has not closed, and the header passes
+        // the size of the program's structure.
+        let (context, out) = unsafe { (Handle::new(context)?, OutBytes::new(attr, attr_len)?) };
+        out.write(&attributes(&context, port)?);
         Ok(())
     })
 }
 
-/// Bytes of the structure that `ibv_query_port` itself fills in: that of version 1.1, which ends
-/// with `flags`.
+/// The bytes of the structure that the exported `ibv_query_port` fills in: those of version 1.1 of the
+/// library, whose structure ends with `flags`.
 const COMPAT: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
 /// `ibv_query_port(3)` for programs that were compiled against older headers.
@@ -69,11 +66,11 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the manual, as for `query_port`; the program's structure has `COMPAT` bytes at least.
     unsafe { query_port(context, port, attr, COMPAT) }
 }
 
-/// `ibv_query_pkey(3)`: one key, the default.
+/// `ibv_query_pkey(3)`, in network order: the default key at index 0, which is the only one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -82,23 +79,24 @@ pub unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     value(|| {
-        // SAFETY: an opened context of the caller's.
-        unsafe { context_of(context) }.device.port(port)?;
+        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
+        // key.
+        let (context, pkey) = unsafe { (Handle::new(context)?, Out::new(pkey)?) };
+        context.device.port(port)?;
         if index != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's place for it.
-        unsafe { pkey.write(PKEY_DEFAULT.to_be()) };
+        pkey.write(PKEY_DEFAULT.to_be());
         Ok(0)
     })
 }
 
-/// `ibv_get_pkey_index(3)`.
+/// `ibv_get_pkey_index(3)`; the key is in network order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     value(|| {
-        // SAFETY: an opened context of the caller's.
-        unsafe { context_of(context) }.device.port(port)?;
+        // SAFETY: the manual: the program passes a context that it has not closed.
+        unsafe { Handle::new(context)? }.device.port(port)?;
         if pkey == PKEY_DEFAULT.to_be() { Ok(0) } else { Err(Errno::EINVAL) }
     })
 }

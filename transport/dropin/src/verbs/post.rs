@@ -1,11 +1,12 @@
-//! Posting linked lists of work requests.
+//! `ibv_post_send`, `ibv_post_recv` and `ibv_post_srq_recv`: posting linked lists of work requests.
 
 use super::batch::{Batch, Bytes, Entry};
-use super::objects::{QpObject, qp_of, srq_of};
 use crate::abi::*;
-use crate::border::{Errno, status};
+use crate::border::{Errno, Handle, In, Out, status};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
+use std::marker::PhantomData;
+use std::ptr::null_mut;
 use trunkline_verbs::{
     IoAddress, Lkey, PostError, ReceiveRequest, RemoteAddress, Rkey, SendFlags, SendOperation, Sge, SrqNumber,
 };
@@ -15,25 +16,54 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An SGE of C's.
+/// A scatter/gather element of C.
 pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// The list of a work request.
+/// The gather or scatter list of a work request.
 ///
 /// # Safety
-/// `list` points to `count` entries, unless that is 0.
-unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
-    match usize::try_from(count) {
-        Err(_) => Err(Errno::EINVAL),
-        Ok(0) => Ok(&[]),
-        // SAFETY: the caller's promise; the program does not change the list while it posts it.
-        Ok(count) => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+/// `count` is not positive, or `list` is null or has as many entries, which nobody changes during
+/// `'a`.
+unsafe fn sge_list<'a>(list: *const ibv_sge, count: c_int) -> Result<In<'a, [ibv_sge]>, Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: this function's contract.
+    unsafe { In::array(list, count) }
+}
+
+/// A linked list of work requests that the program posts: what is left of it.
+#[derive(Clone, Copy)]
+struct List<'a, R> {
+    first: *mut R,
+    next: fn(&R) -> *mut R,
+    lent: PhantomData<&'a R>,
+}
+
+impl<R> List<'_, R> {
+    /// # Safety
+    /// `first` is null, or points to a request for which `next` returns again such a pointer, and
+    /// nobody changes the requests and their scatter/gather lists during `'a`.
+    unsafe fn new(first: *mut R, next: fn(&R) -> *mut R) -> Self {
+        Self { first, next, lent: PhantomData }
     }
 }
 
-/// Flags of a send request, without `IBV_SEND_INLINE`. Checksums are for UD and raw packets.
+impl<'a, R> Iterator for List<'a, R> {
+    /// A request, and the program's pointer to it.
+    type Item = (In<'a, R>, *mut R);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = self.first;
+        // SAFETY: the constructor's contract: null, or a request of the list.
+        let request = unsafe { In::optional(at) }?;
+        self.first = (self.next)(&request);
+        Some((request, at))
+    }
+}
+
+/// The flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags are
+/// for UD and raw packets, and `EINVAL` here.
 pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {
@@ -49,16 +79,16 @@ pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
 /// What a request asks for.
 ///
 /// # Safety
-/// The part of `wr.wr` that belongs to the opcode is filled in.
+/// The member of `wr.wr` that belongs to the opcode is initialised.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     let immediate = u32::from_be(wr.imm_data);
     let remote = || {
-        // SAFETY: the caller's promise; any bits are a valid value.
+        // SAFETY: initialised by this function's contract; any bits are a valid value.
         let rdma = unsafe { wr.wr.rdma };
         RemoteAddress { address: IoAddress(rdma.remote_addr), rkey: Rkey(rdma.rkey) }
     };
     let atomic = || {
-        // SAFETY: as above.
+        // SAFETY: as for `remote`.
         let atomic = unsafe { wr.wr.atomic };
         (RemoteAddress { address: IoAddress(atomic.remote_addr), rkey: Rkey(atomic.rkey) }, atomic)
     };
@@ -86,23 +116,22 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// Adds a request to the batch.
 ///
 /// # Safety
-/// `wr` is as the program must give it to `ibv_post_send`.
+/// `wr` is a request as `ibv_post_send(3)` describes it: the members that its opcode and flags need
+/// are initialised, and its list and inline data are readable.
 unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let flags = send_flags(wr.send_flags)?;
-    // SAFETY: the caller's promise, here and below.
-    let operation = unsafe { operation(wr)? };
-    // SAFETY: as above.
-    let list = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
+    // SAFETY: this function's contract: the request is as the manual describes it.
+    let (operation, list) = unsafe { (operation(wr)?, sge_list(wr.sg_list, wr.num_sge)?) };
     let bytes = if wr.send_flags & IBV_SEND_INLINE == 0 {
         let start = batch.sges.len();
         batch.sges.extend(list.iter().map(sge));
         Bytes::Gather(start..batch.sges.len())
     } else {
         let start = batch.inline.len();
-        for piece in list {
-            // SAFETY: with IBV_SEND_INLINE the pieces are the program's own readable memory.
+        for piece in list.iter() {
+            // SAFETY: this function's contract: with IBV_SEND_INLINE the pieces are readable memory.
             unsafe { copy_in(&mut batch.inline, piece.addr, piece.length as usize)? };
-            if batch.inline.len() - start > MOST_INLINE {
+            if batch.inline.len() - start > MAX_INLINE_BYTES {
                 batch.inline.truncate(start);
                 return Err(Errno::EINVAL);
             }
@@ -114,37 +143,33 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// More inline bytes than any QP takes, so that a wrong length is refused before it is copied.
-const MOST_INLINE: usize = 4096;
+/// The most inline bytes of a request, more than any QP grants: a wrong length is refused before the
+/// bytes are copied.
+const MAX_INLINE_BYTES: usize = 4096;
 
-/// Appends `length` bytes at `address`.
+/// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// They are readable, and stay as they are during the call.
+/// They are readable, and nobody changes them during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
     }
-    if length > MOST_INLINE || address == 0 {
+    if length > MAX_INLINE_BYTES || address == 0 {
         return Err(Errno::EINVAL);
     }
     let address = usize::try_from(address).map_err(|_| Errno::EINVAL)?;
     let start: *const u8 = std::ptr::with_exposed_provenance(address);
-    // SAFETY: the caller's promise.
-    into.extend_from_slice(unsafe { std::slice::from_raw_parts(start, length) });
+    // SAFETY: this function's contract.
+    into.extend_from_slice(&unsafe { In::array(start, length)? });
     Ok(())
 }
 
-/// The request at `index` of a list.
-///
-/// # Safety
-/// The list has as many.
-unsafe fn send_at(mut wr: *mut ibv_send_wr, index: usize) -> *mut ibv_send_wr {
-    for _ in 0..index {
-        // SAFETY: the caller's promise.
-        wr = unsafe { (*wr).next };
+/// Names the request that was not posted, to a program that asks for it.
+fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
+    if let Some(bad_wr) = bad_wr {
+        bad_wr.write(at);
     }
-    wr
 }
 
 /// `ibv_post_send(3)`.
@@ -154,60 +179,53 @@ pub(super) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     status(|| {
-        // SAFETY: a QP of the caller's.
-        let object: &QpObject = unsafe { qp_of(qp) };
+        // SAFETY: the manual: the program passes a QP that it has not destroyed, a list that ends with
+        // null and that it does not change meanwhile, and memory for a pointer
+        // or null.
+        let (qp, list, bad_wr) =
+            unsafe { (Handle::new(qp)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
         SENDS.with_borrow_mut(|batch| {
             batch.clear();
-            let mut wr = list;
-            let mut unread = Ok(());
-            // SAFETY: the caller's list of requests, which ends with null.
-            while let Some(request) = unsafe { wr.as_ref() } {
-                // SAFETY: as above.
-                unread = unsafe { add(batch, request) };
-                if unread.is_err() {
+            let mut malformed = None;
+            for (request, at) in list {
+                // SAFETY: the manual: the program fills in what the request's opcode and flags need.
+                if let Err(errno) = unsafe { add(batch, &request) } {
+                    malformed = Some((errno, at));
                     break;
                 }
-                wr = request.next;
             }
-            if let Err(refused) = batch.post(&*object.inner) {
-                // SAFETY: the index is of a request of the list; the caller's place for it.
-                unsafe { bad_wr.write(send_at(list, refused.index)) };
+            // The requests before a malformed one are posted.
+            if let Err(refused) = batch.post(&*qp.inner) {
+                let at = list.into_iter().nth(refused.index).map_or(null_mut(), |(_, at)| at);
+                report(bad_wr, at);
                 return Err(refused.into());
             }
-            if unread.is_err() {
-                // SAFETY: the caller's place; `wr` is the request that could not be read.
-                unsafe { bad_wr.write(wr) };
-            }
-            unread
+            malformed.map_or(Ok(()), |(errno, at)| {
+                report(bad_wr, at);
+                Err(errno)
+            })
         })
     })
 }
 
-/// Posts a list of receives, one by one: `post` is the queue's.
-///
-/// # Safety
-/// `list` is as for `ibv_post_recv`, `bad_wr` a place for a pointer.
-unsafe fn post_receives(
-    list: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
+/// Posts a list of receives one by one to a queue, by its function `post`.
+fn post_receives(
+    list: List<'_, ibv_recv_wr>,
+    bad_wr: Option<Out<'_, *mut ibv_recv_wr>>,
     post: impl Fn(&[ReceiveRequest<'_>]) -> Result<(), PostError>,
 ) -> Result<(), Errno> {
     SCATTER.with_borrow_mut(|scatter| {
-        let mut wr = list;
-        // SAFETY: the caller's list of requests, which ends with null.
-        while let Some(request) = unsafe { wr.as_ref() } {
+        for (request, at) in list {
             scatter.clear();
-            // SAFETY: as above.
+            // SAFETY: `List::new`'s contract: what the requests point to is readable as well.
             let posted = unsafe { sge_list(request.sg_list, request.num_sge) }.and_then(|list| {
                 scatter.extend(list.iter().map(sge));
                 Ok(post(&[ReceiveRequest { wr_id: request.wr_id, scatter: scatter.as_slice() }])?)
             });
             if let Err(errno) = posted {
-                // SAFETY: the caller's place.
-                unsafe { bad_wr.write(wr) };
+                report(bad_wr, at);
                 return Err(errno);
             }
-            wr = request.next;
         }
         Ok(())
     })
@@ -219,10 +237,13 @@ pub(super) unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: objects of the caller's.
-    status(|| unsafe {
-        let object = qp_of(qp);
-        post_receives(list, bad_wr, |requests| object.inner.post_receive(requests))
+    status(|| {
+        // SAFETY: the manual: the program passes a QP that it has not destroyed, a list that ends with
+        // null and that it does not change meanwhile, and memory for a pointer
+        // or null.
+        let (qp, list, bad_wr) =
+            unsafe { (Handle::new(qp)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
+        post_receives(list, bad_wr, |requests| qp.inner.post_receive(requests))
     })
 }
 
@@ -232,9 +253,10 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: objects of the caller's.
-    status(|| unsafe {
-        let object = srq_of(srq);
-        post_receives(list, bad_wr, |requests| object.inner.post_receive(requests))
+    status(|| {
+        // SAFETY: as for `post_recv`, with an SRQ that the program has not destroyed.
+        let (srq, list, bad_wr) =
+            unsafe { (Handle::new(srq)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
+        post_receives(list, bad_wr, |requests| srq.inner.post_receive(requests))
     })
 }

@@ -1,9 +1,9 @@
 //! The names that providers' libraries (libmlx5, libefa) import from libibverbs.
 //!
-//! Programs that use such a library directly load it with us, and it must find its names. It
-//! offers itself by `verbs_register_driver_34`, is not taken, and is never given a device, so the
-//! rest is not called; if it is, it answers `EOPNOTSUPP`. Their arguments are not looked at: any
-//! call of C's fits a function without parameters.
+//! A program that uses such a library directly loads it together with this one, and the loader must find
+//! the names. The library registers itself by `verbs_register_driver_34`, which does nothing, so it is
+//! never given a device and does not call the rest; those return `EOPNOTSUPP`. They have no parameters,
+//! which is compatible with any call from C.
 
 use crate::border::Errno;
 use std::ffi::{c_int, c_void};
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 macro_rules! refused {
     ($($name:ident)*) => {
         $(
-            /// Of a provider's; not called for a device of ours.
+            /// For providers' libraries: `EOPNOTSUPP`.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> c_int {
                 Errno::EOPNOTSUPP.set();
@@ -86,26 +86,26 @@ refused! {
     ibv_cmd_resize_cq
 }
 
-/// A provider offers itself. There is no kernel device that it could be for.
+/// Registers a provider: does nothing, since there is no kernel device for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
 
-/// The same of before there was a version in the name.
+/// The older name of [`verbs_register_driver_34`].
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
-/// What a provider logs about devices that it does not have.
+/// Logs for a provider: does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log() {}
 
-/// Makes no context.
+/// Makes no context: NULL and `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _verbs_init_and_alloc_context() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     null_mut()
 }
 
-/// Opens no device.
+/// Opens no device: NULL and `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_open_device() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
@@ -120,10 +120,10 @@ pub extern "C" fn verbs_init_cq() {}
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_set_ops() {}
 
-/// Nothing to take back.
+/// Nothing to free.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_uninit_context() {}
 
-/// A flag of rdma-core's, as it stands there.
+/// A flag of rdma-core, with its value there.
 #[unsafe(no_mangle)]
 pub static verbs_allow_disassociate_destroy: u8 = 0;

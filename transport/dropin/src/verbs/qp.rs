@@ -3,54 +3,55 @@
 use super::convert::qp_type;
 use super::events::{Element, EventCount, Target};
 use super::host::host;
-use super::objects::{QpObject, Turn, context_of, cq_of, hand_out, pd_of, qp_of, srq_of, take_back, xrcd_of};
+use super::objects::QpObject;
+use super::turn::Turn;
 use super::wr::{ALL_OPERATIONS, Posting, operations};
 use crate::abi::*;
-use crate::border::{Errno, object, status};
+use crate::border::{Errno, Handle, In, InOut, Out, hand_out, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, QpInit, QpNumber, QpType, QueueCapacities, QueuePair};
 
-/// Inline bytes that every sending QP gets, asked for or not: rdma_xclient asks for none and posts
-/// 16 (contract verbs-abi).
-const LEAST_INLINE: u32 = 64;
+/// Inline bytes that every sending QP gets at least: rdma_xclient asks for none and posts 16
+/// (`librdmacm/examples/rdma_xclient.c` of rdma-core).
+const MIN_INLINE_BYTES: u32 = 64;
 
 /// `ibv_create_qp(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the caller's domain and request; its sizes are written back.
-        unsafe {
-            let asked = init.read();
-            let mut extended = ibv_qp_init_attr_ex {
-                qp_context: asked.qp_context,
-                send_cq: asked.send_cq,
-                recv_cq: asked.recv_cq,
-                srq: asked.srq,
-                cap: asked.cap,
-                qp_type: asked.qp_type,
-                sq_sig_all: asked.sq_sig_all,
-                comp_mask: IBV_QP_INIT_ATTR_PD,
-                pd,
-                xrcd: null_mut(),
-                create_flags: 0,
-                max_tso_header: 0,
-                rwq_ind_tbl: null_mut(),
-                rx_hash_conf: ibv_rx_hash_conf {
-                    rx_hash_function: 0,
-                    rx_hash_key_len: 0,
-                    rx_hash_key: null_mut(),
-                    rx_hash_fields_mask: 0,
-                },
-                source_qpn: 0,
-                send_ops_flags: 0,
-            };
-            let qp = create((*pd).context, &mut extended)?;
-            (*init).cap = extended.cap;
-            Ok(qp)
-        }
+        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes that
+        // are the library's until it returns.
+        let (domain, mut init) = unsafe { (Handle::new(pd)?, InOut::new(init)?) };
+        let mut extended = ibv_qp_init_attr_ex {
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd,
+            xrcd: null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: null_mut(),
+            rx_hash_conf: ibv_rx_hash_conf {
+                rx_hash_function: 0,
+                rx_hash_key_len: 0,
+                rx_hash_key: null_mut(),
+                rx_hash_fields_mask: 0,
+            },
+            source_qpn: 0,
+            send_ops_flags: 0,
+        };
+        // SAFETY: the manual: the attributes name objects that the program has not destroyed.
+        let qp = unsafe { create(domain.owner()?, &mut extended) }?;
+        init.cap = extended.cap;
+        Ok(qp)
     })
 }
 
@@ -59,19 +60,24 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's context and request.
-    object(|| unsafe { create(context, &mut *init) })
+    object(|| {
+        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
+        // are the library's until it returns.
+        let (context, mut init) = unsafe { (Handle::new(context)?, InOut::new(init)?) };
+        // SAFETY: the manual: the attributes name objects that the program has not destroyed.
+        unsafe { create(context, &mut init) }
+    })
 }
 
-/// What the mask asks for beyond the fields of `ibv_qp_init_attr`.
-struct Asked {
+/// The attributes that only `ibv_create_qp_ex` takes, as far as the mask names them.
+struct Extended {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
     send_ops: Option<u64>,
 }
 
-impl Asked {
-    /// Programs may leave fields unset that their mask does not name.
+impl Extended {
+    /// Reads only what the mask names: programs leave other fields uninitialised.
     fn of(init: &ibv_qp_init_attr_ex, qp_type: QpType) -> Result<Self, Errno> {
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
@@ -81,7 +87,7 @@ impl Asked {
             return Err(Errno::EOPNOTSUPP);
         }
         let has = |bit| init.comp_mask & bit != 0;
-        // contract C13; for RC none of the flags is of any use.
+        // contract C13; none of the flags means anything for RC.
         if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
             return Err(Errno::EINVAL);
         }
@@ -99,48 +105,59 @@ impl Asked {
     }
 }
 
-unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+/// Makes a QP, and reports its capacities in `init`.
+///
+/// # Safety
+/// Each object that `init` names is null or not destroyed.
+unsafe fn create(
+    owner: Handle<'_, ibv_context>,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
     let kind = qp_type(init.qp_type)?;
-    let asked = Asked::of(init, kind)?;
-    let inline = if kind == QpType::XrcTgt { 0 } else { init.cap.max_inline_data.max(LEAST_INLINE) };
-    // SAFETY: objects of the caller's, where they are not null.
-    let request = unsafe {
-        QpInit {
-            qp_type: kind,
-            pd: (!asked.pd.is_null()).then(|| Arc::clone(&pd_of(asked.pd).inner)),
-            send_cq: (!init.send_cq.is_null()).then(|| Arc::clone(&cq_of(init.send_cq).inner)),
-            receive_cq: (!init.recv_cq.is_null()).then(|| Arc::clone(&cq_of(init.recv_cq).inner)),
-            srq: (!init.srq.is_null()).then(|| Arc::clone(&srq_of(init.srq).inner)),
-            xrcd: (!asked.xrcd.is_null()).then(|| Arc::clone(&xrcd_of(asked.xrcd).inner)),
-            capacities: QueueCapacities {
-                max_send_wr: init.cap.max_send_wr,
-                max_receive_wr: init.cap.max_recv_wr,
-                max_send_sge: init.cap.max_send_sge,
-                max_receive_sge: init.cap.max_recv_sge,
-                max_inline_data: inline,
-            },
-            signal_all: init.sq_sig_all != 0,
-        }
+    let extended = Extended::of(init, kind)?;
+    let inline = if kind == QpType::XrcTgt { 0 } else { init.cap.max_inline_data.max(MIN_INLINE_BYTES) };
+    // SAFETY: this function's contract: null or not destroyed.
+    let (pd, send_cq, receive_cq, srq, xrcd) = unsafe {
+        (
+            Handle::optional(extended.pd),
+            Handle::optional(init.send_cq),
+            Handle::optional(init.recv_cq),
+            Handle::optional(init.srq),
+            Handle::optional(extended.xrcd),
+        )
     };
-    // SAFETY: the caller's context.
-    let inner = unsafe { context_of(context) }.device.create_qp(request)?;
+    let inner = owner.device.create_qp(QpInit {
+        qp_type: kind,
+        pd: pd.map(|pd| Arc::clone(&pd.inner)),
+        send_cq: send_cq.map(|cq| Arc::clone(&cq.inner)),
+        receive_cq: receive_cq.map(|cq| Arc::clone(&cq.inner)),
+        srq: srq.map(|srq| Arc::clone(&srq.inner)),
+        xrcd: xrcd.map(|xrcd| Arc::clone(&xrcd.inner)),
+        capacities: QueueCapacities {
+            max_send_wr: init.cap.max_send_wr,
+            max_receive_wr: init.cap.max_recv_wr,
+            max_send_sge: init.cap.max_send_sge,
+            max_receive_sge: init.cap.max_recv_sge,
+            max_inline_data: inline,
+        },
+        signal_all: init.sq_sig_all != 0,
+    })?;
     init.cap = capacities(inner.capacities());
-    let parts = Parts {
+    let fields = Fields {
         qp_context: init.qp_context,
-        pd: asked.pd,
+        pd: extended.pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
         srq: init.srq,
         qp_type: init.qp_type,
         state: IBV_QPS_RESET,
         signal_all: init.sq_sig_all != 0,
-        send_ops: asked.send_ops,
+        send_ops: extended.send_ops,
     };
-    // SAFETY: the caller's context.
-    Ok(unsafe { hand_out_qp(context, &inner, &parts) })
+    Ok(hand_out_qp(owner, &inner, &fields))
 }
 
-/// Sizes as C has them.
+/// The capacities of a QP as C has them.
 pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: from.max_send_wr,
@@ -151,8 +168,8 @@ pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// What C's structure of a QP begins with.
-struct Parts {
+/// What the C structure of a QP shows, and what its object remembers of the program's attributes.
+struct Fields {
     qp_context: *mut c_void,
     pd: *mut ibv_pd,
     send_cq: *mut ibv_cq,
@@ -164,48 +181,46 @@ struct Parts {
     send_ops: Option<u64>,
 }
 
-unsafe fn hand_out_qp(context: *mut ibv_context, inner: &Arc<dyn QueuePair>, parts: &Parts) -> *mut ibv_qp {
-    // SAFETY: the caller's context.
-    let owner = unsafe { context_of(context) };
+fn hand_out_qp(owner: Handle<'_, ibv_context>, inner: &Arc<dyn QueuePair>, fields: &Fields) -> *mut ibv_qp {
     let base = ibv_qp {
-        context,
-        qp_context: parts.qp_context,
-        pd: parts.pd,
-        send_cq: parts.send_cq,
-        recv_cq: parts.recv_cq,
-        srq: parts.srq,
+        context: owner.as_ptr(),
+        qp_context: fields.qp_context,
+        pd: fields.pd,
+        send_cq: fields.send_cq,
+        recv_cq: fields.recv_cq,
+        srq: fields.srq,
         handle: host().next_handle(),
         qp_num: inner.number().get(),
-        state: parts.state,
-        qp_type: parts.qp_type,
+        state: fields.state,
+        qp_type: fields.qp_type,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
     let events = Arc::<EventCount>::default();
-    let qp = hand_out(QpObject {
+    let qp: Handle<'_, ibv_qp> = hand_out(QpObject {
         base: UnsafeCell::new(operations(base)),
         inner: Arc::clone(inner),
         events: Arc::clone(&events),
-        signal_all: parts.signal_all,
-        is_extended: parts.send_ops.is_some(),
-        turn: Turn::default(),
-        posting: UnsafeCell::new(Posting::new(parts.send_ops.unwrap_or(0))),
+        signal_all: fields.signal_all,
+        is_extended: fields.send_ops.is_some(),
+        turn: Turn::new(Posting::new(fields.send_ops.unwrap_or(0))),
     });
-    let element = Element::Qp(Target { address: qp.expose_provenance(), count: events });
+    let element = Element::Qp(Target { address: qp.address(), count: events });
     host().router.listen(AsyncSubject::Qp(inner.number()), &owner.events, element);
-    owner.live.qps.insert(qp, inner);
-    qp.cast()
+    owner.live.qps.insert(qp.address(), inner);
+    qp.as_ptr()
 }
 
-/// `ibv_open_qp(3)`: a further handle on a TGT (contract C4, C5).
+/// `ibv_open_qp(3)`: another handle of a TGT (contract C4, C5).
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the caller's request, read once.
-        let attr = unsafe { attr.read() };
+        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
+        // it does not change meanwhile.
+        let (owner, attr) = unsafe { (Handle::new(context)?, In::new(attr)?) };
         let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -214,13 +229,13 @@ pub(crate) unsafe extern "C" fn open_qp(
             return Err(Errno::EINVAL);
         }
         let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-        // SAFETY: the caller's context and domain.
-        let (owner, xrcd) = unsafe { (context_of(context), xrcd_of(attr.xrcd)) };
+        // SAFETY: the manual: the attributes name an XRC domain that the program has not closed.
+        let xrcd = unsafe { Handle::new(attr.xrcd)? };
         if attr.qp_num > 0x00ff_ffff {
             return Err(Errno::EINVAL);
         }
         let inner = owner.device.open_qp(&xrcd.inner, QpNumber::new(attr.qp_num))?;
-        let parts = Parts {
+        let fields = Fields {
             qp_context: if has_context { attr.qp_context } else { null_mut() },
             pd: null_mut(),
             send_cq: null_mut(),
@@ -231,48 +246,51 @@ pub(crate) unsafe extern "C" fn open_qp(
             signal_all: false,
             send_ops: None,
         };
-        // SAFETY: the caller's context.
-        Ok(unsafe { hand_out_qp(context, &inner, &parts) })
+        Ok(hand_out_qp(owner, &inner, &fields))
     })
 }
 
-/// `ibv_destroy_qp(3)`: of a TGT this handle alone (contract C6); waits until its events are
-/// acknowledged (contract H6).
+/// `ibv_destroy_qp(3)`: for a TGT it destroys this handle only (contract C6); waits until the program
+/// has acknowledged the QP's events (contract H6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
-        // SAFETY: a QP of the caller's, and its context.
-        let (object, owner) = unsafe { (qp_of(qp), context_of((*qp).context)) };
-        let number = object.inner.number();
-        object.inner.destroy()?;
-        host().router.leave(AsyncSubject::Qp(number), &owner.events, qp.addr());
-        object.events.wait();
-        owner.live.qps.remove(qp);
-        // SAFETY: handed out above; the caller gives it up.
-        unsafe { take_back(qp.cast::<QpObject>()) };
+        // SAFETY: the manual: the program passes a QP that it has not destroyed.
+        let qp = unsafe { Handle::new(qp)? };
+        let owner = qp.owner()?;
+        let number = qp.inner.number();
+        qp.inner.destroy()?;
+        host().router.leave(AsyncSubject::Qp(number), &owner.events, qp.address());
+        qp.events.wait();
+        owner.live.qps.remove(qp.address());
+        // SAFETY: this is the program's last use of the QP. The router and the context do not list it
+        // any more, and all its events are acknowledged.
+        unsafe { qp.release() };
         Ok(())
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: data is placed in order, but the manual's promise is about
-/// what a processor sees without a completion, which nobody gives here.
+/// `ibv_query_qp_data_in_order(3)`: 0. Data is placed in order, but the manual means the order that a
+/// processor sees without waiting for a completion, and this device does not guarantee that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
     0
 }
 
-/// `ibv_set_ece(3)`: this device has no options to negotiate.
+/// `ibv_set_ece(3)`: `EOPNOTSUPP`, since this device has no options to negotiate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_query_ece(3)`: as rdma-core for such a device, nothing set.
+/// `ibv_query_ece(3)`: as rdma-core for such a device, `EOPNOTSUPP` and options of 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    if !ece.is_null() {
-        // SAFETY: the caller's place for the answer.
-        unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    }
-    status(|| Err(Errno::EOPNOTSUPP))
+    status(|| {
+        // SAFETY: the manual: the program passes memory for the options.
+        if let Some(ece) = unsafe { Out::optional(ece) } {
+            ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
+        }
+        Err(Errno::EOPNOTSUPP)
+    })
 }

@@ -1,10 +1,9 @@
 //! Changing and querying queue pairs (contract E).
 
 use super::convert::{access, qp_state, state_code};
-use super::objects::{QpObject, qp_of};
 use super::qp::capacities;
 use crate::abi::*;
-use crate::border::{Errno, status};
+use crate::border::{Errno, Handle, In, Out, field, status};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::{AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNumber, QpState};
 
@@ -12,21 +11,20 @@ use trunkline_verbs::{AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     status(|| {
-        // SAFETY: a QP of the caller's.
-        let object: &QpObject = unsafe { qp_of(qp) };
-        // SAFETY: the caller's attributes; those that the mask does not name are not looked at.
-        let change = change(unsafe { &*attr }, attr_mask.cast_unsigned())?;
-        check_unheld(object.inner.query()?.state, &change, attr_mask.cast_unsigned())?;
-        object.inner.modify(&change)?;
+        // SAFETY: the manual: the program passes a QP that it has not destroyed, and attributes that it
+        // does not change meanwhile. Only what the mask names is read.
+        let (qp, attr) = unsafe { (Handle::new(qp)?, In::new(attr)?) };
+        let change = change(&attr, attr_mask.cast_unsigned())?;
+        check_ignored(qp.inner.query()?.state, &change, attr_mask.cast_unsigned())?;
+        qp.inner.modify(&change)?;
         if let Some(state) = change.state {
-            // SAFETY: as above; rdma-core keeps the field, and programs read it.
-            unsafe { (*qp).state = state_code(state) };
+            qp.set(field!(ibv_qp, state), state_code(state));
         }
         Ok(())
     })
 }
 
-/// Bits that some QP of another device could have a use for.
+/// The attributes that RC and XRC QPs have, on this device or another.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -46,9 +44,9 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_PATH_MIG_STATE
     | IBV_QP_DEST_QPN;
 
-/// The change that a mask names. What it does not name may hold anything.
+/// The change that a mask names. Attributes that it does not name may be uninitialised.
 pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
-    // Q_Keys, sizes and rates are for other QPs, alternate paths for other devices.
+    // Q_Keys, capacities and rates belong to other types of QP, alternate paths to other devices.
     if mask & !KNOWN != 0 {
         return Err(if mask & IBV_QP_ALT_PATH != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
@@ -81,9 +79,9 @@ pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno
     })
 }
 
-/// Attributes that a change may have and that the device has no field for: they belong to some
-/// transitions only, as any other (contract E1).
-fn check_unheld(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
+/// Checks the attributes that this device ignores: like any other, they are allowed in some
+/// transitions only (contract E1).
+fn check_ignored(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
     use QpState::{ReadyToSend, SendQueueDrained};
     let to = change.state.unwrap_or(from);
     let drains = (from, to) == (ReadyToSend, SendQueueDrained);
@@ -97,7 +95,7 @@ fn mtu(code: c_uint) -> Result<Mtu, Errno> {
     u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(Errno::EINVAL)
 }
 
-/// RoCE has no addresses but GIDs: without a GRH there is nowhere to send to.
+/// The path to a peer. RoCE addresses peers by GID, so attributes without a GRH are `EINVAL`.
 fn address_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::EINVAL);
@@ -121,30 +119,30 @@ pub unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        // SAFETY: a QP of the caller's.
-        let object = unsafe { qp_of(qp) };
-        let now = object.inner.query()?;
-        let cap = capacities(object.inner.capacities());
-        // SAFETY: places of the caller's, and its QP, whose state rdma-core brings up to date too.
-        unsafe {
-            attr.write(attributes(&now, cap));
-            init_attr.write(ibv_qp_init_attr {
-                qp_context: (*qp).qp_context,
-                send_cq: (*qp).send_cq,
-                recv_cq: (*qp).recv_cq,
-                srq: (*qp).srq,
-                cap,
-                qp_type: (*qp).qp_type,
-                sq_sig_all: c_int::from(object.signal_all),
-            });
-            if (*qp).state != IBV_QPS_UNKNOWN {
-                (*qp).state = state_code(now.state);
-            }
+        // SAFETY: the manual: the program passes a QP that it has not destroyed, and memory for both
+        // results.
+        let (qp, attr, init_attr) = unsafe { (Handle::new(qp)?, Out::new(attr)?, Out::new(init_attr)?) };
+        let now = qp.inner.query()?;
+        let cap = capacities(qp.inner.capacities());
+        attr.write(attributes(&now, cap));
+        init_attr.write(ibv_qp_init_attr {
+            qp_context: qp.get(field!(ibv_qp, qp_context)),
+            send_cq: qp.get(field!(ibv_qp, send_cq)),
+            recv_cq: qp.get(field!(ibv_qp, recv_cq)),
+            srq: qp.get(field!(ibv_qp, srq)),
+            cap,
+            qp_type: qp.get(field!(ibv_qp, qp_type)),
+            sq_sig_all: c_int::from(qp.signal_all),
+        });
+        // rdma-core updates the field as well, except in a handle that `ibv_open_qp` made.
+        if qp.get(field!(ibv_qp, state)) != IBV_QPS_UNKNOWN {
+            qp.set(field!(ibv_qp, state), state_code(now.state));
         }
         Ok(())
     })
 }
 
+/// The attributes of a QP as C has them.
 pub(crate) fn attributes(now: &QpAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
     let ah_attr = now.address_vector.map_or_else(ibv_ah_attr::default, |vector| ibv_ah_attr {
         grh: ibv_global_route {

@@ -1,17 +1,17 @@
-//! What the device can do.
+//! The device's attributes: its limits and capabilities.
 
-use super::objects::context_of;
 use crate::abi::*;
-use crate::border::{Errno, status};
+use crate::border::{Errno, Handle, In, Out, OutBytes, status};
 use std::ffi::{c_char, c_int};
 use trunkline_verbs::{Device, DeviceAttributes, DeviceCapabilities};
 
-/// Something for `fw_ver`: the version of this library.
+/// What `fw_ver` shows: the version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Protection domains and address handles are numbers and cost nothing; this is what programs are told.
-const MANY: c_int = 1 << 20;
+/// The reported limit of protection domains and of address handles, which in truth only memory limits.
+const UNLIMITED: c_int = 1 << 20;
 
-/// No vendor's number; the kernel's software device has the same. Programs take 0 for a failure.
+/// A vendor number that no vendor has; the kernel's software device has the same. It is not 0, which
+/// programs take for a failure.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn int(value: u32) -> c_int {
@@ -53,7 +53,7 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
         max_cq: int(from.max_cq),
         max_cqe: int(from.max_cqe),
         max_mr: int(from.max_mr),
-        max_pd: MANY,
+        max_pd: UNLIMITED,
         max_qp_rd_atom: c_int::from(from.max_dest_rd_atomic),
         max_ee_rd_atom: 0,
         max_res_rd_atom: int(from.max_qp).saturating_mul(c_int::from(from.max_dest_rd_atomic)),
@@ -68,7 +68,7 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
         max_mcast_grp: 0,
         max_mcast_qp_attach: 0,
         max_total_mcast_qp_attach: 0,
-        max_ah: MANY,
+        max_ah: UNLIMITED,
         max_fmr: 0,
         max_map_per_fmr: 0,
         max_srq: int(from.max_srq),
@@ -84,14 +84,16 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     status(|| {
-        // SAFETY: an opened context of the caller's, and its place for the answer.
-        unsafe { attr.write(attributes(context_of(context).device.attributes())) };
+        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
+        // attributes.
+        let (context, attr) = unsafe { (Handle::new(context)?, Out::new(attr)?) };
+        attr.write(attributes(context.device.attributes()));
         Ok(())
     })
 }
 
-/// `ibv_query_device_ex(3)`. Nothing beyond the plain attributes is to be had, and no on-demand
-/// paging (contract K4).
+/// `ibv_query_device_ex(3)`: all extended capabilities are zero, on-demand paging included (contract
+/// K4). `attr_size` is the size in bytes that the program's header gives the structure.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -99,28 +101,24 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller's input, perhaps none.
-        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+        // SAFETY: the manual: the program passes a context that it has not closed, input or null, and
+        // the header passes the size of the program's structure.
+        let (context, input, out) =
+            unsafe { (Handle::new(context)?, In::optional(input), OutBytes::new(attr, attr_size)?) };
+        if input.is_some_and(|input| input.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
-        // The caller's header may be older or newer; the plain attributes were always there.
+        // The program's header may be older or newer; every version has the plain attributes.
         if attr_size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: an opened context of the caller's.
-        let device = unsafe { &context_of(context).device };
-        let plain = attributes(device.attributes());
+        let plain = attributes(context.device.attributes());
         // SAFETY: all fields are integers, for which zeros are valid.
-        let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
-        answer.orig_attr = plain;
-        answer.device_cap_flags_ex = u64::from(plain.device_cap_flags);
-        answer.phys_port_cnt_ex = u32::from(plain.phys_port_cnt);
-        // SAFETY: the caller's place has `attr_size` bytes; what lies beyond our structure is zeroed.
-        unsafe {
-            attr.cast::<u8>().write_bytes(0, attr_size);
-            let known = attr_size.min(size_of::<ibv_device_attr_ex>());
-            attr.cast::<u8>().copy_from_nonoverlapping((&raw const answer).cast(), known);
-        }
+        let mut extended: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        extended.orig_attr = plain;
+        extended.device_cap_flags_ex = u64::from(plain.device_cap_flags);
+        extended.phys_port_cnt_ex = u32::from(plain.phys_port_cnt);
+        out.write(&extended);
         Ok(())
     })
 }

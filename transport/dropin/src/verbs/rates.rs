@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Code, multiple of 2.5 Gb/s or -1, Mb/s.
+/// For each rate: its code, the multiple of 2.5 Gb/s that it is or -1, and Mb/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (3, 4, 10_000),
@@ -29,25 +29,25 @@ const RATES: [(c_int, c_int, c_int); 23] = [
     (24, 480, 1_275_000),
 ];
 
-/// `ibv_rate_to_mult(3)`; -1 for what is no multiple.
+/// `ibv_rate_to_mult(3)`; -1 for a code that is not a multiple.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
     RATES.iter().find(|known| known.0 == rate).map_or(-1, |known| known.1)
 }
 
-/// `mult_to_ibv_rate(3)`; 0, the port's rate, for what is no rate.
+/// `mult_to_ibv_rate(3)`; 0, the code of the port's own rate, for a number that is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
     RATES.iter().find(|known| known.1 == mult && mult > 0).map_or(0, |known| known.0)
 }
 
-/// `ibv_rate_to_mbps(3)`; -1 for what is no rate.
+/// `ibv_rate_to_mbps(3)`; -1 for a code that is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
     RATES.iter().find(|known| known.0 == rate).map_or(-1, |known| known.2)
 }
 
-/// `mbps_to_ibv_rate(3)`; 0, the port's rate, for what is no rate.
+/// `mbps_to_ibv_rate(3)`; 0, the code of the port's own rate, for a number that is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
     RATES.iter().find(|known| known.2 == mbps).map_or(0, |known| known.0)
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_go_there_and_back() {
+    fn rates_survive_both_conversions() {
         for (code, mult, mbps) in RATES {
             assert_eq!(ibv_rate_to_mbps(code), mbps);
             assert_eq!(mbps_to_ibv_rate(mbps), code);

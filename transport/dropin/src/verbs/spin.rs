@@ -1,16 +1,17 @@
 //! Programs that poll without a pause, as most do.
 //!
-//! Owns one count for each thread. A card of hardware works while its program spins; this one is a thread or a program that
-//! needs a core, and where there are fewer cores than programs that spin, each would wait for the end of the other's time slice.
+//! Owns one count for each thread. A physical NIC works while its program spins. This device runs in
+//! threads and needs a core; with fewer cores than spinning programs, each program would wait until the
+//! time slice of the other ends. So a thread that polls in vain yields its core now and then.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
 
-/// Polls that found nothing, after which a thread lets others have the core for once. Few, since each costs as much as giving it up
-/// where nobody wants it.
+/// The number of empty polls in a row after which a thread yields its core once. It can be small: an
+/// empty poll costs as much as a yield when no other thread wants the core.
 const EMPTY_POLLS: u32 = 8;
 
-/// Notes what a poll found.
+/// Counts a poll, by whether it found completions.
 pub(super) fn polled(found: bool) {
     thread_local!(static EMPTY: Cell<u32> = const { Cell::new(0) });
     let empty = if found { 0 } else { EMPTY.get() + 1 };

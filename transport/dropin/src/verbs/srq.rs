@@ -2,9 +2,9 @@
 
 use super::events::{Element, EventCount, Target};
 use super::host::host;
-use super::objects::{SrqObject, context_of, cq_of, hand_out, pd_of, srq_of, take_back, xrcd_of};
+use super::objects::SrqObject;
 use crate::abi::*;
-use crate::border::{Errno, object, status};
+use crate::border::{Errno, Handle, In, InOut, Out, hand_out, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -14,8 +14,10 @@ use trunkline_verbs::{AsyncSubject, Device, SrqInit, SrqKind};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the caller's domain and request.
-        unsafe { create((*pd).context, pd, SrqKind::Basic, (*init).srq_context, &mut (*init).attr) }
+        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes that
+        // are the library's until it returns.
+        let (pd, mut init) = unsafe { (Handle::new(pd)?, InOut::new(init)?) };
+        create(pd.owner()?, pd, SrqKind::Basic, init.srq_context, &mut init.attr)
     })
 }
 
@@ -25,8 +27,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the caller's request, to which the sizes are written back.
-        let init = unsafe { &mut *init };
+        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
+        // are the library's until it returns.
+        let (owner, mut init) = unsafe { (Handle::new(context)?, InOut::new(init)?) };
         // contract D1
         if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -46,53 +49,54 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
                 {
                     return Err(Errno::EINVAL);
                 }
-                // SAFETY: objects of the caller's.
-                let (xrcd, cq) = unsafe { (xrcd_of(init.xrcd), cq_of(init.cq)) };
+                // SAFETY: the manual: the attributes name an XRC domain and a CQ that the program has
+                // not closed or destroyed.
+                let (xrcd, cq) = unsafe { (Handle::new(init.xrcd)?, Handle::new(init.cq)?) };
                 SrqKind::Xrc { xrcd: Arc::clone(&xrcd.inner), cq: Arc::clone(&cq.inner) }
             }
             IBV_SRQT_TM => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         };
-        // SAFETY: the caller's context and domain.
-        unsafe { create(context, init.pd, kind, init.srq_context, &mut init.attr) }
+        // SAFETY: the manual: the attributes name a PD that the program has not deallocated.
+        let pd = unsafe { Handle::new(init.pd)? };
+        create(owner, pd, kind, init.srq_context, &mut init.attr)
     })
 }
 
-unsafe fn create(
-    context: *mut ibv_context,
-    pd: *mut ibv_pd,
+/// Makes an SRQ, and reports its size in `attr` (contract D5).
+fn create(
+    owner: Handle<'_, ibv_context>,
+    pd: Handle<'_, ibv_pd>,
     kind: SrqKind,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
 ) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: the caller's context and domain.
-    let (owner, domain) = unsafe { (context_of(context), pd_of(pd)) };
     let id = host().next_id();
     let inner = owner.device.create_srq(SrqInit {
-        pd: Arc::clone(&domain.inner),
+        pd: Arc::clone(&pd.inner),
         kind,
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,
         context: id,
     })?;
     let made = inner.query()?;
-    // contract D5
     (attr.max_wr, attr.max_sge) = (made.max_wr, made.max_sge);
     let events = Arc::<EventCount>::default();
     let base = UnsafeCell::new(ibv_srq {
-        context,
+        context: owner.as_ptr(),
         srq_context,
-        pd,
+        pd: pd.as_ptr(),
         handle: host().next_handle(),
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     });
-    let srq = hand_out(SrqObject { base, inner: Arc::clone(&inner), id, events: Arc::clone(&events) });
-    let element = Element::Srq(Target { address: srq.expose_provenance(), count: events });
+    let srq: Handle<'_, ibv_srq> =
+        hand_out(SrqObject { base, inner: Arc::clone(&inner), id, events: Arc::clone(&events) });
+    let element = Element::Srq(Target { address: srq.address(), count: events });
     host().router.listen(AsyncSubject::Srq(id), &owner.events, element);
-    owner.live.srqs.insert(srq, &inner);
-    Ok(srq.cast())
+    owner.live.srqs.insert(srq.address(), &inner);
+    Ok(srq.as_ptr())
 }
 
 /// `ibv_modify_srq(3)`: its size (contract D7) and its limit (contract D6).
@@ -103,13 +107,14 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: a queue of the caller's, and its attributes.
-        let (object, attr) = unsafe { (srq_of(srq), &*attr) };
+        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and attributes that
+        // it does not change meanwhile.
+        let (srq, attr) = unsafe { (Handle::new(srq)?, In::new(attr)?) };
         if mask & IBV_SRQ_MAX_WR != 0 {
-            object.inner.resize(attr.max_wr)?;
+            srq.inner.resize(attr.max_wr)?;
         }
         if mask & IBV_SRQ_LIMIT != 0 {
-            object.inner.arm_limit(attr.srq_limit)?;
+            srq.inner.arm_limit(attr.srq_limit)?;
         }
         Ok(())
     })
@@ -119,11 +124,11 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     status(|| {
-        // SAFETY: a queue of the caller's.
-        let now = unsafe { srq_of(srq) }.inner.query()?;
-        let answer = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
-        // SAFETY: the caller's place for it.
-        unsafe { attr.write(answer) };
+        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and memory for the
+        // attributes.
+        let (srq, attr) = unsafe { (Handle::new(srq)?, Out::new(attr)?) };
+        let now = srq.inner.query()?;
+        attr.write(ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit });
         Ok(())
     })
 }
@@ -131,24 +136,29 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 /// `ibv_get_srq_num(3)` (contract D4).
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     status(|| {
-        // SAFETY: a queue of the caller's, and its place for the number.
-        unsafe { number.write(srq_of(srq).inner.number()?.get()) };
+        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and memory for the
+        // number.
+        let (srq, number) = unsafe { (Handle::new(srq)?, Out::new(number)?) };
+        number.write(srq.inner.number()?.get());
         Ok(())
     })
 }
 
-/// `ibv_destroy_srq(3)`: waits until its events are acknowledged (contract D8, D9, H6).
+/// `ibv_destroy_srq(3)`: waits until the program has acknowledged the SRQ's events (contract D8, D9,
+/// H6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
-        // SAFETY: a queue of the caller's, and its context.
-        let (object, owner) = unsafe { (srq_of(srq), context_of((*srq).context)) };
-        object.inner.destroy()?;
-        host().router.leave(AsyncSubject::Srq(object.id), &owner.events, srq.addr());
-        object.events.wait();
-        owner.live.srqs.remove(srq);
-        // SAFETY: handed out by `create`; the caller gives it up.
-        unsafe { take_back(srq.cast::<SrqObject>()) };
+        // SAFETY: the manual: the program passes an SRQ that it has not destroyed.
+        let srq = unsafe { Handle::new(srq)? };
+        let owner = srq.owner()?;
+        srq.inner.destroy()?;
+        host().router.leave(AsyncSubject::Srq(srq.id), &owner.events, srq.address());
+        srq.events.wait();
+        owner.live.srqs.remove(srq.address());
+        // SAFETY: this is the program's last use of the SRQ. The router and the context do not list it
+        // any more, and all its events are acknowledged.
+        unsafe { srq.release() };
         Ok(())
     })
 }

@@ -1,28 +1,29 @@
-//! Files of sysfs, as programs read them through the library. The kernel shows none of our
-//! device, so those below its path are not there.
+//! Files of sysfs, as programs read them through the library.
+//!
+//! The kernel does not know this device, so there are no files below its path.
 
 use super::device::ibv_get_device_name;
 use crate::abi::ibv_device;
-use crate::border::{Errno, value};
+use crate::border::{Errno, In, OutBytes, value};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// `ibv_get_sysfs_path`: where sysfs is.
+/// `ibv_get_sysfs_path`: the directory that sysfs is mounted at.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-unsafe fn path<'a>(text: *const c_char) -> &'a Path {
-    // SAFETY: the caller's string, which ends with a zero.
-    Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
+fn path(text: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(text.to_bytes()))
 }
 
-/// Reads a file's beginning into the caller's buffer, as text without its line end.
-unsafe fn read(file: &Path, buffer: *mut c_char, size: usize) -> Result<c_int, Errno> {
+/// Reads the beginning of a file into a buffer of `size` bytes, as text without its line end, and
+/// returns the length of the text.
+fn read(file: &Path, buffer: &OutBytes<'_>, size: usize) -> Result<c_int, Errno> {
     let os = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
     let room = size.checked_sub(1).ok_or(Errno::EINVAL)?;
     let mut text = Vec::new();
@@ -30,15 +31,11 @@ unsafe fn read(file: &Path, buffer: *mut c_char, size: usize) -> Result<c_int, E
     if text.last() == Some(&b'\n') {
         text.pop();
     }
-    // SAFETY: the caller's buffer has `size` bytes, and the text is shorter.
-    unsafe {
-        buffer.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
-        buffer.add(text.len()).write(0);
-    }
+    buffer.write_text(&text)?;
     c_int::try_from(text.len()).map_err(|_| Errno::EINVAL)
 }
 
-/// Reads `file` in `dir`: how many bytes, or -1.
+/// Reads `file` in `dir`: the number of bytes, or -1 and `errno`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
@@ -46,12 +43,15 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     buffer: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller's strings and buffer.
-    value(|| unsafe { read(&path(dir).join(path(file)), buffer, size) })
+    value(|| {
+        // SAFETY: rdma-core's contract: the program passes two C strings, and a buffer of `size` bytes.
+        let (dir, file, buffer) = unsafe { (In::text(dir)?, In::text(file)?, OutBytes::new(buffer, size)?) };
+        read(&path(&dir).join(path(&file)), &buffer, size)
+    })
 }
 
-/// The same below the directory of a device. Providers' libraries name the file by a format of
-/// printf's; with a device of ours they never come here, so it is taken as a plain name.
+/// Reads a file below the directory of a device. Providers' libraries pass a format of `printf` for the
+/// name; they never call this for a device of ours, so it is taken for a plain name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     buffer: *mut c_char,
@@ -60,11 +60,13 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     file: *const c_char,
 ) -> c_int {
     value(|| {
-        // SAFETY: the caller's strings and buffer.
-        unsafe {
-            let name = super::device::the_device().map(|device| ibv_get_device_name(device))?;
-            let directory = PathBuf::from("/sys/class/infiniband").join(path(name));
-            read(&directory.join(path(file)), buffer, size)
-        }
+        // SAFETY: rdma-core's contract: the program passes a C string, and a buffer of `size` bytes. The
+        // device's name is a C string of this library's.
+        let (name, file, buffer) = unsafe {
+            let name = ibv_get_device_name(super::device::the_device()?);
+            (In::text(name)?, In::text(file)?, OutBytes::new(buffer, size)?)
+        };
+        let directory = PathBuf::from("/sys/class/infiniband").join(path(&name));
+        read(&directory.join(path(&file)), &buffer, size)
     })
 }

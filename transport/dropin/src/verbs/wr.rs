@@ -1,24 +1,25 @@
 //! Posting by `ibv_wr_*`.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. Each
-//! operation opens a request, the setters fill it, and `wr_complete` posts all or none. A mistake
-//! on the way is kept and answered by `wr_complete`.
+//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread: no other
+//! function here may be called outside of that, as `ibv_wr_post(3)` demands. Each operation adds a
+//! request, the setters complete it, and `wr_complete` posts all or none. It returns the first error
+//! of the calls before it, since those return nothing.
 
 use super::batch::{Batch, Bytes, Entry};
-use super::objects::{QpObject, qp_ex_of, qp_of};
 use super::post::{copy_in, send_flags, sge};
 use crate::abi::*;
-use crate::border::{Errno, guarded, status};
+use crate::border::{Errno, Handle, In, field, guarded, status};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use trunkline_verbs::{IoAddress, QpType, RemoteAddress, Rkey, SendFlags, SendOperation, SrqNumber};
 
-/// What was called since `wr_start`.
+/// What the program has asked for since `wr_start`.
 #[derive(Debug, Default)]
 pub(crate) struct Posting {
     batch: Batch,
-    mistake: Option<Errno>,
-    /// `send_ops_flags` of the QP: other operations are a mistake.
+    /// The first error since `wr_start`.
+    error: Option<Errno>,
+    /// The QP's `send_ops_flags`: other operations are an error.
     allowed: u64,
 }
 
@@ -37,9 +38,10 @@ impl Posting {
     }
 
     fn fail(&mut self, errno: Errno) {
-        self.mistake.get_or_insert(errno);
+        self.error.get_or_insert(errno);
     }
 
+    /// The request that the setters complete; without one they are an error.
     fn last(&mut self) -> Option<&mut Entry> {
         if self.batch.entries.is_empty() {
             self.fail(Errno::EINVAL);
@@ -48,14 +50,15 @@ impl Posting {
     }
 }
 
-/// `ibv_qp_to_qp_ex(3)`: null for a QP that was made without `send_ops_flags`.
+/// `ibv_qp_to_qp_ex(3)`: NULL for a QP that was made without `send_ops_flags`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: a QP of the caller's.
-    if unsafe { qp_of(qp) }.is_extended { qp.cast() } else { null_mut() }
+    // SAFETY: the manual: the program passes a QP that it has not destroyed.
+    let is_extended = unsafe { Handle::optional(qp) }.is_some_and(|qp| qp.is_extended);
+    if is_extended { qp.cast() } else { null_mut() }
 }
 
-/// The C structure of a QP.
+/// The C structure of a QP, with its table of posting functions.
 pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base: base,
@@ -86,35 +89,36 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Does something with what was called so far.
+/// Runs `action` on the QP and what it was asked for so far.
 ///
 /// # Safety
-/// A QP of the program's, between `wr_start` and `wr_complete`.
-unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(&QpObject, &mut Posting)) {
+/// `qp` is null or a QP that the program has not destroyed, the calling thread has its turn, and
+/// `action` calls no function of this file.
+unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &mut Posting)) {
     guarded((), || {
-        // SAFETY: the caller's promise: the turn is this thread's, so nobody else has the posting.
-        let (object, posting) = unsafe {
-            let object = qp_ex_of(qp);
-            (object, &mut *object.posting.get())
-        };
-        action(object, posting);
+        // SAFETY: this function's contract.
+        unsafe {
+            if let Some(qp) = Handle::optional(qp) {
+                qp.turn.with(|posting| action(qp, posting));
+            }
+        }
     });
 }
 
-/// Opens a request.
+/// Adds a request.
 ///
 /// # Safety
 /// As for [`with`].
 unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
-    // SAFETY: the caller's promise; programs set the two fields in their turn.
-    let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    // SAFETY: as above.
+    // SAFETY: this function's contract.
     unsafe {
-        with(qp, |_, posting| {
+        with(qp, |qp, posting| {
+            let wr_id = qp.get(field!(ibv_qp_ex, wr_id));
+            let wr_flags = qp.get(field!(ibv_qp_ex, wr_flags));
             if posting.allowed & needs == 0 {
                 posting.fail(Errno::EOPNOTSUPP);
             }
-            // IBV_SEND_INLINE has no meaning here; the setters say where the bytes are.
+            // IBV_SEND_INLINE means nothing here: the setter determines where the bytes are.
             let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
                 posting.fail(errno);
                 SendFlags::empty()
@@ -132,39 +136,56 @@ fn remote(rkey: u32, address: u64) -> RemoteAddress {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: a QP of the program's.
-    guarded((), || unsafe { qp_ex_of(qp) }.turn.take());
-    // SAFETY: the turn is this thread's now.
+    // SAFETY: the manual: the program passes a QP that it has not destroyed. Its turn is this thread's
+    // once it is taken.
     unsafe {
+        guarded((), || {
+            if let Some(qp) = Handle::optional(qp) {
+                qp.turn.take();
+            }
+        });
         with(qp, |_, posting| {
             posting.batch.clear();
-            posting.mistake = None;
+            posting.error = None;
         });
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    let mut answer = Err(Errno::EIO);
-    // SAFETY: after wr_start, in the same thread.
+    let mut result = Err(Errno::EIO);
+    // SAFETY: the manual: the program calls this after wr_start, in the same thread.
     unsafe {
-        with(qp, |object, posting| {
-            answer = match posting.mistake {
+        with(qp, |qp, posting| {
+            result = match posting.error {
                 Some(errno) => Err(errno),
-                None => posting.batch.post_whole(&*object.inner).map_err(Errno::from),
+                None => posting.batch.post_whole(&*qp.inner).map_err(Errno::from),
             };
         });
-        guarded((), || qp_ex_of(qp).turn.give_back());
+        end_turn(qp);
     }
-    status(|| answer)
+    status(|| result)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: after wr_start, in the same thread. What was collected goes with the next start.
-    guarded((), || unsafe { qp_ex_of(qp) }.turn.give_back());
+    // SAFETY: the manual: the program calls this after wr_start, in the same thread. The next wr_start
+    // discards the requests.
+    unsafe { end_turn(qp) };
+}
+
+/// # Safety
+/// `qp` is null or a QP that the program has not destroyed.
+unsafe fn end_turn(qp: *mut ibv_qp_ex) {
+    guarded((), || {
+        // SAFETY: this function's contract.
+        if let Some(qp) = unsafe { Handle::optional(qp) } {
+            qp.turn.release();
+        }
+    });
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between wr_start and wr_complete, as all that follow.
+    // SAFETY: the manual, for this function and all that follow: the program calls it between wr_start
+    // and wr_complete, in the thread that called wr_start, with a QP that it has not destroyed.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND, SendOperation::Send) }
 }
 
@@ -202,9 +223,12 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
-/// An operation that this device has not: `wr_complete` answers `EOPNOTSUPP`.
+/// An operation that this device does not have: `wr_complete` returns `EOPNOTSUPP`.
+///
+/// # Safety
+/// As for [`with`].
 unsafe fn missing(qp: *mut ibv_qp_ex) {
-    // SAFETY: as for wr_send.
+    // SAFETY: this function's contract.
     unsafe { with(qp, |_, posting| posting.fail(Errno::EOPNOTSUPP)) }
 }
 
@@ -241,8 +265,8 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *con
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: as for wr_send.
     unsafe {
-        with(qp, |object, posting| {
-            if object.inner.qp_type() != QpType::XrcIni {
+        with(qp, |qp, posting| {
+            if qp.inner.qp_type() != QpType::XrcIni {
                 posting.fail(Errno::EINVAL);
             }
             if let Some(entry) = posting.last() {
@@ -254,16 +278,20 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let piece = ibv_sge { addr, length, lkey };
-    // SAFETY: one entry, of ours.
+    // SAFETY: as for wr_send; the list is one entry of this function's own.
     unsafe { wr_set_sge_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: as for wr_send; the list has as many entries.
+    // SAFETY: as for wr_send; the manual: the program passes `num_sge` entries, which it does not change
+    // meanwhile.
     unsafe {
         with(qp, |_, posting| {
             let start = posting.batch.sges.len();
-            let list = if num_sge == 0 { &[][..] } else { std::slice::from_raw_parts(list, num_sge) };
+            let list = match In::array(list, num_sge) {
+                Ok(list) => list,
+                Err(errno) => return posting.fail(errno),
+            };
             posting.batch.sges.extend(list.iter().map(sge));
             let end = posting.batch.sges.len();
             if let Some(entry) = posting.last() {
@@ -275,20 +303,24 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: one entry, of ours.
+    // SAFETY: as for wr_send; the list is one entry of this function's own.
     unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: as for wr_send; the list has as many entries, each of readable memory.
+    // SAFETY: as for wr_send; the manual: the program passes `count` entries, each of readable memory,
+    // and changes neither meanwhile.
     unsafe {
-        with(qp, |object, posting| {
+        with(qp, |qp, posting| {
             let start = posting.batch.inline.len();
-            let list = if count == 0 { &[][..] } else { std::slice::from_raw_parts(list, count) };
-            let most = object.inner.capacities().max_inline_data as usize;
-            for piece in list {
+            let list = match In::array(list, count) {
+                Ok(list) => list,
+                Err(errno) => return posting.fail(errno),
+            };
+            let max = qp.inner.capacities().max_inline_data as usize;
+            for piece in list.iter() {
                 let so_far = posting.batch.inline.len() - start;
-                let copied = if piece.length > most.saturating_sub(so_far) {
+                let copied = if piece.length > max.saturating_sub(so_far) {
                     Err(Errno::EINVAL)
                 } else {
                     copy_in(&mut posting.batch.inline, piece.addr.expose_provenance() as u64, piece.length)

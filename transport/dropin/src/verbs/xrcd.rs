@@ -1,8 +1,8 @@
-//! XRC domains (contract A).
+//! XRC domains: opening and closing them (contract A).
 
-use super::objects::{XrcdObject, context_of, hand_out, take_back, xrcd_of};
+use super::objects::XrcdObject;
 use crate::abi::*;
-use crate::border::{Errno, object, status};
+use crate::border::{Errno, Handle, In, hand_out, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -14,8 +14,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     object(|| {
-        // SAFETY: the caller's request, read once.
-        let init = unsafe { init.read() };
+        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
+        // it does not change meanwhile.
+        let (owner, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
         // contract A8
         if init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -23,7 +24,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         if init.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
             return Err(Errno::EINVAL);
         }
-        // contract A7: other bits mean nothing.
+        // contract A7: other bits are ignored.
         let mut flags = XrcdFlags::empty();
         flags.set(XrcdFlags::CREATE, init.oflags & libc::O_CREAT != 0);
         flags.set(XrcdFlags::EXCLUSIVE, init.oflags & libc::O_EXCL != 0);
@@ -31,28 +32,29 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             // contract A6
             -1 => None,
             fd if fd < 0 => return Err(Errno(libc::EBADF)),
-            // SAFETY: not -1. That it may not be open is found out by its use, which answers EBADF;
-            // it is kept no longer than this call.
+            // SAFETY: not -1, and used during this call only, in which the program does not close it. If
+            // it is not open, its use fails with EBADF.
             fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         };
-        // SAFETY: an opened context of the caller's.
-        let owner = unsafe { context_of(context) };
         let inner = owner.device.open_xrcd(file, flags)?;
-        let xrcd = hand_out(XrcdObject { base: UnsafeCell::new(ibv_xrcd { context }), inner: inner.clone() });
-        owner.live.xrcds.insert(xrcd, &inner);
-        Ok(xrcd.cast())
+        let base = UnsafeCell::new(ibv_xrcd { context: owner.as_ptr() });
+        let xrcd: Handle<'_, ibv_xrcd> = hand_out(XrcdObject { base, inner: inner.clone() });
+        owner.live.xrcds.insert(xrcd.address(), &inner);
+        Ok(xrcd.as_ptr())
     })
 }
 
 /// `ibv_close_xrcd(3)`: 0 or a positive error number (contract A13).
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     status(|| {
-        // SAFETY: a handle of the caller's, and its context.
-        let (object, owner) = unsafe { (xrcd_of(xrcd), context_of((*xrcd).context)) };
-        object.inner.close()?;
-        owner.live.xrcds.remove(xrcd);
-        // SAFETY: handed out above; the caller gives it up.
-        unsafe { take_back(xrcd.cast::<XrcdObject>()) };
+        // SAFETY: the manual: the program passes an XRC domain that it has not closed.
+        let xrcd = unsafe { Handle::new(xrcd)? };
+        let owner = xrcd.owner()?;
+        xrcd.inner.close()?;
+        owner.live.xrcds.remove(xrcd.address());
+        // SAFETY: this is the program's last use of the handle, and its context does not list it any
+        // more.
+        unsafe { xrcd.release() };
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 /*
- * Items of the XRC contract (docs/xrc-contract.md) that only the C interface can be asked: masks,
- * NULLs, errno, handles, acknowledgements. `conformance ITEM` says "held", or what differs and
- * ends with status 1. Written against Debian's headers; run by conformance_c.rs.
+ * Items of the XRC contract (docs/xrc-contract.md) that only the C interface can show: masks, NULLs,
+ * errno, handles, acknowledgements. `conformance ITEM` prints "held", or what differs and exits with
+ * status 1. Written for Debian's headers; run by conformance_c.rs.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +37,7 @@ static void fail(int line, const char *format, ...)
 		if (g_ != d_)                                                                   \
 			fail(__LINE__, "%s is %lld instead of %lld", #got, g_, d_);             \
 	} while (0)
-/* A call that answers NULL, with this errno. */
+/* A call that returns NULL with this errno. */
 #define REFUSED(call, due)                                                                      \
 	do {                                                                                    \
 		errno = 0;                                                                      \
@@ -170,7 +170,7 @@ static int step(struct ibv_qp *qp, uint32_t peer, enum ibv_qp_state state, int m
 	return ibv_modify_qp(qp, &attr, mask);
 }
 
-/* With RC's own masks, which contract E3 allows. */
+/* With the masks of RC, which contract E3 allows. */
 static void bring_up(struct ibv_qp *qp, uint32_t peer)
 {
 	EQUAL(step(qp, peer, IBV_QPS_INIT, INIT_MASK), 0);
@@ -287,7 +287,7 @@ static void a9(void)
 	REFUSED(open_xrcd(-1, O_CREAT), EOPNOTSUPP);
 	struct ibv_qp_init_attr_ex init = ini_attr();
 	REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
-	/* What needs no XRC works. */
+	/* What does not need XRC works. */
 	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &basic);
 	NEED(srq);
@@ -315,7 +315,7 @@ static void a14(void)
 	open_device();
 	NEED(context != first);
 	REFUSED(open_xrcd(fd, O_CREAT | O_EXCL), EINVAL);
-	/* Closed with all that is open on it. */
+	/* Closed with everything that is open on it. */
 	EQUAL(ibv_close_device(first), 0);
 	REFUSED(open_xrcd(fd, 0), EAGAIN);
 	NEED(open_xrcd(fd, O_CREAT | O_EXCL));
@@ -323,10 +323,10 @@ static void a14(void)
 
 static void a15(void)
 {
-	/* The first process opens, forks and ends; its child holds the domain until it is told to end. */
-	int fd = file(), opened[2], leave[2], told[2];
+	/* The first process opens, forks and exits; its child holds the domain until a pipe closes. */
+	int fd = file(), opened[2], leave[2], ended[2];
 	char byte = 0;
-	NEED(!pipe(opened) && !pipe(leave) && !pipe(told));
+	NEED(!pipe(opened) && !pipe(leave) && !pipe(ended));
 	pid_t first = fork();
 	if (!first) {
 		open_device();
@@ -334,13 +334,13 @@ static void a15(void)
 			_exit(1);
 		if (fork())
 			_exit(0);
-		/* The child of the process that opened. */
+		/* The child of the process that has opened the domain. */
 		close(leave[1]);
 		if (write(opened[1], &byte, 1) != 1)
 			_exit(1);
 		while (read(leave[0], &byte, 1) > 0)
 			;
-		close(told[1]);
+		close(ended[1]);
 		_exit(0);
 	}
 	int status = 0;
@@ -352,9 +352,9 @@ static void a15(void)
 	REFUSED(open_xrcd(fd, O_CREAT | O_EXCL), EINVAL);
 	close(leave[0]);
 	close(leave[1]);
-	close(told[1]);
-	/* It is gone when its end of this pipe is. */
-	EQUAL(read(told[0], &byte, 1), 0);
+	close(ended[1]);
+	/* It has exited when its end of this pipe is closed. */
+	EQUAL(read(ended[0], &byte, 1), 0);
 	for (int turn = 0; turn < 2000; turn++) {
 		struct ibv_xrcd *again = open_xrcd(fd, 0);
 		if (!again) {
@@ -600,7 +600,7 @@ static void f6(void)
 	EQUAL(wc.qp_num, target->qp_num);
 	NEED(wc.wc_flags & IBV_WC_WITH_IMM && be32toh(wc.imm_data) == 99);
 	NEED(!memcmp(memory + 2048, memory, 16) && !memcmp(memory + 1024, memory, 16));
-	/* What was begun may be taken back. */
+	/* Requests that were begun can be discarded. */
 	ibv_wr_start(ex);
 	ibv_wr_send(ex);
 	ibv_wr_abort(ex);
@@ -629,7 +629,7 @@ static void h1(void)
 
 static void h5(void)
 {
-	/* The limit names the SRQ, which the TGT has none of (contract D6). */
+	/* The limit event names the SRQ, not the TGT, which has none (contract D6). */
 	struct ibv_xrcd *xrcd = private_xrcd();
 	struct ibv_srq *srq = xrc_srq(xrcd);
 	struct ibv_mr *mr = region();
@@ -654,13 +654,13 @@ static void h5(void)
 	NEED(got.element.srq == srq);
 	ibv_ack_async_event(&got);
 
-	/* A CQ that overflows is named, and so is the QP that completes into it. */
+	/* The overflow of a CQ is reported for the CQ and for the QP that completes into it. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
 	wr.wr.rdma.remote_addr = (uintptr_t)memory + 1024;
 	wr.wr.rdma.rkey = mr->rkey;
 	for (int index = 0; index <= small->cqe; index++) {
 		EQUAL(ibv_post_send(sender, &wr, &bad), 0);
-		/* One at a time, since the send queue may be smaller than the CQ. */
+		/* One request at a time, since the send queue may be smaller than the CQ. */
 		pause_ms(2);
 	}
 	got = event(IBV_EVENT_CQ_ERR);
@@ -698,7 +698,7 @@ static void h6(void)
 	NEED(got.element.qp == target);
 	pthread_t thread;
 	NEED(!pthread_create(&thread, NULL, destroy, target));
-	/* Long enough for a call that does not wait. */
+	/* Longer than a call that does not wait takes. */
 	pause_ms(100);
 	EQUAL(atomic_load(&destroyed), 0);
 	ibv_ack_async_event(&got);
@@ -722,7 +722,7 @@ static void k4(void)
 	EQUAL(attr.xrc_odp_caps, 0);
 }
 
-/* The two ends of a connection by librdmacm. */
+/* The two sides of a connection by librdmacm. */
 static struct rdma_addrinfo *address_info(int passive, const char *address)
 {
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB }, *info = NULL;
@@ -760,14 +760,14 @@ static void *serve(void *unused)
 	struct ibv_mr *mr = rdma_reg_msgs(id, buffer, sizeof buffer);
 	NEED(mr);
 	EQUAL(rdma_post_recv(id, buffer, buffer, sizeof buffer, mr), 0);
-	uint32_t told = htobe32(number);
-	struct rdma_conn_param parameters = { .private_data = &told, .private_data_len = sizeof told };
+	uint32_t srq_number = htobe32(number);
+	struct rdma_conn_param parameters = { .private_data = &srq_number, .private_data_len = sizeof srq_number };
 	EQUAL(rdma_accept(id, &parameters), 0);
 	struct ibv_wc wc;
 	EQUAL(rdma_get_recv_comp(id, &wc), 1);
 	EQUAL(wc.status, IBV_WC_SUCCESS);
 	NEED(!memcmp(buffer, "in the default domain", 22));
-	/* J9: the end of this id is no farewell. */
+	/* J9: destroying this id sends no DREQ. */
 	rdma_destroy_ep(id);
 	return unused;
 }
@@ -788,13 +788,13 @@ static void j2(void)
 	struct rdma_conn_param parameters = { 0 };
 	EQUAL(rdma_connect(id, &parameters), 0);
 	/* J5 */
-	uint32_t told = be32toh(*(const uint32_t *)id->event->param.conn.private_data);
-	EQUAL(told, atomic_load(&server_srq));
+	uint32_t srq_number = be32toh(*(const uint32_t *)id->event->param.conn.private_data);
+	EQUAL(srq_number, atomic_load(&server_srq));
 	static uint8_t buffer[64] = "in the default domain";
 	struct ibv_mr *mr = rdma_reg_msgs(id, buffer, sizeof buffer);
 	struct ibv_sge sge = { (uintptr_t)buffer, sizeof buffer, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad = NULL;
-	wr.qp_type.xrc.remote_srqn = told;
+	wr.qp_type.xrc.remote_srqn = srq_number;
 	EQUAL(ibv_post_send(id->qp, &wr, &bad), 0);
 	struct ibv_wc wc;
 	EQUAL(rdma_get_send_comp(id, &wc), 1);

@@ -1,9 +1,9 @@
 /*
  * The XRC calls of OFED 1.x from three processes of one XRC domain:
- *   maker   makes the domain, an SRQ and the receive QP, and connects that; ends its registration and its life early;
- *   joiner  opens the domain by the same file, has an SRQ of its own, registers, outlives the maker;
+ *   maker   makes the domain, an SRQ and the receive QP, connects the QP; unregisters and exits early;
+ *   joiner  opens the domain by the same file, has an SRQ of its own, registers, and outlives the maker;
  *   sender  sends to both SRQs through the one receive QP.
- * legacy_xrc FILE: says "ok" and ends with 0, or says what was wrong and ends with 1.
+ * legacy_xrc FILE: prints "ok" and exits with 0, or prints what was wrong and exits with 1.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ struct side {
 	char buffer[BYTES];
 };
 
-/* What the processes tell each other. */
+/* What the processes send each other. */
 struct card {
 	uint32_t qpn, srqn;
 	union ibv_gid gid;
@@ -187,10 +187,10 @@ static void maker(const char *path, int from_sender, int to_sender, int from_joi
 	say(to_sender, &mine);
 
 	receive(&side, mine.qpn, ROUNDS, 'm');
-	CHECK(ibv_close_xrc_domain(domain) == EBUSY); /* registered, and the SRQ is there */
+	CHECK(ibv_close_xrc_domain(domain) == EBUSY); /* registered, and the SRQ exists */
 	CHECK(ibv_unreg_xrc_rcv_qp(domain, mine.qpn) == 0);
 	CHECK(ibv_unreg_xrc_rcv_qp(domain, mine.qpn) == EINVAL);
-	CHECK(ibv_close_xrc_domain(domain) == EBUSY); /* the SRQ is there */
+	CHECK(ibv_close_xrc_domain(domain) == EBUSY); /* the SRQ exists */
 	CHECK(ibv_destroy_srq(srq) == 0);
 	CHECK(ibv_close_xrc_domain(domain) == 0);
 	end(&side);
@@ -214,20 +214,20 @@ static void joiner(const char *path, int from_maker, int to_maker, int from_send
 	CHECK(ibv_reg_xrc_rcv_qp(domain, theirs.qpn) == 0);
 	CHECK(ibv_reg_xrc_rcv_qp(domain, theirs.qpn) == EEXIST);
 	to_init(&attr, &mask);
-	CHECK(ibv_modify_xrc_rcv_qp(domain, theirs.qpn, &attr, mask) == EINVAL); /* the maker was first */
+	CHECK(ibv_modify_xrc_rcv_qp(domain, theirs.qpn, &attr, mask) == EINVAL); /* the maker has connected it first */
 	CHECK(ibv_query_xrc_rcv_qp(domain, theirs.qpn, &attr, IBV_QP_STATE, &init) == 0);
 	CHECK(attr.qp_state == IBV_QPS_RTR);
 	say(to_maker, &mine);
 	say(to_sender, &mine);
 
 	receive(&side, theirs.qpn, ROUNDS / 2, 'j');
-	hear(from_parent); /* the maker is gone */
+	hear(from_parent); /* the maker has exited */
 	say(to_sender, &mine);
 	receive(&side, theirs.qpn, ROUNDS / 2, 'k');
-	hear(from_sender); /* it has all answers */
+	hear(from_sender); /* it has all replies */
 	CHECK(ibv_close_xrc_domain(domain) == EBUSY);
 	CHECK(ibv_unreg_xrc_rcv_qp(domain, theirs.qpn) == 0);
-	CHECK(ibv_reg_xrc_rcv_qp(domain, theirs.qpn) == EINVAL); /* that was the last one */
+	CHECK(ibv_reg_xrc_rcv_qp(domain, theirs.qpn) == EINVAL); /* the last registration has ended */
 	CHECK(ibv_destroy_srq(srq) == 0);
 	CHECK(ibv_close_xrc_domain(domain) == 0);
 	end(&side);
@@ -283,14 +283,14 @@ static void sender(int from_maker, int to_maker, int from_joiner, int to_joiner)
 
 	send_all(&side, qp, joiner.srqn, ROUNDS / 2, 'j');
 	send_all(&side, qp, maker.srqn, ROUNDS, 'm');
-	hear(from_joiner); /* the maker is gone */
+	hear(from_joiner); /* the maker has exited */
 	send_all(&side, qp, joiner.srqn, ROUNDS / 2, 'k');
 	say(to_joiner, &mine);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	end(&side);
 }
 
-/* Starts a process; the numbers of its pipes are those of the function it becomes. */
+/* Starts a process that runs one of the functions above, with that function's pipes. */
 #define PROCESS(call)             \
 	({                        \
 		pid_t pid = fork(); \
@@ -327,7 +327,7 @@ int main(int count, char **arguments)
 			if (children[at] == ended)
 				children[at] = 0;
 			else if (status != 0 && children[at] != 0)
-				kill(children[at], SIGKILL); /* it would wait for the other in vain */
+				kill(children[at], SIGKILL); /* it would wait for the other indefinitely */
 		}
 		failed |= status;
 	}

@@ -1,11 +1,11 @@
-/* Endpoints of libfabric that answer, and one that asks several of them; on the drop-in libraries.
+/* Endpoints of libfabric that echo messages, and one that sends to several of them; on the drop-in libraries.
  *
- *     libfabric_xrc serve HOST PORT         answers there until it is told to end
- *     libfabric_xrc ask HOST PORT...        sends to each, in turn and all at once, and compares what comes back
+ *     libfabric_xrc serve HOST PORT         serves there until it gets a message that ends it
+ *     libfabric_xrc ask HOST PORT...        sends to each, in turn and all at once, and compares the replies
  *
  * FI_VERBS_PREFER_XRC=1 FI_OFI_RXM_USE_SRX=1 and a file in FI_VERBS_XRCD_FILENAME make the provider use XRC. All servers
- * of a host then stand behind one connection of the asking side: the first is connected, the others are joined to it by
- * questions of port space UDP (SIDR), and open the first one's TGT. */
+ * of a host then share one connection of the initiator: it connects to the first, asks the others for their QPs in port
+ * space UDP (SIDR), and they open the first one's TGT. */
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -51,11 +51,11 @@ static void check(const char *what, ssize_t result) {
 static void expect(int holds, const char *what) {
     if (holds)
         return;
-    fprintf(stderr, "not so: %s\n", what);
+    fprintf(stderr, "does not hold: %s\n", what);
     exit(1);
 }
 
-/* Waits for one completion of a kind, FI_SEND or FI_RECV; the other kind is counted meanwhile. */
+/* Waits for one completion of a kind, FI_SEND or FI_RECV, and counts the other kind. */
 static struct fi_cq_msg_entry completed(uint64_t kind) {
     static struct fi_cq_msg_entry kept[2][SERVERS];
     static int count[2];
@@ -70,13 +70,13 @@ static struct fi_cq_msg_entry completed(uint64_t kind) {
             check("completion", -error.err);
         }
         if (got == -FI_EAGAIN) {
-            expect(time(NULL) < until, "something completes within a minute");
+            expect(time(NULL) < until, "a request completes within a minute");
             poll(NULL, 0, 0);
             continue;
         }
         check("fi_cq_read", got);
         int is = (entry.flags & FI_RECV) != 0;
-        expect(count[is] < SERVERS, "no more completes than was asked for");
+        expect(count[is] < SERVERS, "no more requests complete than were posted");
         kept[is][count[is]++] = entry;
     }
     return kept[wanted][--count[wanted]];
@@ -101,7 +101,7 @@ static void open_all(const char *host, const char *port, uint64_t flags) {
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     hints->fabric_attr->prov_name = strdup("verbs;ofi_rxm");
     check("fi_getinfo", fi_getinfo(FI_VERSION(1, 14), host, port, flags, hints, &info));
-    expect(strstr(info->domain_attr->name, "-xrc") != NULL, "the domain is one of XRC");
+    expect(strstr(info->domain_attr->name, "-xrc") != NULL, "the domain uses XRC");
     check("fi_fabric", fi_fabric(info->fabric_attr, &fabric, NULL));
     check("fi_domain", fi_domain(fabric, info, &domain, NULL));
     check("fi_endpoint", fi_endpoint(domain, info, &endpoint, NULL));
@@ -130,7 +130,7 @@ static void post_receive(int place) {
     check("fi_recv", result);
 }
 
-/* Tries again as long as the connection is not there; what moves it on is the reading of the queue. */
+/* Tries again until the connection exists; libfabric makes progress when the queue is read. */
 static void send_to(fi_addr_t peer) {
     static struct fi_context context;
     time_t until = time(NULL) + 60;
@@ -157,7 +157,7 @@ static void serve(const char *host, const char *port) {
         post_receive(0);
         completed(FI_RECV);
         what = received[0].what;
-        expect(received[0].length <= MOST, "no message is longer than it may be");
+        expect(received[0].length <= MOST, "no message is too long");
         sending = received[0];
         for (uint32_t at = 0; at < sending.length; at++)
             sending.text[at] ^= 0xff;
@@ -180,7 +180,7 @@ static void fill(uint32_t what, uint32_t length, uint32_t seed) {
 static void came_back(int place, uint32_t length, uint32_t seed) {
     expect(received[place].length == length, "a message keeps its length");
     for (uint32_t at = 0; at < length; at++)
-        expect(received[place].text[at] == (uint8_t)~(at * 7 + seed), "each byte comes back turned");
+        expect(received[place].text[at] == (uint8_t)~(at * 7 + seed), "each byte comes back inverted");
 }
 
 static void ask(const char *host, char **ports, int count) {

@@ -1,4 +1,4 @@
-//! Completion queues: extended ones, channels, sizes.
+//! Completion queues: extended ones, channels, resizing.
 
 use super::lab::{Block, Lab, PATIENCE, completions, post, post_receive, request, send};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,7 +21,7 @@ fn extended(lab: Lab, wc_flags: u64) -> *mut ibv_cq_ex {
         flags: 0,
         parent_domain: null_mut(),
     };
-    // SAFETY: an opened context and a whole request.
+    // SAFETY: the context is open, and the attributes are local.
     unsafe { lab.table().create_cq_ex.unwrap()(lab.context, &raw mut init) }
 }
 
@@ -42,7 +42,7 @@ fn an_extended_cq_is_read_field_by_field() {
     assert_eq!(post(from, &mut list).0, 0);
     let deadline = Instant::now() + PATIENCE;
     let mut seen = Vec::new();
-    // SAFETY: a CQ of the test's, its functions in the order that the manual demands.
+    // SAFETY: the test's own CQ, with its functions called in the order that the manual demands.
     unsafe {
         assert!((*ex).read_slid.is_none(), "not asked for");
         while seen.len() < 2 {
@@ -78,9 +78,9 @@ fn an_extended_cq_is_read_field_by_field() {
 }
 
 #[test]
-fn a_channel_blocks_or_not_as_its_descriptor_says() {
+fn a_channel_blocks_unless_its_descriptor_is_non_blocking() {
     let lab = Lab::open();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         let channel = ibv_create_comp_channel(lab.context);
         let cq = lab.cq(channel);
@@ -88,7 +88,7 @@ fn a_channel_blocks_or_not_as_its_descriptor_says() {
         let block = Block::new(lab.pd, 4096);
         let fd = BorrowedFd::borrow_raw((*channel).fd);
         let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap());
-        assert!(!flags.contains(OFlag::O_NONBLOCK), "a program's first read waits");
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "blocking is the default");
         fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
         let (mut fired, mut context): (*mut ibv_cq, *mut c_void) = (null_mut(), null_mut());
         assert_eq!(ibv_get_cq_event(channel, &raw mut fired, &raw mut context), -1);
@@ -117,7 +117,7 @@ fn a_channel_blocks_or_not_as_its_descriptor_says() {
         assert_eq!(waiter.join().unwrap(), 0);
         completions(cq, 2);
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
-        // Two events were read: destroying waits for their acknowledgement.
+        // Two events were taken: destroying the CQ waits for their acknowledgement.
         let destroyer = std::thread::spawn({
             let cq = cq.expose_provenance();
             move || ibv_destroy_cq(with_exposed_provenance_mut(cq))
@@ -133,15 +133,15 @@ fn a_channel_blocks_or_not_as_its_descriptor_says() {
 }
 
 #[test]
-fn the_events_of_a_destroyed_cq_are_not_read() {
+fn the_events_of_a_destroyed_cq_are_discarded() {
     let lab = Lab::open();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         let channel = ibv_create_comp_channel(lab.context);
         let cq = lab.cq(channel);
         let qp = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
         assert_eq!(lab.table().context.ops.req_notify_cq.unwrap()(cq, 0), 0);
-        // A receive that is flushed fires the CQ.
+        // A flushed receive makes an event.
         let block = Block::new(lab.pd, 64);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -165,7 +165,7 @@ fn the_events_of_a_destroyed_cq_are_not_read() {
 fn a_cq_can_be_resized() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
-    // SAFETY: the test's own.
+    // SAFETY: the test's own objects, for the last time.
     unsafe {
         assert_eq!(ibv_resize_cq(cq, 1000), 0);
         assert!((*cq).cqe >= 1000);

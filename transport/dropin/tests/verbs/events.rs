@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! Asynchronous events of SRQs and QPs.
 
 use super::lab::{Block, Lab, post_srq};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -7,10 +7,10 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// A basic SRQ of 16, and an RC pair whose second QP takes from it.
+/// A basic SRQ of 16 receives, and an RC pair whose second QP uses it.
 unsafe fn with_srq(lab: Lab, cq: *mut ibv_cq) -> (*mut ibv_srq, [*mut ibv_qp; 2]) {
     let attr = ibv_srq_attr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         let srq = ibv_create_srq(lab.pd, &mut ibv_srq_init_attr { srq_context: null_mut(), attr });
         let from = lab.qp(&mut super::lab::request(IBV_QPT_RC, lab.pd, cq));
@@ -25,15 +25,15 @@ unsafe fn with_srq(lab: Lab, cq: *mut ibv_cq) -> (*mut ibv_srq, [*mut ibv_qp; 2]
 
 fn next(lab: Lab) -> Option<ibv_async_event> {
     let mut event = ibv_async_event { element: ibv_async_element { port_num: 0 }, event_type: 99 };
-    // SAFETY: an opened context, and a place for the event.
+    // SAFETY: the context is open, and the event is local.
     (unsafe { ibv_get_async_event(lab.context, &raw mut event) } == 0).then_some(event)
 }
 
 #[test]
-fn an_srq_tells_of_its_limit_and_a_qp_of_its_end() {
+fn an_srq_reports_its_limit_and_a_qp_its_last_receive() {
     let lab = Lab::open();
     let other = Lab::open();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         for context in [lab.context, other.context] {
             let fd = BorrowedFd::borrow_raw((*context).async_fd);
@@ -58,7 +58,7 @@ fn an_srq_tells_of_its_limit_and_a_qp_of_its_end() {
         let limit = events.iter().find(|event| event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED).unwrap();
         assert_eq!(limit.element.srq, srq, "contract D6");
         assert_eq!(ibv_query_srq(srq, &raw mut attr), 0);
-        assert_eq!((attr.max_wr, attr.srq_limit), (16, 0), "it fired once");
+        assert_eq!((attr.max_wr, attr.srq_limit), (16, 0), "the limit is disarmed after its event");
         super::lab::modify(
             to,
             &mut ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() },
@@ -66,7 +66,7 @@ fn an_srq_tells_of_its_limit_and_a_qp_of_its_end() {
         );
         let last = next(lab).unwrap();
         assert_eq!((last.event_type, last.element.qp), (IBV_EVENT_QP_LAST_WQE_REACHED, to), "contract H4");
-        assert!(next(other).is_none(), "another context of the process has no part in it");
+        assert!(next(other).is_none(), "another context of the process does not get it");
         // contract H6: the QP waits for the acknowledgement.
         let destroyer = std::thread::spawn({
             let qp = to.expose_provenance();

@@ -1,5 +1,5 @@
-//! What the tests share: one device per test process at an address of its own, and C programs'
-//! usual steps in a few words.
+//! What the tests share: one device per test process at an address of its own, and the usual steps of C
+//! programs.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// How long anything may take on a loaded machine.
+/// The longest time that anything may take, on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An opened device. Everything below it is the test's to destroy.
+/// An opened device. The test destroys what it makes on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Lab {
     pub(crate) context: *mut ibv_context,
@@ -24,8 +24,8 @@ fn name_the_address() {
     ONCE.call_once(|| {
         let id = std::process::id();
         let address = format!("127.{}.{}.{}", 64 + id % 60, (id >> 8) % 250 + 1, (id >> 3) % 250 + 1);
-        // SAFETY: before this no thread of the process has read the environment for the device, and the
-        // test harness reads none while tests run.
+        // SAFETY: no thread of the process has read the environment for the device before, and the test
+        // harness does not read it while tests run.
         unsafe { std::env::set_var("TRUNKLINE_ADDRESS", address) };
     });
 }
@@ -33,7 +33,7 @@ fn name_the_address() {
 impl Lab {
     pub(crate) fn open() -> Self {
         name_the_address();
-        // SAFETY: the steps of every verbs program.
+        // SAFETY: the usual steps of a verbs program, with their results checked.
         unsafe {
             let mut count = 0;
             let list = ibv_get_device_list(&raw mut count);
@@ -49,19 +49,19 @@ impl Lab {
 
     /// The tables that the header's inline functions call.
     pub(crate) fn table(self) -> verbs_context {
-        // SAFETY: as `verbs_get_ctx` does it.
+        // SAFETY: the context is part of a verbs_context, as for `verbs_get_ctx`.
         unsafe { *self.context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() }
     }
 
     pub(crate) fn cq(self, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
-        // SAFETY: an opened context.
+        // SAFETY: the context is open.
         let cq = unsafe { ibv_create_cq(self.context, 256, with_exposed_provenance_mut(77), channel, 0) };
         assert!(!cq.is_null());
         cq
     }
 
     pub(crate) fn close(self) {
-        // SAFETY: the lab's own.
+        // SAFETY: the lab's own objects, for the last time.
         unsafe {
             assert_eq!(ibv_dealloc_pd(self.pd), 0);
             assert_eq!(ibv_close_device(self.context), 0);
@@ -70,17 +70,17 @@ impl Lab {
 
     pub(crate) fn own_gid(self) -> ibv_gid {
         let mut gid = ibv_gid::default();
-        // SAFETY: an opened context.
+        // SAFETY: the context is open.
         assert_eq!(unsafe { ibv_query_gid(self.context, 1, 0, &raw mut gid) }, 0);
         gid
     }
 
     pub(crate) fn qp(self, init: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-        // SAFETY: an opened context and a whole request.
+        // SAFETY: the context is open, and the attributes are local.
         unsafe { self.table().create_qp_ex.unwrap()(self.context, &raw mut *init) }
     }
 
-    /// To RTS, with a peer of this device.
+    /// Brings a QP to RTS, connected to a QP of this device.
     pub(crate) fn connect(self, qp: *mut ibv_qp, peer: u32) {
         let rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
         let mut attr = ibv_qp_attr {
@@ -135,17 +135,17 @@ impl Lab {
 }
 
 pub(crate) fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_uint) {
-    // SAFETY: a QP of the test's.
-    let answer = unsafe { ibv_modify_qp(qp, &raw mut *attr, mask.cast_signed()) };
-    assert_eq!(answer, 0, "to state {}", attr.qp_state);
+    // SAFETY: the QP is not destroyed yet.
+    let status = unsafe { ibv_modify_qp(qp, &raw mut *attr, mask.cast_signed()) };
+    assert_eq!(status, 0, "to state {}", attr.qp_state);
 }
 
 pub(crate) fn number(qp: *mut ibv_qp) -> u32 {
-    // SAFETY: a QP of the test's.
+    // SAFETY: the QP is not destroyed yet.
     unsafe { (*qp).qp_num }
 }
 
-/// A request for a QP of moderate size.
+/// The attributes of a QP of moderate size.
 pub(crate) fn request(kind: c_uint, pd: *mut ibv_pd, cq: *mut ibv_cq) -> ibv_qp_init_attr_ex {
     let cap =
         ibv_qp_cap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 0 };
@@ -187,7 +187,7 @@ impl Block {
             | IBV_ACCESS_REMOTE_WRITE
             | IBV_ACCESS_REMOTE_READ
             | IBV_ACCESS_REMOTE_ATOMIC;
-        // SAFETY: the vector's bytes do not move while it lives.
+        // SAFETY: the vector keeps its bytes at one address until the region is deregistered.
         let mr = unsafe { ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), length, rights.cast_signed()) };
         assert!(!mr.is_null());
         Self { bytes, mr }
@@ -198,7 +198,7 @@ impl Block {
     }
 
     pub(crate) fn key(&self) -> u32 {
-        // SAFETY: the block's own region.
+        // SAFETY: the block's own region is not deregistered yet.
         unsafe { (*self.mr).lkey }
     }
 
@@ -207,12 +207,12 @@ impl Block {
     }
 
     pub(crate) fn free(self) {
-        // SAFETY: the block's own region.
+        // SAFETY: the block's own region is not deregistered yet.
         assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
     }
 }
 
-/// A send of `list`.
+/// A send request of a gather list.
 pub(crate) fn send(wr_id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     ibv_send_wr {
         wr_id,
@@ -228,20 +228,20 @@ pub(crate) fn send(wr_id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     }
 }
 
-/// Posts; answers the error number and the position of the refused request.
+/// Posts a list; returns the error number and the position of the refused request.
 pub(crate) fn post(qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (c_int, usize) {
     link(list);
     let mut bad = null_mut();
-    // SAFETY: objects of the test's.
-    let answer = unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, list.as_mut_ptr(), &raw mut bad) };
+    // SAFETY: the test's own objects, which it destroys at its end.
+    let status = unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, list.as_mut_ptr(), &raw mut bad) };
     let at = list.iter().position(|wr| std::ptr::eq(wr, bad)).unwrap_or(list.len());
-    (answer, at)
+    (status, at)
 }
 
 fn link(list: &mut [ibv_send_wr]) {
     let start = list.as_mut_ptr();
     for at in 1..list.len() {
-        // SAFETY: both are in the list.
+        // SAFETY: both positions are in the list.
         unsafe { (*start.add(at - 1)).next = start.add(at) };
     }
 }
@@ -255,7 +255,7 @@ pub(crate) fn post_receive(qp: *mut ibv_qp, wr_id: u64, sge: ibv_sge) -> c_int {
     let mut list = [sge];
     let mut wr = receive(wr_id, &mut list);
     let mut bad = null_mut();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut wr, &raw mut bad) }
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn post_srq(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> c_int {
     let mut list = [sge];
     let mut wr = receive(wr_id, &mut list);
     let mut bad = null_mut();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe { (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut wr, &raw mut bad) }
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn completions(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     while got.len() < count {
         let mut batch = [ibv_wc::default(); 8];
         let room = batch.len().min(count - got.len());
-        // SAFETY: a CQ of the test's, and room for as many.
+        // SAFETY: the CQ is not destroyed yet, and the array has room for as many.
         let found = unsafe {
             (*(*cq).context).ops.poll_cq.unwrap()(cq, c_int::try_from(room).unwrap(), batch.as_mut_ptr())
         };

@@ -1,4 +1,4 @@
-//! Making, querying and destroying; what is busy, and what is refused.
+//! Making, querying and destroying objects; what is busy, and what is refused.
 
 use super::lab::{Block, Lab, request};
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use trunkline_dropin::verbs::*;
 #[test]
 fn the_device_has_xrc_and_no_paging() {
     let lab = Lab::open();
-    // SAFETY: zeros are valid for attributes; places of the test's.
+    // SAFETY: zeros are valid for attributes, and the results are local.
     unsafe {
         let mut attr: ibv_device_attr = std::mem::zeroed();
         assert_eq!(ibv_query_device(lab.context, &raw mut attr), 0);
@@ -30,9 +30,9 @@ fn the_device_has_xrc_and_no_paging() {
 }
 
 #[test]
-fn the_gid_table_answers_by_its_conventions() {
+fn gid_queries_return_by_their_conventions() {
     let lab = Lab::open();
-    // SAFETY: places of the test's.
+    // SAFETY: the context is open, and the results are local.
     unsafe {
         let mut entry = ibv_gid_entry::default();
         let size = size_of::<ibv_gid_entry>();
@@ -59,10 +59,10 @@ fn the_gid_table_answers_by_its_conventions() {
 }
 
 #[test]
-fn what_is_leaned_on_is_busy() {
+fn an_object_in_use_is_busy() {
     // contract I3
     let lab = Lab::open();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         let channel = ibv_create_comp_channel(lab.context);
         let cq = lab.cq(channel);
@@ -82,11 +82,11 @@ fn what_is_leaned_on_is_busy() {
 }
 
 #[test]
-fn regions_are_checked_when_they_are_made() {
+fn registrations_are_checked() {
     let lab = Lab::open();
     let mut bytes = [0_u8; 64];
     let address: *mut c_void = bytes.as_mut_ptr().cast();
-    // SAFETY: memory of the test's, or none.
+    // SAFETY: the memory is the test's own, or is refused.
     unsafe {
         let errno = || std::io::Error::last_os_error().raw_os_error();
         assert!(ibv_reg_mr(lab.pd, address, 0, 1).is_null());
@@ -117,16 +117,16 @@ fn regions_are_checked_when_they_are_made() {
 }
 
 #[test]
-fn memory_that_may_not_be_written_is_not_registered_for_it() {
+fn read_only_memory_is_not_registered_for_writing() {
     let lab = Lab::open();
-    // SAFETY: a mapping of the test's own.
+    // SAFETY: the test's own mapping.
     unsafe {
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let pages = libc::mmap(null_mut(), 2 * 4096, libc::PROT_READ | libc::PROT_WRITE, kind, -1, 0);
         assert_ne!(pages, libc::MAP_FAILED);
         let last = pages.byte_add(4096);
         assert_eq!(libc::mprotect(last, 4096, libc::PROT_READ), 0);
-        // Without the call that tells, nothing is refused.
+        // A kernel that cannot check refuses nothing.
         let is_told = libc::madvise(pages, 4096, libc::MADV_POPULATE_WRITE) == 0;
         for (start, length, is_writable) in [(pages, 4096, true), (pages, 4097, false), (last, 64, false)] {
             for access in [IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ] {
@@ -146,13 +146,13 @@ fn memory_that_may_not_be_written_is_not_registered_for_it() {
 }
 
 #[test]
-fn missing_features_answer_and_do_not_crash() {
+fn missing_features_fail_without_a_crash() {
     let lab = Lab::open();
     let table = lab.table();
     assert!(table.create_wq.is_null() && table.alloc_dm.is_null() && table.ibv_create_flow.is_null());
     let ops = table.context.ops;
     assert!(ops.alloc_mw.is_none());
-    // SAFETY: these look at none of their arguments.
+    // SAFETY: these functions ignore their arguments.
     unsafe {
         assert_eq!(ops.bind_mw.unwrap()(null_mut(), null_mut(), null_mut()), libc::EOPNOTSUPP);
         assert_eq!(ops.dealloc_mw.unwrap()(null_mut()), libc::EOPNOTSUPP);
@@ -161,14 +161,14 @@ fn missing_features_answer_and_do_not_crash() {
         let cq = lab.cq(null_mut());
         assert!(lab.qp(&mut request(kind, lab.pd, cq)).is_null());
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
-        // SAFETY: the test's own.
+        // SAFETY: the test's own objects, for the last time.
         assert_eq!(unsafe { ibv_destroy_cq(cq) }, 0);
     }
     lab.close();
 }
 
 #[test]
-fn closing_the_device_ends_what_is_left() {
+fn closing_the_device_destroys_what_is_left() {
     // contract A14
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
@@ -176,7 +176,7 @@ fn closing_the_device_ends_what_is_left() {
     let block = Block::new(lab.pd, 64);
     assert_eq!(super::lab::post_receive(second, 1, block.sge(0, 64)), 0);
     let _left = first;
-    // SAFETY: the context is the test's; nothing of it is used afterwards but plain memory.
+    // SAFETY: the test's own context; none of its objects is used after it is closed.
     assert_eq!(unsafe { ibv_close_device(lab.context) }, 0);
     assert!(block.bytes.iter().all(|byte| *byte == 0));
     Lab::open().close();

@@ -1,4 +1,4 @@
-//! Posting, by lists and by `ibv_wr_*`.
+//! Posting work requests, by lists and by `ibv_wr_*`.
 
 use super::lab::{Block, Lab, completions, post, post_receive, request, send};
 use std::ptr::null_mut;
@@ -32,9 +32,9 @@ fn a_list_is_posted_up_to_the_bad_request() {
     finish(lab, cq, [from, to], block);
 }
 
-/// Destroys what a test made.
+/// Destroys what a test has made.
 fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Block) {
-    // SAFETY: the test's own.
+    // SAFETY: the test's own objects, for the last time.
     unsafe {
         assert_eq!(qps.map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
@@ -44,7 +44,7 @@ fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Block) {
 }
 
 #[test]
-fn every_operation_does_what_it_says() {
+fn every_operation_works() {
     let lab = Lab::open();
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
@@ -61,7 +61,7 @@ fn every_operation_does_what_it_says() {
     let atomic =
         ibv_wr_atomic { remote_addr: block.address() + 1024, compare_add: 5, swap: 0, rkey: block.key() };
     (list[2].opcode, list[2].wr) = (IBV_WR_ATOMIC_FETCH_AND_ADD, ibv_send_wr_target { atomic });
-    // Without it the READ may already see what the atomic makes.
+    // Without the fence the READ may see the result of the atomic.
     list[2].send_flags |= IBV_SEND_FENCE;
     (list[3].opcode, list[3].wr) = (IBV_WR_RDMA_WRITE_WITH_IMM, target(2048));
     list[3].imm_data = 0x0102_0304_u32.to_be();
@@ -93,7 +93,7 @@ fn inline_data_needs_no_key() {
     let mut sges = [ibv_sge { addr, length: 16, lkey: 0 }];
     let mut list = [send(2, &mut sges)];
     list[0].send_flags |= IBV_SEND_INLINE;
-    // max_inline_data 0 was asked for: rdma_xclient does the same.
+    // The QP was made with max_inline_data 0, as rdma_xclient makes its own.
     assert_eq!(post(from, &mut list).0, 0);
     completions(cq, 2);
     assert_eq!(&block.bytes[..16], b"sixteen bytes !!");
@@ -120,7 +120,7 @@ fn wr_calls_post_all_or_none() {
     for wr_id in 0..4 {
         assert_eq!(post_receive(to, wr_id, block.sge(0, 64)), 0);
     }
-    // SAFETY: objects of the test's, in the order that the manual demands.
+    // SAFETY: the test's own objects, with their functions called in the order that the manual demands.
     unsafe {
         assert!(ibv_qp_to_qp_ex(to).is_null(), "made without send_ops_flags");
         let ex = ibv_qp_to_qp_ex(from);

@@ -23,8 +23,8 @@ fn threads_share_a_qp_and_a_cq() {
     let block = Block::new(lab.pd, 4096);
     let (qps, key, address) = ([from, to].map(|qp| qp.expose_provenance()), block.key(), block.address());
     let cq_address = cq.expose_provenance();
-    // Each thread posts a receive and a send, then takes any two completions: never more are
-    // under way than the queues hold.
+    // Each thread posts a receive and a send, then takes any two completions, so that never more are
+    // outstanding than the queues hold.
     let seen: Vec<u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -53,7 +53,7 @@ fn threads_share_a_qp_and_a_cq() {
     });
     let different: HashSet<u64> = seen.iter().copied().collect();
     assert_eq!(different.len() as u64, THREADS * EACH * 2, "each request completed once");
-    // SAFETY: the test's own.
+    // SAFETY: the test's own objects, for the last time.
     unsafe {
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
         assert_eq!(ibv_destroy_cq(cq), 0);
@@ -63,7 +63,7 @@ fn threads_share_a_qp_and_a_cq() {
 }
 
 fn send_ex(qp: *mut ibv_qp, wr_id: u64, sge: ibv_sge) {
-    // SAFETY: a QP of the test's, its functions in the order that the manual demands.
+    // SAFETY: the test's own QP, with its functions called in the order that the manual demands.
     unsafe {
         let ex = ibv_qp_to_qp_ex(qp);
         (*ex).wr_start.unwrap()(ex);

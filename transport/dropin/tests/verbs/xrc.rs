@@ -1,4 +1,4 @@
-//! XRC through the tables of the context.
+//! XRC by the functions in the tables of a context.
 
 use super::lab::{Block, Lab, completions, modify, number, post, post_srq, request, send};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ fn errno() -> Option<i32> {
 fn domain(lab: Lab) -> *mut ibv_xrcd {
     let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: an opened context and a whole request.
+    // SAFETY: the context is open, and the attributes are local.
     unsafe { lab.table().open_xrcd.unwrap()(lab.context, &raw mut init) }
 }
 
@@ -36,17 +36,17 @@ fn srq_request(lab: Lab, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> ibv_srq_init_a
 }
 
 #[test]
-fn masks_are_checked_when_a_domain_is_opened() {
+fn opening_a_domain_checks_its_mask() {
     // contract A8
     let lab = Lab::open();
     for comp_mask in 0..8 {
         let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-        // SAFETY: an opened context and a whole request.
+        // SAFETY: the context is open, and the attributes are local.
         let xrcd = unsafe { lab.table().open_xrcd.unwrap()(lab.context, &raw mut init) };
         match comp_mask {
             3 => {
                 assert!(!xrcd.is_null());
-                // SAFETY: just opened.
+                // SAFETY: it was opened above.
                 assert_eq!(unsafe { lab.table().close_xrcd.unwrap()(xrcd) }, 0);
             }
             0..3 => assert_eq!((xrcd.is_null(), errno()), (true, Some(libc::EINVAL))),
@@ -57,7 +57,7 @@ fn masks_are_checked_when_a_domain_is_opened() {
 }
 
 #[test]
-fn a_domain_of_a_file_is_joined_by_its_inode() {
+fn a_domain_is_identified_by_the_inode_of_its_file() {
     // contract A5
     let lab = Lab::open();
     let path = std::env::temp_dir().join(format!("trunkline-dropin-{}", std::process::id()));
@@ -65,7 +65,7 @@ fn a_domain_of_a_file_is_joined_by_its_inode() {
     std::fs::remove_file(&path).unwrap();
     let open = |fd, oflags| {
         let mut init = ibv_xrcd_init_attr { comp_mask: 3, fd, oflags };
-        // SAFETY: an opened context and a whole request.
+        // SAFETY: the context is open, and the attributes are local.
         unsafe { lab.table().open_xrcd.unwrap()(lab.context, &raw mut init) }
     };
     let fd = file.as_raw_fd();
@@ -76,18 +76,18 @@ fn a_domain_of_a_file_is_joined_by_its_inode() {
     let second = open(fd, 0);
     assert!(!second.is_null());
     assert_eq!((open(-7, libc::O_CREAT).is_null(), errno()), (true, Some(libc::EBADF)));
-    // SAFETY: the two handles.
+    // SAFETY: both handles were opened above, and are not used after this.
     unsafe { assert_eq!([first, second].map(|xrcd| lab.table().close_xrcd.unwrap()(xrcd)), [0, 0]) };
     lab.close();
 }
 
 #[test]
-fn an_xrc_srq_needs_its_parts() {
+fn an_xrc_srq_needs_a_domain_and_a_cq() {
     // contract D1
     let lab = Lab::open();
     let (cq, xrcd) = (lab.cq(null_mut()), domain(lab));
     let create = lab.table().create_srq_ex.unwrap();
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         for missing in [IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ] {
             let mut init = srq_request(lab, xrcd, cq);
@@ -111,10 +111,10 @@ fn an_xrc_srq_needs_its_parts() {
 }
 
 #[test]
-fn an_initiator_reaches_an_srq_by_both_ways_of_posting() {
+fn an_initiator_reaches_an_srq_by_both_interfaces_of_posting() {
     let lab = Lab::open();
     let (send_cq, cq, xrcd) = (lab.cq(null_mut()), lab.cq(null_mut()), domain(lab));
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         let srq = lab.table().create_srq_ex.unwrap()(lab.context, &mut srq_request(lab, xrcd, cq));
         let mut srqn = 0;
@@ -162,7 +162,7 @@ fn an_initiator_reaches_an_srq_by_both_ways_of_posting() {
 }
 
 #[test]
-fn a_further_handle_sees_the_same_qp() {
+fn another_handle_shows_the_same_qp() {
     // contract C4 to C8
     let lab = Lab::open();
     let (xrcd, other) = (domain(lab), domain(lab));
@@ -174,7 +174,7 @@ fn a_further_handle_sees_the_same_qp() {
     let open = |comp_mask, xrcd, qp_type| {
         let (qp_num, qp_context) = (number(tgt), null_mut());
         let mut attr = ibv_qp_open_attr { comp_mask, qp_num, xrcd, qp_context, qp_type };
-        // SAFETY: an opened context and a whole request.
+        // SAFETY: the context is open, and the attributes are local.
         unsafe { lab.table().open_qp.unwrap()(lab.context, &raw mut attr) }
     };
     for missing in [IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_XRCD, IBV_QP_OPEN_ATTR_TYPE] {
@@ -187,7 +187,7 @@ fn a_further_handle_sees_the_same_qp() {
     assert!(open(whole, xrcd, IBV_QPT_RC).is_null());
     assert_eq!((open(whole | 16, xrcd, IBV_QPT_XRC_RECV).is_null(), errno()), (true, Some(libc::EOPNOTSUPP)));
     let second = open(whole, xrcd, IBV_QPT_XRC_RECV);
-    // SAFETY: objects of the test's.
+    // SAFETY: the test's own objects, which it destroys at its end.
     unsafe {
         assert_eq!(((*second).qp_num, (*second).state), (number(tgt), IBV_QPS_UNKNOWN), "contract C5");
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
@@ -200,7 +200,7 @@ fn a_further_handle_sees_the_same_qp() {
         assert_eq!((now.qp_state, made.qp_type), (IBV_QPS_INIT, IBV_QPT_XRC_RECV), "contract C8");
         assert_eq!(ibv_destroy_qp(tgt), 0);
         assert_eq!(ibv_query_qp(second, &raw mut now, IBV_QP_STATE.cast_signed(), &raw mut made), 0);
-        assert_eq!(lab.table().close_xrcd.unwrap()(xrcd), libc::EBUSY, "the TGT lives");
+        assert_eq!(lab.table().close_xrcd.unwrap()(xrcd), libc::EBUSY, "the TGT exists");
         assert_eq!(ibv_destroy_qp(second), 0);
         assert_eq!([xrcd, other].map(|xrcd| lab.table().close_xrcd.unwrap()(xrcd)), [0, 0]);
     }

@@ -1,12 +1,12 @@
-//! Addresses between C's form and Rust's.
+//! Converts socket addresses of Rust to those of C, and back.
 
 use libc::{sockaddr_storage, socklen_t};
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::from_ref;
 
-/// An address in C's form: of its own family's length, since the kernel takes no other. nix's
-/// `SockaddrStorage` says the length of all its room.
+/// An address of C, with the length of its family, since the kernel accepts no other. nix's
+/// `SockaddrStorage` has the length of the largest family.
 #[derive(Clone, Copy)]
 pub(super) enum CAddress {
     V4(SockaddrIn),
@@ -23,7 +23,7 @@ impl From<SocketAddr> for CAddress {
 }
 
 impl CAddress {
-    /// For a C function that reads it, whatever its prototype says.
+    /// The address for a C function that only reads it, even if its prototype is not `const`.
     pub(super) fn pointer(&self) -> *mut libc::sockaddr {
         match self {
             Self::V4(v4) => v4.as_ptr(),
@@ -40,10 +40,10 @@ impl CAddress {
     }
 }
 
-/// The address in a place of librdmacm's; `None` if none was written there.
-pub(super) fn read(place: &sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: a sockaddr_storage has room for every kind of address, and any bits are one.
-    let address = unsafe { SockaddrStorage::from_raw(from_ref(place).cast(), None) }?;
+/// The address in a storage of librdmacm's; `None` if the storage holds no address.
+pub(super) fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: a storage has room for an address of any family, and any bits are valid for it.
+    let address = unsafe { SockaddrStorage::from_raw(from_ref(storage).cast(), None) }?;
     let v4 = address.as_sockaddr_in().map(|v4| SocketAddrV4::from(*v4).into());
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
 }
@@ -54,14 +54,14 @@ mod tests {
     use libc::{sockaddr_in, sockaddr_in6};
 
     #[test]
-    fn addresses_survive_the_round_trip() {
+    fn addresses_survive_both_conversions() {
         for text in ["127.1.2.3:4791", "0.0.0.0:0", "[fd00::1:2]:65535", "[::]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             let c = CAddress::from(address);
             let exact = if address.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
             assert_eq!(usize::try_from(c.length()), Ok(exact));
             let mut place = zeroed();
-            // SAFETY: the place has room for every kind of address.
+            // SAFETY: a storage has room for an address of any family.
             unsafe {
                 c.pointer().cast::<u8>().copy_to_nonoverlapping((&raw mut place).cast(), exact);
             }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn zeroed() -> sockaddr_storage {
-        // SAFETY: a sockaddr_storage is numbers, for which zeroes are a value.
+        // SAFETY: a storage consists of numbers, for which zeros are valid.
         unsafe { std::mem::zeroed() }
     }
 }

@@ -1,8 +1,8 @@
-//! The states of an attached QP, as librdmacm drives that of an id which has one.
+//! Moves an attached QP through its states, as librdmacm does for an id that has a QP.
 //!
-//! The attributes go from the kernel's connection manager to the device as they are, without the
-//! detour over [`QpModify`] that would lose what only some links have (service level, LID). The QP
-//! is held for as long as each change takes and not longer.
+//! The attributes are passed from the kernel's connection manager to the device as they are: a
+//! [`QpModify`] would lose those that only some links have (service level, LID). The QP is kept from being
+//! destroyed during each change, not between them.
 
 use super::endpoint::RawId;
 use super::error::{Asked, check};
@@ -14,12 +14,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 
-/// How far READs and atomics go; `None` leaves what both sides agreed on.
+/// Limits of READs and atomics; with `None`, what both sides agreed on counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
-    /// Served at once.
+    /// The most that the QP serves at once.
     pub(super) resources: Option<u8>,
-    /// Outstanding.
+    /// The most that the QP has outstanding.
     pub(super) depth: Option<u8>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn own_qp(qp: Arc<dyn QueuePair>) -> Result<Arc<Qp>, VerbsError> {
     any.downcast::<Qp>().map_err(|_| VerbsError::Invalid("the QP belongs to another device"))
 }
 
-/// Moves a QP through states as the endpoint's connection wants them.
+/// Moves a QP through states, with the attributes of the endpoint's connection.
 pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) -> Result<(), VerbsError> {
     for &state in states {
         let (mut attributes, mask) = changes(id, state)?;
@@ -44,7 +44,7 @@ pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) ->
     Ok(())
 }
 
-/// Moves a QP to ERR. It may be there, or be destroyed; that is as good.
+/// Moves a QP to ERR. Failure only means that it is there already, or destroyed.
 pub(super) fn to_error(qp: &Qp) {
     let change = QpModify { state: Some(QpState::Error), ..QpModify::default() };
     if let Err(error) = qp.modify(&change) {
@@ -52,10 +52,10 @@ pub(super) fn to_error(qp: &Qp) {
     }
 }
 
-/// What brings a QP of the endpoint's connection to a state.
+/// The attributes that bring a QP of the endpoint's connection to a state.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] when the endpoint does not know it yet.
+/// [`VerbsError::Invalid`] if the endpoint does not know them yet.
 pub(super) fn named_changes(id: RawId, state: QpState) -> Result<QpModify, VerbsError> {
     let (attributes, mask) = changes(id, state)?;
     Ok(convert::to_modify(&attributes, mask.cast_unsigned()))
@@ -68,11 +68,11 @@ fn changes(id: RawId, state: QpState) -> Result<(ibv_qp_attr, c_int), VerbsError
         QpState::ReadyToSend => ibv_qp_state::IBV_QPS_RTS,
         _ => return Err(VerbsError::Invalid("connections bring QPs to INIT, RTR and RTS")),
     };
-    // SAFETY: numbers alone.
+    // SAFETY: the structure consists of numbers.
     let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attributes.qp_state = code;
     let mut mask = 0;
-    // SAFETY: the caller holds the manager's lock, and so the id; the places are ours.
+    // SAFETY: the caller holds the manager's lock, so the id is not destroyed; the results are local.
     check(Asked::QpChanges, unsafe { rdma_init_qp_attr(id.pointer(), &raw mut attributes, &raw mut mask) })?;
     Ok((attributes, mask))
 }

@@ -1,8 +1,8 @@
 //! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
 //!
-//! Only it makes endpoints for XRC (contract verbs-abi, "librdmacm and XRC"). It is called by
-//! whoever wants an endpoint and may wait, and by the resolver's threads; never under a lock. What
-//! it made is synchronous and known to nobody until the manager takes it over.
+//! No other call makes endpoints for XRC (contract J1, J2). Its callers are
+//! those that may wait for an endpoint, and the resolver's threads; none of them holds a lock. The id
+//! that it makes is synchronous, and only its caller knows it until the manager adopts it.
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
@@ -24,9 +24,9 @@ const PASSIVE: c_int = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawId(NonNull<rdma_cm_id>);
 
-// SAFETY: librdmacm's ids may be used from any thread, one at a time; the module's rules see to that.
+// SAFETY: librdmacm lets any thread use an id, one at a time, which the rules of this module ensure.
 unsafe impl Send for RawId {}
-// SAFETY: as for Send: the pointer alone gives access to nothing.
+// SAFETY: as for Send. The pointer by itself gives no access.
 unsafe impl Sync for RawId {}
 
 impl RawId {
@@ -38,17 +38,18 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Ends the id. It has no QP for librdmacm, so none goes with it.
+    /// Destroys the id. librdmacm knows no QP of it, so none is destroyed.
     ///
     /// # Safety
-    /// Nobody uses it any more, and no event of it is unacknowledged but one that it keeps itself.
+    /// Nobody uses the id after this, and all its events are acknowledged, except one that it keeps
+    /// itself.
     pub(super) unsafe fn destroy(self) {
-        // SAFETY: the caller's promise. An id of `rdma_create_id` may be ended so, too.
+        // SAFETY: this function's contract. The call destroys ids of `rdma_create_id` as well.
         unsafe { rdma_destroy_ep(self.pointer()) };
     }
 }
 
-/// Makes an endpoint; waits for address and route of an active one, up to 2 s each.
+/// Makes an endpoint. For an active one it waits up to 2 s for the address and up to 2 s for the route.
 ///
 /// # Errors
 /// As [`trunkline_verbs::ConnectionManager::create_endpoint`].
@@ -59,13 +60,13 @@ pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
         EndpointSide::Active { .. } => Asked::Resolve,
         EndpointSide::Passive { .. } => Asked::Bind,
     };
-    // SAFETY: the place is ours, the information librdmacm's own; neither PD nor attributes: QPs
-    // are made on the program's own domain.
+    // SAFETY: the result is local, and the address information is librdmacm's own. There is neither a PD
+    // nor attributes, since QPs are made in the program's domain.
     check(asked, unsafe { rdma_create_ep(&raw mut raw, info.0.as_ptr(), null_mut(), null_mut()) })?;
     RawId::new(raw).ok_or(VerbsError::Gone)
 }
 
-/// Whether a request is one that can be served at all.
+/// Checks a request before librdmacm is called.
 pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
     let fits = matches!(
         (request.side, request.qp_type),
@@ -84,7 +85,7 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Questions for a QP need UD, which this adapter does not have.
+/// Checks a port space: UDP needs UD QPs, which this adapter does not have.
 pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> {
     match port_space {
         PortSpace::Udp => Err(VerbsError::NotSupported("port space UDP over librdmacm")),
@@ -92,7 +93,7 @@ pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> 
     }
 }
 
-/// What librdmacm knows of addresses, to be freed.
+/// Address information of librdmacm's, which is freed on drop.
 struct AddressInfo(NonNull<rdma_addrinfo>);
 
 impl AddressInfo {
@@ -114,7 +115,7 @@ impl AddressInfo {
         let ((ai_src_len, ai_src_addr), (ai_dst_len, ai_dst_addr)) =
             (pointer(&source), pointer(&destination));
         let number = |unsigned: u32| c_int::try_from(unsigned).unwrap_or(0);
-        // SAFETY: numbers and null pointers.
+        // SAFETY: the structure consists of numbers and pointers.
         let empty: rdma_addrinfo = unsafe { std::mem::zeroed() };
         let hints = rdma_addrinfo {
             ai_flags: flags,
@@ -132,8 +133,7 @@ impl AddressInfo {
             ..empty
         };
         let mut found = null_mut();
-        // SAFETY: the hints and the addresses that they point to live here; nothing is looked up by
-        // name.
+        // SAFETY: the hints and the addresses that they point to are local. No name is looked up.
         check(Asked::Resolve, unsafe { rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut found) })?;
         NonNull::new(found).map(Self).ok_or(VerbsError::Gone)
     }
@@ -141,7 +141,7 @@ impl AddressInfo {
 
 impl Drop for AddressInfo {
     fn drop(&mut self) {
-        // SAFETY: librdmacm made it, and it is used no more.
+        // SAFETY: librdmacm made it, and it is not used after this.
         unsafe { rdma_freeaddrinfo(self.0.as_ptr()) };
     }
 }
@@ -158,24 +158,24 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
 /// The name of the device that has an address.
 ///
 /// # Errors
-/// [`VerbsError::AddressNotAvailable`] when none has it, [`VerbsError::Invalid`] for an unspecified
-/// address, and what librdmacm answers where there are no devices.
+/// [`VerbsError::AddressNotAvailable`] if no device has it, [`VerbsError::Invalid`] for an unspecified
+/// address, and librdmacm's error if there are no devices.
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     let mut raw = null_mut();
-    // SAFETY: the place is ours; without a channel the id gets its own.
+    // SAFETY: the result is local; without a channel the id gets one of its own.
     check(Asked::Create, unsafe { rdma_create_id(null_mut(), &raw mut raw, null_mut(), RDMA_PS_TCP) })?;
     let id = RawId::new(raw).ok_or_else(|| last(Asked::Create))?;
     let local = CAddress::from(SocketAddr::new(address, 0));
-    // SAFETY: the id was made right now, and the address lives here.
+    // SAFETY: the id was made above and nobody else has it; the address is local.
     let bound = check(Asked::Bind, unsafe { rdma_bind_addr(id.pointer(), local.pointer().cast()) });
     let name = bound.and_then(|()| {
-        // SAFETY: librdmacm keeps the device of a bound id open.
+        // SAFETY: librdmacm keeps the context of a bound id open.
         let verbs = unsafe { (*id.pointer()).verbs.as_ref() };
-        let verbs = verbs.ok_or(VerbsError::Invalid("an address of no device in particular"))?;
-        // SAFETY: as above.
+        let verbs = verbs.ok_or(VerbsError::Invalid("the address does not determine a device"))?;
+        // SAFETY: an open context holds its device.
         Ok(unsafe { name_of(verbs.device) })
     });
-    // SAFETY: nobody else knows it, and no event came of it.
+    // SAFETY: nobody else has the id, and binding makes no event.
     unsafe { id.destroy() };
     name
 }
@@ -186,7 +186,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn what_is_not_served_is_refused_before_librdmacm_is_asked() {
+    fn unsupported_requests_are_refused_without_librdmacm() {
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
         let asked = |port_space, qp_type| {
             validate(&EndpointRequest { side: EndpointSide::Passive { local }, port_space, qp_type })

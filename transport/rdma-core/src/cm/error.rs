@@ -4,26 +4,26 @@ use crate::error::last_errno;
 use std::ffi::c_int;
 use trunkline_verbs::VerbsError;
 
-/// What was asked of librdmacm.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// A channel or an id.
+    /// Making a channel or an id.
     Create,
-    /// An own address.
+    /// Binding to a local address.
     Bind,
-    /// The way to a peer.
+    /// Resolving the address of a peer, or the route to it.
     Resolve,
-    /// To connect, accept, reject, disconnect.
+    /// Connecting, accepting, rejecting, disconnecting.
     Connect,
-    /// An option.
+    /// Setting an option.
     Option,
-    /// What brings a QP up.
+    /// Querying the attributes that bring a QP up.
     QpChanges,
 }
 
 /// `Ok` for 0, else the error of the last C call of this thread.
-pub(super) fn check(asked: Asked, answer: c_int) -> Result<(), VerbsError> {
-    if answer == 0 { Ok(()) } else { Err(last(asked)) }
+pub(super) fn check(asked: Asked, status: c_int) -> Result<(), VerbsError> {
+    if status == 0 { Ok(()) } else { Err(last(asked)) }
 }
 
 /// The error of the last C call of this thread.
@@ -31,21 +31,23 @@ pub(super) fn last(asked: Asked) -> VerbsError {
     named(asked, last_errno())
 }
 
-/// The error that an errno stands for.
+/// The error that an errno means.
 pub(super) fn named(asked: Asked, errno: c_int) -> VerbsError {
     match errno {
         libc::EADDRINUSE => VerbsError::AddressInUse("another endpoint is bound to this port"),
-        // The kernel's words for an address that no RDMA device has.
+        // The kernel reports these for an address that no RDMA device has.
         libc::EADDRNOTAVAIL | libc::ENODEV if asked != Asked::Create => {
             VerbsError::AddressNotAvailable("no RDMA device has this address (`rdma link`, `ip address`)")
         }
         libc::EINVAL => VerbsError::Invalid(match asked {
             Asked::Create => "librdmacm refuses such an endpoint",
-            Asked::Bind => "the endpoint is bound, or the address is none of a device",
-            Asked::Resolve => "the endpoint's state or its address does not fit this",
-            Asked::Connect => "the endpoint's state, its private data or its counts do not fit this",
-            Asked::Option => "the option's value is out of range, or comes too late",
-            Asked::QpChanges => "the endpoint's state does not tell this yet",
+            Asked::Bind => "the endpoint is bound already, or the address is not a device's",
+            Asked::Resolve => "the endpoint is in the wrong state, or the address is not valid",
+            Asked::Connect => {
+                "the endpoint is in the wrong state, or the private data or a count is not valid"
+            }
+            Asked::Option => "the option's value is out of range, or it is too late to set it",
+            Asked::QpChanges => "the endpoint does not know these attributes in its state",
         }),
         libc::ENOMEM => VerbsError::OutOfResources("the kernel has no memory left for connections"),
         libc::EOPNOTSUPP | libc::ENOSYS => VerbsError::NotSupported("this operation on connections"),

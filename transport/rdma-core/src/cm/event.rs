@@ -1,8 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event is librdmacm's until it is acknowledged, and what it points to with it; everything that
-//! is needed of one is copied first. Numbers of kinds, lengths and states come from the kernel and
-//! are checked nevertheless.
+//! An event and what it points to are valid until it is acknowledged, so what is needed of it is copied
+//! first. Kinds, lengths and states come from the kernel and are checked all the same.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -11,30 +10,30 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason};
 
-/// What is known of an event when librdmacm has it back.
+/// The content of an event that may be acknowledged since.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// The number of the endpoint that it is about; of the listener for a request.
+    /// The number of the endpoint that it is for; for a request, of the listener.
     pub(super) number: u64,
     /// `rdma_cm_event_type`.
     pub(super) code: u32,
     /// 0, a negative errno, or the reason of a rejection.
     pub(super) status: c_int,
-    /// Counts and numbers; empty where the event has none.
+    /// The connection's parameters; the default if the event has none.
     pub(super) parameters: ConnectParameters,
-    /// Of the field's full size.
+    /// Of the full size that the event names.
     pub(super) private_data: Vec<u8>,
 }
 
 /// Copies an event.
 ///
 /// # Safety
-/// The event is librdmacm's and not acknowledged.
+/// librdmacm has returned the event, and it is not acknowledged.
 pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
-    // SAFETY: the caller's promise; an event keeps its ids from being destroyed.
+    // SAFETY: this function's contract.
     let event = unsafe { event.as_ref() };
     let subject = if event.listen_id.is_null() { event.id } else { event.listen_id };
-    // SAFETY: as above, where librdmacm names one.
+    // SAFETY: null, or an id that is not destroyed, since that waits for the acknowledgement.
     let number = unsafe { subject.as_ref() }.map_or(0, |id| id.context.addr() as u64);
     let mut copied = Copied {
         number,
@@ -52,12 +51,12 @@ pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
             | code::RDMA_CM_EVENT_DISCONNECTED
     );
     if has_parameters {
-        // SAFETY: librdmacm zeroes the union and writes this member for these events: ids of
-        // other types than connected ones are not made here.
+        // SAFETY: librdmacm zeroes the union, and for these events of connected ids writes this member;
+        // no others are made here.
         let conn = unsafe { event.param.conn };
         copied.parameters = parameters(&conn);
         if !conn.private_data.is_null() {
-            // SAFETY: as many bytes as the length says stand behind an event that is not acknowledged.
+            // SAFETY: the event is not acknowledged, so librdmacm keeps as many bytes as it names.
             let bytes = unsafe {
                 std::slice::from_raw_parts(conn.private_data.cast::<u8>(), usize::from(conn.private_data_len))
             };
@@ -67,15 +66,15 @@ pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
     copied
 }
 
-/// Copies an event and gives it back to librdmacm.
+/// Copies an event and acknowledges it.
 ///
 /// # Safety
-/// The event is librdmacm's and not acknowledged; nobody uses it after.
+/// librdmacm has returned the event, it is not acknowledged, and nobody uses it after this.
 pub(super) unsafe fn take(event: NonNull<rdma_cm_event>) -> Copied {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     unsafe {
         let copied = copy(event);
-        // It fails for null pointers only.
+        // It fails only for null.
         let _ = rdma_ack_cm_event(event.as_ptr());
         copied
     }
@@ -94,8 +93,8 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
 }
 
 impl Copied {
-    /// What a program is told of it, if it is told; not for requests and responses, in which
-    /// endpoints have a part.
+    /// The kind of the program's event, if the program gets one. Requests and responses are not
+    /// converted here, since they need the endpoint.
     pub(super) fn kind(&self) -> Option<CmEventKind> {
         let failed = |asked| CmEventKind::AddressError(named(asked, self.status.saturating_abs()));
         Some(match self.code {
@@ -108,14 +107,14 @@ impl Copied {
             code::RDMA_CM_EVENT_REJECTED => {
                 CmEventKind::Rejected(RejectReason(u16::try_from(self.status).unwrap_or(0)))
             }
-            code::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
+            code::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected { is_answered: self.status == 0 },
             code::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoval,
             code::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimewaitExit,
             _ => return None,
         })
     }
 
-    /// Whether resolving failed, and how.
+    /// The outcome of resolving an address.
     pub(super) fn resolved(&self) -> Result<(), trunkline_verbs::VerbsError> {
         match self.kind() {
             Some(CmEventKind::AddressResolved) => Ok(()),

@@ -1,7 +1,7 @@
 //! An endpoint.
 //!
-//! Owns its place in the manager's table and librdmacm's id behind it; both end with it. What is
-//! done with an id is done under the manager's lock.
+//! Owns its entry in the manager's table, and with that librdmacm's id; both are removed when it is
+//! dropped. The id is used with the manager's lock held, which keeps it from being destroyed.
 
 use super::address::{self, CAddress};
 use super::bring_up::{self, Limits, own_qp};
@@ -22,7 +22,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// How long the kernel looks for addresses and routes, each; as in `rdma_create_ep`.
+/// How long the kernel resolves an address or a route, in milliseconds; as in `rdma_create_ep`.
 pub(super) const RESOLVE_MS: c_int = 2000;
 /// `RDMA_OPTION_ID` and its options.
 const OPTION_ID: c_int = 0;
@@ -39,26 +39,26 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// The end of the value is the end of the endpoint.
+    /// The endpoint of a table entry. Dropping it removes the entry and destroys the id.
     pub(super) fn new(number: u64, shared: Arc<Shared>) -> Self {
         Self { number, shared }
     }
 
-    /// Lets `with` use the endpoint under the lock.
+    /// Runs `with` on the endpoint's entry, with the lock held.
     fn with<R>(&self, with: impl FnOnce(&mut Entry) -> Result<R, VerbsError>) -> Result<R, VerbsError> {
         let mut table = self.shared.table();
         with(table.entries.get_mut(&self.number).ok_or(VerbsError::Gone)?)
     }
 
-    /// Asks librdmacm something that it answers by 0.
+    /// Calls a function of librdmacm that returns 0 for success.
     fn ask(&self, asked: Asked, call: impl FnOnce(*mut rdma_cm_id) -> c_int) -> Result<(), VerbsError> {
         self.with(|entry| check(asked, call(entry.raw.pointer())))
     }
 
-    /// An address found out means a device found out; it must be ours.
+    /// Checks that the device of the endpoint's address is this one.
     fn is_at_ours(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
-            // SAFETY: the lock keeps the id.
+            // SAFETY: the lock is held, so the id is not destroyed, and nobody else uses it.
             if unsafe { self.shared.is_ours(entry.raw) } {
                 Ok(())
             } else {
@@ -75,7 +75,7 @@ impl CmId for Id {
 
     fn local_address(&self) -> SocketAddr {
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        // SAFETY: the lock keeps the id; each member of the union is as good as the others.
+        // SAFETY: the lock is held, so the id is not destroyed. The union is numbers in every member.
         let local = |entry: &mut Entry| unsafe {
             Ok(address::read(&(*entry.raw.pointer()).route.addr.src_addr_union.src_storage))
         };
@@ -83,7 +83,7 @@ impl CmId for Id {
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: as for the local address.
         let peer = |entry: &mut Entry| unsafe {
             Ok(address::read(&(*entry.raw.pointer()).route.addr.dst_addr_union.dst_storage))
         };
@@ -102,7 +102,7 @@ impl CmId for Id {
             if !Arc::ptr_eq(qp.opened(), &self.shared.opened) {
                 return Err(VerbsError::Invalid("the QP belongs to another device"));
             }
-            // One that is further on already is its program's business (contract J11).
+            // The program is responsible for a QP in a later state (contract J11).
             if qp.query()?.state == QpState::Reset {
                 bring_up::through(entry.raw, &qp, &[QpState::Init], Limits::default())?;
             }
@@ -118,7 +118,7 @@ impl CmId for Id {
 
     fn bind(&self, local: SocketAddr) -> Result<(), VerbsError> {
         let local = CAddress::from(local);
-        // SAFETY: the lock keeps the id, and the address lives here.
+        // SAFETY: `ask` holds the lock, so the id is not destroyed; the address is local.
         self.ask(Asked::Bind, |id| unsafe { rdma_bind_addr(id, local.pointer().cast()) })?;
         self.is_at_ours()
     }
@@ -126,7 +126,7 @@ impl CmId for Id {
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError> {
         let (source, remote) = (source.map(CAddress::from), CAddress::from(remote));
         let from = source.as_ref().map_or(null_mut(), CAddress::pointer);
-        // SAFETY: as above. Its channel is not its own, so nothing waits.
+        // SAFETY: as in `bind`. The id is not synchronous, so the call does not wait.
         self.ask(Asked::Resolve, |id| unsafe {
             rdma_resolve_addr(id, from.cast(), remote.pointer().cast(), RESOLVE_MS)
         })
@@ -134,11 +134,11 @@ impl CmId for Id {
 
     fn resolve_route(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
-            // SAFETY: the lock keeps the id.
+            // SAFETY: the lock is held, so the id is not destroyed.
             if unsafe { (*entry.raw.pointer()).verbs.is_null() } {
                 return Err(VerbsError::Invalid("the address is not resolved"));
             }
-            // SAFETY: as above; librdmacm looks at the device, which is there.
+            // SAFETY: as above; librdmacm uses the device, which is not null.
             check(Asked::Resolve, unsafe { rdma_resolve_route(entry.raw.pointer(), RESOLVE_MS) })
         })?;
         self.is_at_ours()
@@ -159,7 +159,7 @@ impl CmId for Id {
     fn listen(&self, backlog: u32) -> Result<(), VerbsError> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
         self.with(|entry| {
-            // SAFETY: the lock keeps the id.
+            // SAFETY: the lock is held, so the id is not destroyed.
             check(Asked::Bind, unsafe { rdma_listen(entry.raw.pointer(), backlog) })?;
             entry.is_listening = true;
             Ok(())
@@ -171,11 +171,11 @@ impl CmId for Id {
             if !entry.has_ack_timeout
                 && let Err(error) = set(entry, CmOption::AckTimeout(parameters.ack_timeout))
             {
-                tracing::debug!(%error, "the ACK time-out stays what the kernel makes it");
+                tracing::debug!(%error, "the ACK timeout stays at the kernel's default");
             }
             let mut conn = parameters_for_c(parameters, entry)?;
-            // SAFETY: the lock keeps the id; the parameters and their private data live here. Its
-            // channel is not its own, so nothing waits.
+            // SAFETY: the lock is held, so the id is not destroyed; the parameters and their private data
+            // are the caller's. The id is not synchronous, so the call does not wait.
             check(Asked::Connect, unsafe { rdma_connect(entry.raw.pointer(), &raw mut conn) })
         })
     }
@@ -201,16 +201,16 @@ impl CmId for Id {
     }
 
     fn establish(&self) -> Result<(), VerbsError> {
-        // SAFETY: the lock keeps the id.
+        // SAFETY: `ask` holds the lock, so the id is not destroyed.
         self.ask(Asked::Connect, |id| unsafe { rdma_establish(id) })
     }
 
     fn communication_established(&self) {
-        // SAFETY: as above.
-        let told =
+        // SAFETY: `ask` holds the lock, so the id is not destroyed.
+        let notified =
             self.ask(Asked::Connect, |id| unsafe { rdma_notify(id, ibv_event_type::IBV_EVENT_COMM_EST) });
-        if let Err(error) = told {
-            tracing::debug!(%error, "a packet that was early changes nothing");
+        if let Err(error) = notified {
+            tracing::debug!(%error, "an early packet does not establish the connection");
         }
     }
 
@@ -218,11 +218,11 @@ impl CmId for Id {
         let length = u8::try_from(private_data.len()).map_err(|_| VerbsError::Invalid(TOO_LONG))?;
         let data = private_data.as_ptr().cast::<c_void>();
         self.ask(Asked::Connect, |id| match reason {
-            // SAFETY: the lock keeps the id, and the private data is read at once.
+            // SAFETY: `ask` holds the lock, so the id is not destroyed; the data is read during the call.
             RejectReason::CONSUMER => unsafe { rdma_reject(id, data, length) },
-            // SAFETY: as above.
+            // SAFETY: as for the other reason.
             RejectReason::VENDOR_OPTION => unsafe { rdma_reject_ece(id, data, length) },
-            // librdmacm has calls for these two reasons only.
+            // librdmacm has functions only for these two reasons.
             _ => {
                 nix::errno::Errno::EOPNOTSUPP.set();
                 -1
@@ -232,14 +232,14 @@ impl CmId for Id {
 
     fn disconnect(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
-            // SAFETY: the lock keeps the id.
+            // SAFETY: the lock is held, so the id is not destroyed.
             if unsafe { (*entry.raw.pointer()).verbs.is_null() } {
                 return Err(VerbsError::Invalid("there is no connection"));
             }
             if let Some(qp) = &entry.qp {
                 bring_up::to_error(qp);
             }
-            // SAFETY: as above; its channel is not its own, so nothing waits.
+            // SAFETY: as above. The id is not synchronous, so the call does not wait.
             check(Asked::Connect, unsafe { rdma_disconnect(entry.raw.pointer()) })
         })
     }
@@ -251,12 +251,12 @@ impl CmId for Id {
                 return Ok(());
             }
             if entry.is_synchronous {
-                // Its own descriptor moves, and what waits there with it.
+                // Its descriptor is watched by the other channel, with the requests that wait there.
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {
-                // The kernel (6.1) loses requests that wait while a listener moves.
-                return Err(VerbsError::NotSupported("moving a listener that create_id made"));
+                // Linux 6.1 loses waiting requests when a listener migrates.
+                return Err(VerbsError::NotSupported("migrating a listener that create_id made"));
             } else {
                 channel.take_in(entry.raw)?;
             }
@@ -274,13 +274,13 @@ impl Drop for Id {
             entry.channel.forget_listener(entry.raw);
         }
         drop(table);
-        // SAFETY: nobody finds it any more, and events are acknowledged under the lock. The entry,
-        // which lives until after this, keeps its channel.
+        // SAFETY: the table does not list the id any more, and its events were acknowledged under the
+        // lock. The entry is dropped after this, and keeps the channel.
         unsafe { entry.raw.destroy() };
     }
 }
 
-const TOO_LONG: &str = "too much private data";
+const TOO_LONG: &str = "the private data is too long";
 
 fn set(entry: &mut Entry, option: CmOption) -> Result<(), VerbsError> {
     let (name, mut bytes, length) = match option {
@@ -289,19 +289,19 @@ fn set(entry: &mut Entry, option: CmOption) -> Result<(), VerbsError> {
         CmOption::AddressFamilyOnly(is_on) => (OPTION_FAMILY_ONLY, c_int::from(is_on).to_ne_bytes(), 4),
         CmOption::AckTimeout(value) => {
             if value > 31 {
-                return Err(VerbsError::Invalid("an ACK time-out has five bits"));
+                return Err(VerbsError::Invalid("an ACK timeout is at most 31"));
             }
             (OPTION_ACK_TIMEOUT, [value, 0, 0, 0], 1)
         }
         _ => return Err(VerbsError::NotSupported("this option of endpoints")),
     };
-    // SAFETY: the caller holds the lock, and so the id; the option is read at once.
+    // SAFETY: the caller holds the lock, so the id is not destroyed; the option is read during the call.
     check(Asked::Option, unsafe {
         rdma_set_option(entry.raw.pointer(), OPTION_ID, name, bytes.as_mut_ptr().cast(), length)
     })
 }
 
-/// The parameters in C's form. They point to the private data and live no longer.
+/// The parameters in the form of C. They point to the private data of `parameters`.
 fn parameters_for_c(parameters: &ConnectParameters, entry: &Entry) -> Result<rdma_conn_param, VerbsError> {
     let length = u8::try_from(parameters.private_data.len()).map_err(|_| VerbsError::Invalid(TOO_LONG))?;
     let (qp_num, srq) = match (&entry.qp, parameters.qp_number) {

@@ -1,6 +1,6 @@
-//! What all endpoints of a device share, and how they are made.
+//! The table of a device's endpoints, and how endpoints are made.
 //!
-//! Owns the table of endpoints and the lock of everything here (the rules are in the module's head).
+//! Owns the lock of everything in this module; the module's documentation has the rules.
 
 use super::channel::{Channel, own_channel};
 use super::endpoint::{self, RawId, check_port_space, port_space};
@@ -26,7 +26,7 @@ pub(crate) struct Manager {
     resolver: Resolver,
 }
 
-/// What endpoints and channels lean on.
+/// What endpoints and channels of a device share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) opened: Arc<Opened>,
@@ -43,39 +43,39 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) raw: RawId,
-    /// Where it reports. Keeps the channel as long as the endpoint.
+    /// The channel that it reports to, which lives as long as the endpoint.
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
-    /// It has its own descriptor, as a listener of `rdma_create_ep` does.
+    /// It has a descriptor of its own, as a listener of `rdma_create_ep` has.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
-    /// Its ACK time-out was set, and is not what `connect` says.
+    /// The program has set its ACK timeout, which `connect` then leaves as it is.
     pub(super) has_ack_timeout: bool,
-    /// The program was told that it failed here, and is told nothing of the peer's view.
+    /// The program got the event that it failed on this side, and gets none about the peer's reaction.
     pub(super) has_failed: bool,
 }
 
 impl Shared {
-    /// The lock of everything here.
+    /// Locks everything in this module.
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an id is one of this device, or of no device yet.
+    /// Whether an id is of this device, or of none yet.
     ///
     /// # Safety
-    /// The id is alive, and nobody else changes it.
+    /// The id is not destroyed, and nobody else changes it.
     pub(super) unsafe fn is_ours(&self, raw: RawId) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let verbs = unsafe { (*raw.pointer()).verbs };
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Takes an id that reports to `channel`, or to itself, into the table, and numbers it.
+    /// Lists an id that reports to `channel`, or to a channel of its own, and numbers it.
     ///
     /// # Safety
-    /// The id is alive and known to nobody else, or the lock was held since it was made.
+    /// The id is not destroyed, and nobody else has it, or the lock was held since it was made.
     pub(super) unsafe fn enter(
         &self,
         table: &mut Table,
@@ -85,7 +85,7 @@ impl Shared {
         is_synchronous: bool,
     ) -> u64 {
         let number = next_number();
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         unsafe { (*raw.pointer()).context = without_provenance_mut(usize::try_from(number).unwrap_or(0)) };
         let entry = Entry {
             raw,
@@ -101,7 +101,7 @@ impl Shared {
         number
     }
 
-    /// Takes over what [`endpoint::create`] made.
+    /// Makes an endpoint of an id that [`endpoint::create`] has made.
     pub(super) fn adopt(
         self: &Arc<Self>,
         raw: RawId,
@@ -109,27 +109,29 @@ impl Shared {
         channel: Arc<Channel>,
     ) -> Result<Arc<dyn CmId>, VerbsError> {
         let mut table = self.table();
-        // SAFETY: nobody else knows the id.
+        // SAFETY: nobody else has the id.
         if !unsafe { self.is_ours(raw) } {
             drop(table);
             // SAFETY: as above.
             unsafe { raw.destroy() };
-            return Err(VerbsError::AddressNotAvailable("the address, or the way, is another device's"));
+            return Err(VerbsError::AddressNotAvailable(
+                "the address, or the route to the peer, is another device's",
+            ));
         }
         let is_listener = matches!(request.side, EndpointSide::Passive { .. });
         // SAFETY: as above.
         let number =
             unsafe { self.enter(&mut table, raw, Arc::clone(&channel), request.qp_type, is_listener) };
-        // A listener reports to itself, and its channel reads it when there is something to read.
+        // A listener keeps its own descriptor, which the channel watches and reads.
         let placed = if is_listener { channel.listen_at(number, raw) } else { channel.take_in(raw) };
         drop(table);
-        // When it was not placed, its end is the endpoint's; and that takes the lock.
+        // After a failure dropping the endpoint destroys the id, which takes the lock.
         let id = Arc::new(Id::new(number, Arc::clone(self)));
         placed.map(|()| id as Arc<dyn CmId>)
     }
 }
 
-/// Numbers of endpoints never come again, whatever manager gives them out.
+/// A number that no other endpoint of the process has or had.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -157,7 +159,7 @@ impl ConnectionManager for Manager {
         check_port_space(space)?;
         if qp_type != QpType::Rc {
             return Err(if space == PortSpace::Ib {
-                VerbsError::NotSupported("XRC endpoints that are not made whole: use create_endpoint")
+                VerbsError::NotSupported("making XRC endpoints step by step: use create_endpoint")
             } else {
                 VerbsError::Invalid("XRC needs the port space IB (contract J1)")
             });
@@ -165,12 +167,12 @@ impl ConnectionManager for Manager {
         let channel = own_channel(&self.shared, channel)?;
         let mut raw = null_mut();
         let mut table = self.shared.table();
-        // SAFETY: the channel lives as long as its ids; the place is ours. The context is a number.
+        // SAFETY: endpoints hold their channel; the result is local.
         check(Asked::Create, unsafe {
             rdma_create_id(channel.raw(), &raw mut raw, null_mut(), port_space(space))
         })?;
         let raw = RawId::new(raw).ok_or(VerbsError::Gone)?;
-        // SAFETY: it was made right now.
+        // SAFETY: it was made above, with the lock held.
         let number = unsafe { self.shared.enter(&mut table, raw, channel, qp_type, false) };
         Ok(Arc::new(Id::new(number, Arc::clone(&self.shared))))
     }
@@ -187,7 +189,7 @@ impl ConnectionManager for Manager {
 
     fn begin_endpoint(&self, request: EndpointRequest, channel: &Arc<dyn CmChannel>, done: EndpointDone) {
         let EndpointSide::Active { remote, source } = request.side else {
-            // Binding waits for nobody.
+            // Binding does not wait.
             done(self.create_endpoint(&request, channel));
             return;
         };

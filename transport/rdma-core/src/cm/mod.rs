@@ -2,25 +2,27 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `manager` | what all endpoints of a device share, the table of endpoints, and how they are made |
-//! | `resolver` | the threads that look for the way to a peer |
-//! | `endpoint` | `rdma_create_ep`, the one call of librdmacm that waits |
+//! | `manager` | the table of a device's endpoints, and how endpoints are made |
+//! | `resolver` | the threads that resolve peers and make endpoints to them |
+//! | `endpoint` | `rdma_create_ep`, the one call of librdmacm that waits for the network |
 //! | `id` | an endpoint |
 //! | `bring_up` | the states of an attached QP |
-//! | `channel` | where endpoints report: one descriptor for all of them |
+//! | `channel` | the descriptor that announces the events of endpoints, and who reads them |
+//! | `progress` | from librdmacm's events to the program's: requests become endpoints, QPs are brought up |
 //! | `event` | copies of librdmacm's events |
-//! | `address`, `error` | their forms in C |
+//! | `address`, `error` | conversions |
 //!
-//! Called by the device, which has one [`Manager`]; what programs see are the traits.
+//! The device calls this and has one [`Manager`]; programs use the traits.
 //!
-//! Rules that hold everywhere here:
-//! - An id's C structure is touched under the manager's lock alone, but for its destruction, which
-//!   comes after it left the table. Nothing that waits for the network is done under that lock.
-//! - An event is copied and acknowledged before the lock is given back, so an id that is destroyed
-//!   never has one outstanding, and its destruction waits for nobody.
+//! Rules for everything here:
+//! - An id's C structure is accessed only with the manager's lock held, except for its destruction, which
+//!   happens after the id is removed from the table. Nothing waits for the network under that lock.
+//! - An event is copied and acknowledged before the lock is released. So an id never has an
+//!   unacknowledged event when it is destroyed, and its destruction does not wait.
 //! - The context pointer of an id is its number and is never followed.
-//! - librdmacm is not told of QPs: it would use them when it pleases, also after they are destroyed.
-//!   What it does for an id with a QP is done here, with the QP held (`bring_up`).
+//! - librdmacm does not know the QPs, since it would use them at any time, even after they are destroyed.
+//!   What it does for an id with a QP is done here, while the QP is kept from being destroyed
+//!   (`bring_up`).
 
 mod address;
 mod bring_up;
@@ -30,6 +32,7 @@ mod error;
 mod event;
 mod id;
 mod manager;
+mod progress;
 mod resolver;
 
 pub use endpoint::device_for;

@@ -17,19 +17,19 @@ pub(crate) struct OnHost {
 
 impl OnHost {
     /// The device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that
-    /// is no link-local one; says why there is none.
+    /// is not link-local; the error is the reason why there is none.
     pub(crate) fn find() -> Result<Self, String> {
         Ok(Self::all(std::env::var("TRUNKLINE_DEVICE").ok().as_deref())?.remove(0))
     }
 
-    /// The device of that name, or the first, at each of its RoCE v2 addresses that is no link-local
-    /// one: there is one at least.
+    /// The device of that name, or the first, at each of its RoCE v2 addresses that is not link-local.
+    /// There is at least one.
     pub(crate) fn all(name: Option<&str>) -> Result<Vec<Self>, String> {
         let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
         let mut names = devices.into_iter().map(|info| info.name);
         let device = names
             .find(|device| name.is_none_or(|name| name == device))
-            .ok_or("libibverbs knows no such device; load a driver, or set LD_LIBRARY_PATH=target/dropin")?;
+            .ok_or("libibverbs lists no such device; load a driver, or set LD_LIBRARY_PATH=target/dropin")?;
         let opened = RdmaCore.open(&device).map_err(|error| format!("{device}: {error}"))?;
         let usable = |entry: &GidEntry| entry.kind == GidKind::RoceV2 && !is_link_local(entry.gid.ip());
         let gids = opened.gid_table().into_iter().filter(usable);
@@ -40,18 +40,18 @@ impl OnHost {
         Ok(all)
     }
 
-    /// Opens the device once more, to be used at the address.
+    /// Opens the device again, for use at the address.
     pub(crate) fn port(&self) -> Result<Port, VerbsError> {
         Ok(Port { device: self.open()?, address: self.gid.gid.ip(), gid_index: self.gid.index })
     }
 
-    /// Opens the device once more.
+    /// Opens the device again.
     pub(crate) fn open(&self) -> Result<Arc<dyn Device>, VerbsError> {
         RdmaCore.open(&self.device)
     }
 
-    /// Whether it is the kernel's soft RoCE, whose deviations are known; it alone tells of the
-    /// interface that it stands on.
+    /// Whether it is the kernel's soft RoCE, whose deviations are known. Only that driver names the network
+    /// interface that it uses.
     fn is_rxe(&self) -> bool {
         Path::new("/sys/class/infiniband").join(&self.device).join("parent").exists()
     }
@@ -85,12 +85,12 @@ impl Bench for OnHost {
         false
     }
 
-    // A receive is put into a ring that rxe's module reads when something else wakes it.
+    // rxe's module reads the ring of receives only when something else wakes it.
     fn flushes_late_receives(&self) -> bool {
         !self.is_rxe()
     }
 
-    // A message too long for its receive looks to rxe like a receive that is malformed.
+    // rxe takes a message that is too long for its receive for a malformed receive.
     fn length_violation(&self) -> &[CompletionStatus] {
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRequest, CompletionStatus::RemoteOperationError];
@@ -98,6 +98,6 @@ impl Bench for OnHost {
     }
 
     fn excuse(&self, id: &str) -> Option<&str> {
-        (id == "H4" && self.is_rxe()).then_some("rxe of Linux 6.1 does not tell of the last receive")
+        (id == "H4" && self.is_rxe()).then_some("rxe of Linux 6.1 does not report the last receive")
     }
 }

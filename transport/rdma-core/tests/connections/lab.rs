@@ -1,7 +1,7 @@
-//! A device to test on, and what connection tests do over and over.
+//! A device to test on, and the common steps of connection tests.
 //!
-//! Any device will do: the kernel's, or the project's own behind its drop-in libraries
-//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without one each test says so and ends, or fails if
+//! Any device will do: the kernel's, or the software device by its drop-in libraries
+//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without one each test is skipped with a message, or fails if
 //! `TRUNKLINE_REQUIRE_DEVICE` is set.
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// For what comes at once on a machine that is not busy with other things.
+/// The longest time that anything may take, on a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
-/// A device with what QPs need.
+/// A device with the objects that QPs need.
 pub(crate) struct Lab {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) addresses: Vec<IpAddr>,
@@ -28,7 +28,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// The first device; `None` without one, which is said.
+    /// The first device; `None` with a message if there is none.
     pub(crate) fn open() -> Option<Self> {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let devices = RdmaCore.devices().unwrap_or_default();
@@ -61,7 +61,7 @@ impl Lab {
         Some(Self { device, addresses, pd, cq, xrcd })
     }
 
-    /// The types of connection that the device has, with the types of QPs at both ends.
+    /// The types of connection that the device has, by the types of the QPs on both sides.
     pub(crate) fn types(&self) -> Vec<(QpType, QpType)> {
         let mut types = vec![(QpType::Rc, QpType::Rc)];
         if self.xrcd.is_some() {
@@ -72,13 +72,13 @@ impl Lab {
         types
     }
 
-    /// An address that can be asked and has nobody who answers; `None` where none is known, which is said.
+    /// An address that can be reached and at which nothing replies; `None` with a message if none is known.
     pub(crate) fn nobody(&self) -> Option<SocketAddr> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];
         if !own.is_loopback() || own.is_ipv6() {
-            // Past a loopback the kernel asks who has an address, and without an answer does not even try.
-            eprintln!("skip: no address is known that {own} could reach and where nobody is");
+            // On other interfaces the kernel resolves the address first, and fails without a reply.
+            eprintln!("skip: no address is known that {own} can reach and at which nothing replies");
             return None;
         }
         let [a, b, c, ..] = RandomState::new().hash_one(own).to_ne_bytes();
@@ -120,8 +120,8 @@ impl Lab {
         self.device.connection_manager().create_endpoint(&active(to, qp_type), on).unwrap()
     }
 
-    /// Asks `to` for a connection; the QP is attached.
-    pub(crate) fn ask(
+    /// Requests a connection from `to`, with a QP attached.
+    pub(crate) fn request(
         &self,
         to: SocketAddr,
         qp_type: QpType,
@@ -135,8 +135,8 @@ impl Lab {
         (id, qp)
     }
 
-    /// Asks for a connection of a QP that is only named: to take the answer is the program's own business.
-    pub(crate) fn ask_by_hand(
+    /// Requests a connection for a QP that is only named: the program handles the reply itself.
+    pub(crate) fn request_by_hand(
         &self,
         to: SocketAddr,
         qp_type: QpType,
@@ -148,7 +148,7 @@ impl Lab {
         (id, qp)
     }
 
-    /// Accepts; the QP is attached.
+    /// Accepts a request, with a QP attached.
     pub(crate) fn accept(
         &self,
         id: &Arc<dyn CmId>,
@@ -189,7 +189,7 @@ pub(crate) fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
     }
 }
 
-/// Waits until the channel's one descriptor is readable.
+/// Waits until the channel's descriptor is readable.
 pub(crate) fn wait_readable(channel: &(impl AsFd + ?Sized), limit: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let timeout = PollTimeout::try_from(limit.as_millis().min(60_000)).unwrap();
@@ -197,7 +197,7 @@ pub(crate) fn wait_readable(channel: &(impl AsFd + ?Sized), limit: Duration) -> 
 }
 
 /// Waits for a request.
-pub(crate) fn requested(channel: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, ConnectParameters, Vec<u8>) {
+pub(crate) fn next_request(channel: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, ConnectParameters, Vec<u8>) {
     match next(channel) {
         CmEvent { kind: CmEventKind::ConnectRequest { id, parameters }, private_data, .. } => {
             (id, parameters, private_data)

@@ -1,10 +1,10 @@
-//! Connections through librdmacm, on whatever device there is.
+//! Connections through librdmacm, on the first device of the host.
 #![cfg(feature = "rdma-core")]
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 mod lab;
 
-use lab::{BOUND, Lab, active, next, parameters, requested};
+use lab::{BOUND, Lab, active, next, next_request, parameters};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use trunkline_rdma_core::device_for;
@@ -26,7 +26,7 @@ fn state(qp: &Arc<dyn QueuePair>) -> QpState {
 }
 
 #[test]
-fn connections_of_all_kinds_are_made_and_ended() {
+fn connections_of_all_types_are_made_and_ended() {
     let Some(lab) = Lab::open() else { return };
     for (types, &address) in
         lab.types().into_iter().flat_map(|types| lab.addresses.iter().map(move |a| (types, a)))
@@ -34,9 +34,9 @@ fn connections_of_all_kinds_are_made_and_ended() {
         let (near, far) = (lab.channel(), lab.channel());
         let listener = lab.listen(address, types.1, &far);
         assert_eq!(listener.local_address().ip(), address);
-        let (near_id, near_qp) = lab.ask(listener.local_address(), types.0, &near, b"hello");
+        let (near_id, near_qp) = lab.request(listener.local_address(), types.0, &near, b"hello");
         assert_eq!(near_id.peer_address(), Some(listener.local_address()));
-        let (far_id, offer, asked) = requested(&far);
+        let (far_id, offer, asked) = next_request(&far);
         assert_eq!((asked.len(), &asked[..6]), (56, &b"hello\0"[..]), "the field's full size");
         assert_eq!(offer.initiator_depth, if types.0 == QpType::Rc { 4 } else { offer.initiator_depth });
         assert_eq!(far_id.peer_address(), Some(near_id.local_address()));
@@ -51,9 +51,9 @@ fn connections_of_all_kinds_are_made_and_ended() {
 
         near_id.disconnect().unwrap();
         assert_eq!(state(&near_qp), QpState::Error);
-        assert_kind!(next(&far), far_id, CmEventKind::Disconnected);
+        assert_kind!(next(&far), far_id, CmEventKind::Disconnected { .. });
         assert_eq!(state(&far_qp), QpState::Error);
-        assert_kind!(next(&near), near_id, CmEventKind::Disconnected);
+        assert_kind!(next(&near), near_id, CmEventKind::Disconnected { .. });
     }
 }
 
@@ -63,8 +63,8 @@ fn a_detached_qp_outlives_its_connection() {
     for types in lab.types() {
         let (near, far) = (lab.channel(), lab.channel());
         let listener = lab.listen(lab.addresses[0], types.1, &far);
-        let (near_id, near_qp) = lab.ask(listener.local_address(), types.0, &near, b"");
-        let (far_id, ..) = requested(&far);
+        let (near_id, near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
+        let (far_id, ..) = next_request(&far);
         let far_qp = lab.accept(&far_id, types.1, b"");
         assert_kind!(next(&near), near_id, CmEventKind::Established);
         assert_kind!(next(&far), far_id, CmEventKind::Established);
@@ -73,7 +73,7 @@ fn a_detached_qp_outlives_its_connection() {
         assert_eq!(far_id.detach().map(|qp| qp.number()), Some(far_qp.number()));
         assert!(far_id.detach().is_none());
         near_id.disconnect().unwrap();
-        assert_kind!(next(&far), far_id, CmEventKind::Disconnected);
+        assert_kind!(next(&far), far_id, CmEventKind::Disconnected { .. });
         assert_eq!((state(&near_qp), state(&far_qp)), (QpState::ReadyToSend, QpState::ReadyToSend));
         drop((near_id, far_id));
         assert_eq!((state(&near_qp), state(&far_qp)), (QpState::ReadyToSend, QpState::ReadyToSend));
@@ -85,37 +85,37 @@ fn a_qp_that_is_destroyed_under_its_connection_fails_it() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
-    let (near_id, near_qp) = lab.ask(listener.local_address(), QpType::Rc, &near, b"");
-    let (far_id, ..) = requested(&far);
+    let (near_id, near_qp) = lab.request(listener.local_address(), QpType::Rc, &near, b"");
+    let (far_id, ..) = next_request(&far);
     near_qp.destroy().unwrap();
     let _far_qp = lab.accept(&far_id, QpType::Rc, b"");
     assert_kind!(next(&near), near_id, CmEventKind::ConnectError);
 }
 
 #[test]
-fn who_is_refused_learns_why() {
+fn a_rejection_reports_its_reason() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let (near, far) = (lab.channel(), lab.channel());
         let listener = lab.listen(lab.addresses[0], types.1, &far);
         for reason in [RejectReason::CONSUMER, RejectReason::VENDOR_OPTION] {
-            let (near_id, near_qp) = lab.ask(listener.local_address(), types.0, &near, b"");
-            let (far_id, ..) = requested(&far);
+            let (near_id, near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
+            let (far_id, ..) = next_request(&far);
             assert!(matches!(far_id.reject_for(RejectReason::NO_QP, b""), Err(VerbsError::NotSupported(_))));
             far_id.reject_for(reason, b"not you").unwrap();
             let event = assert_kind!(next(&near), near_id, CmEventKind::Rejected(_));
-            assert!(matches!(event.kind, CmEventKind::Rejected(told) if told == reason), "{event:?}");
+            assert!(matches!(event.kind, CmEventKind::Rejected(reported) if reported == reason), "{event:?}");
             assert_eq!((event.private_data.len(), &event.private_data[..8]), (148, &b"not you\0"[..]));
             assert_eq!(state(&near_qp), QpState::Error);
         }
-        // A request that is dropped is refused, too.
-        let (near_id, _qp) = lab.ask(listener.local_address(), types.0, &near, b"");
-        drop(requested(&far));
+        // Dropping a request rejects it as well.
+        let (near_id, _qp) = lab.request(listener.local_address(), types.0, &near, b"");
+        drop(next_request(&far));
         assert_kind!(next(&near), near_id, CmEventKind::Rejected(_));
-        // Nobody listens there any more.
+        // The listener is dropped.
         let there = listener.local_address();
         drop(listener);
-        let (near_id, _qp) = lab.ask(there, types.0, &near, b"");
+        let (near_id, _qp) = lab.request(there, types.0, &near, b"");
         let event = next(&near);
         let none = CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID);
         assert_eq!((event.id, format!("{:?}", event.kind)), (near_id.number(), format!("{none:?}")));
@@ -151,7 +151,7 @@ fn a_program_can_bring_its_qp_up_itself() {
     };
     id.connect(&with_number(&near_qp)).unwrap();
 
-    let (far_id, offer, _) = requested(&far);
+    let (far_id, offer, _) = next_request(&far);
     assert_eq!(offer.qp_number, Some(near_qp.number()));
     let far_qp = lab.qp(QpType::Rc);
     for state in [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend] {
@@ -170,7 +170,7 @@ fn a_program_can_bring_its_qp_up_itself() {
     far_id.communication_established();
 }
 
-/// A connection whose active side has its answer, and has said no last word.
+/// A connection whose active side has the reply, and has not sent the RTU.
 struct Answered {
     far: Arc<dyn CmChannel>,
     id: Arc<dyn CmId>,
@@ -182,8 +182,8 @@ struct Answered {
 fn answered(lab: &Lab, types: (QpType, QpType)) -> Answered {
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], types.1, &far);
-    let (id, qp) = lab.ask_by_hand(listener.local_address(), types.0, &near);
-    let (far_id, ..) = requested(&far);
+    let (id, qp) = lab.request_by_hand(listener.local_address(), types.0, &near);
+    let (far_id, ..) = next_request(&far);
     let far_qp = lab.accept(&far_id, types.1, b"welcome");
     let event = assert_kind!(next(&near), id, CmEventKind::ConnectResponse { .. });
     assert_eq!(&event.private_data[..8], b"welcome\0");
@@ -191,7 +191,7 @@ fn answered(lab: &Lab, types: (QpType, QpType)) -> Answered {
 }
 
 #[test]
-fn who_asked_can_refuse_the_answer() {
+fn the_initiator_can_reject_the_reply() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);
@@ -200,56 +200,56 @@ fn who_asked_can_refuse_the_answer() {
         let event = assert_kind!(next(far), far_id, CmEventKind::Rejected(RejectReason::CONSUMER));
         assert_eq!((event.private_data.len(), &event.private_data[..7]), (148, &b"not so\0"[..]));
         assert_eq!(state(far_qp), QpState::Error);
-        assert!(id.establish().is_err(), "what was refused");
+        assert!(id.establish().is_err(), "the reply is rejected");
     }
 }
 
-/// As when the last word is lost: the listening side hears of a packet, and that is as good.
+/// As when the RTU is lost: the first packet on the QP establishes the connection instead.
 #[test]
-fn a_packet_stands_for_the_last_word() {
+fn a_packet_establishes_the_connection_without_an_rtu() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);
         let Answered { far, far_id, .. } = &made;
-        assert!(far.next_event().is_none(), "nothing was said yet");
+        assert!(far.next_event().is_none(), "the RTU is not sent yet");
         far_id.communication_established();
         assert_kind!(next(far), far_id, CmEventKind::Established);
     }
 }
 
 #[test]
-fn who_is_not_answered_learns_that() {
+fn a_request_without_a_reply_is_unreachable() {
     let Some(lab) = Lab::open() else { return };
     let Some(nobody) = lab.nobody() else { return };
     for types in lab.types() {
         let near = lab.channel();
-        let (id, qp) = lab.ask(nobody, types.0, &near, b"");
+        let (id, qp) = lab.request(nobody, types.0, &near, b"");
         assert_kind!(next(&near), id, CmEventKind::Unreachable);
         assert_ne!(state(&qp), QpState::ReadyToSend);
     }
 }
 
 #[test]
-fn endpoints_move_between_channels_with_their_events() {
+fn endpoints_migrate_with_their_events() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let (near, far, other) = (lab.channel(), lab.channel(), lab.channel());
         let listener = lab.listen(lab.addresses[0], types.1, &far);
-        let (near_id, _near_qp) = lab.ask(listener.local_address(), types.0, &near, b"");
-        let (far_id, ..) = requested(&far);
+        let (near_id, _near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
+        let (far_id, ..) = next_request(&far);
         let _far_qp = lab.accept(&far_id, types.1, b"");
-        // The answer has come, and was not read.
+        // The reply has arrived, and its event is not taken.
         assert!(lab::wait_readable(&*near, BOUND));
         near_id.migrate(&other).unwrap();
         assert_kind!(next(&other), near_id, CmEventKind::Established);
         assert_kind!(next(&far), far_id, CmEventKind::Established);
         assert!(near.next_event().is_none());
-        // A listener that has its own descriptor, with a request waiting.
-        let (late_id, _late_qp) = lab.ask(listener.local_address(), types.0, &near, b"late");
+        // A listener with a descriptor of its own, at which a request waits.
+        let (late_id, _late_qp) = lab.request(listener.local_address(), types.0, &near, b"late");
         assert!(lab::wait_readable(&*far, BOUND));
         listener.migrate(&other).unwrap();
         assert!(far.next_event().is_none());
-        let (late, _, asked) = requested(&other);
+        let (late, _, asked) = next_request(&other);
         assert_eq!(&asked[..5], b"late\0");
         late.reject(b"").unwrap();
         assert_kind!(next(&near), late_id, CmEventKind::Rejected(_));
@@ -257,32 +257,32 @@ fn endpoints_move_between_channels_with_their_events() {
 }
 
 #[test]
-fn one_descriptor_tells_of_all_listeners() {
+fn one_descriptor_announces_the_requests_of_all_listeners() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listeners: Vec<_> = (0..5).map(|_| lab.listen(lab.addresses[0], QpType::Rc, &far)).collect();
     let asking: Vec<_> =
-        listeners.iter().map(|to| lab.ask(to.local_address(), QpType::Rc, &near, b"")).collect();
-    let mut asked: Vec<_> = asking.iter().map(|_| requested(&far).0).collect();
+        listeners.iter().map(|to| lab.request(to.local_address(), QpType::Rc, &near, b"")).collect();
+    let mut asked: Vec<_> = asking.iter().map(|_| next_request(&far).0).collect();
     asked.sort_by_key(|id| id.local_address().port());
     let mut ports: Vec<u16> = listeners.iter().map(|listener| listener.local_address().port()).collect();
     ports.sort_unstable();
     assert_eq!(asked.iter().map(|id| id.local_address().port()).collect::<Vec<_>>(), ports);
 }
 
-/// Endpoints are destroyed while their events wait, are on their way, or are being read.
+/// Endpoints are destroyed while their events wait, arrive, or are read.
 #[test]
-fn ids_go_at_any_time() {
+fn endpoints_can_be_dropped_at_any_time() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         for round in 0..8 {
             let (near, far) = (lab.channel(), lab.channel());
             let listener = lab.listen(lab.addresses[0], types.1, &far);
             let to = listener.local_address();
-            let asking: Vec<_> = (0..8).map(|_| lab.ask(to, types.0, &near, b"")).collect();
+            let asking: Vec<_> = (0..8).map(|_| lab.request(to, types.0, &near, b"")).collect();
             std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
-                    // Reads while they go; what it is told of is dropped at once, requests with it.
+                    // Takes events meanwhile and drops them at once, with the endpoints of requests.
                     for _ in 0..200 {
                         drop((near.next_event(), far.next_event()));
                         std::thread::yield_now();
@@ -302,67 +302,67 @@ fn ids_go_at_any_time() {
 }
 
 #[test]
-fn endpoints_are_made_in_the_background_and_each_is_answered_once() {
+fn each_background_request_for_an_endpoint_finishes_once() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     for types in lab.types() {
         let listener = lab.listen(lab.addresses[0], types.1, &far);
-        let (tell, told) = mpsc::channel();
+        let (done, finished) = mpsc::channel();
         for number in 0..40 {
-            let tell = tell.clone();
-            let done = move |made: Result<Arc<dyn CmId>, VerbsError>| tell.send((number, made)).unwrap();
+            let done = done.clone();
+            let done = move |made: Result<Arc<dyn CmId>, VerbsError>| done.send((number, made)).unwrap();
             let request = active(listener.local_address(), types.0);
             lab.device.connection_manager().begin_endpoint(request, &near, Box::new(done));
         }
-        drop(tell);
-        let mut made: Vec<_> = told.iter().map(|(number, made)| (number, made.unwrap())).collect();
+        drop(done);
+        let mut made: Vec<_> = finished.iter().map(|(number, made)| (number, made.unwrap())).collect();
         made.sort_by_key(|(number, _)| *number);
         assert_eq!(made.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
-        // They are endpoints like any other.
+        // They can be used like any endpoint.
         let (_, id) = made.remove(0);
         let qp = lab.qp(types.0);
         id.attach(qp).unwrap();
         id.connect(&parameters(b"")).unwrap();
-        drop(requested(&far));
+        drop(next_request(&far));
         assert_kind!(next(&near), id, CmEventKind::Rejected(_));
     }
-    // What is not there is told, too, and what makes no sense.
-    let (tell, told) = mpsc::channel();
+    // Failures are reported in the same way: dead addresses and invalid requests.
+    let (done, finished) = mpsc::channel();
     let ask = |request: EndpointRequest| {
-        let tell = tell.clone();
-        let done = move |made: Result<Arc<dyn CmId>, VerbsError>| tell.send(made.map(drop)).unwrap();
+        let done = done.clone();
+        let done = move |made: Result<Arc<dyn CmId>, VerbsError>| done.send(made.map(drop)).unwrap();
         lab.device.connection_manager().begin_endpoint(request, &near, Box::new(done));
-        told.recv_timeout(BOUND).unwrap()
+        finished.recv_timeout(BOUND).unwrap()
     };
     let there = SocketAddr::new(lab.addresses[0], 1);
     assert!(ask(active(there, QpType::XrcTgt)).is_err());
     let tcp = EndpointRequest { port_space: PortSpace::Tcp, ..active(there, QpType::XrcIni) };
     assert!(matches!(ask(tcp), Err(VerbsError::Invalid(_))));
-    // An address kept for documentation is nobody's own.
+    // No host has an address that is reserved for documentation.
     let source = Some([198, 51, 100, 77].into());
     let foreign = EndpointSide::Active { remote: there, source };
     assert!(ask(EndpointRequest { side: foreign, ..active(there, QpType::Rc) }).is_err());
 }
 
 #[test]
-fn a_device_that_goes_takes_what_is_being_made_with_it() {
+fn dropping_the_device_finishes_all_background_requests() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
-    let (tell, told) = mpsc::channel();
+    let (done, finished) = mpsc::channel();
     for _ in 0..100 {
-        let tell = tell.clone();
-        let done = move |made: Result<Arc<dyn CmId>, VerbsError>| tell.send(made.map(drop)).unwrap();
+        let done = done.clone();
+        let done = move |made: Result<Arc<dyn CmId>, VerbsError>| done.send(made.map(drop)).unwrap();
         let request = active(listener.local_address(), QpType::Rc);
         lab.device.connection_manager().begin_endpoint(request, &near, Box::new(done));
     }
-    drop(tell);
+    drop(done);
     drop((near, far, listener, lab));
-    assert_eq!(told.iter().count(), 100, "each is answered, by an endpoint or an error");
+    assert_eq!(finished.iter().count(), 100, "each request finishes, with an endpoint or an error");
 }
 
 #[test]
-fn the_device_of_an_address_is_found() {
+fn device_for_finds_the_device_of_an_address() {
     let Some(lab) = Lab::open() else { return };
     for address in &lab.addresses {
         assert_eq!(device_for(*address).as_deref(), Ok(lab.device.attributes().name.as_str()));
@@ -371,19 +371,19 @@ fn the_device_of_an_address_is_found() {
     assert!(device_for([0, 0, 0, 0].into()).is_err());
 }
 
-/// A command from outside takes the device away, as `rdma link delete` does, which returns once
-/// nothing of the device is open any more.
+/// A command of the environment removes the device, as `rdma link delete` does. It returns when nothing of
+/// the device is open any more.
 #[test]
 fn every_endpoint_hears_that_the_device_goes() {
     let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {
-        println!("skip removal: no command in TRUNKLINE_REMOVE_COMMAND that takes the device away");
+        println!("skip removal: TRUNKLINE_REMOVE_COMMAND has no command that removes the device");
         return;
     };
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
-    let (near_id, near_qp) = lab.ask(listener.local_address(), QpType::Rc, &near, b"");
-    let (far_id, ..) = requested(&far);
+    let (near_id, near_qp) = lab.request(listener.local_address(), QpType::Rc, &near, b"");
+    let (far_id, ..) = next_request(&far);
     let far_qp = lab.accept(&far_id, QpType::Rc, b"");
     assert_kind!(next(&near), near_id, CmEventKind::Established);
     assert_kind!(next(&far), far_id, CmEventKind::Established);
@@ -394,16 +394,16 @@ fn every_endpoint_hears_that_the_device_goes() {
 
     let mut removal = std::process::Command::new("sh").args(["-c", &command]).spawn().unwrap();
     for (channel, ids) in [(&near, vec![&near_id, &resolved, &bound]), (&far, vec![&listener, &far_id])] {
-        let mut unaware: Vec<_> = ids.iter().map(|id| id.number()).collect();
-        while !unaware.is_empty() {
+        let mut without_event: Vec<_> = ids.iter().map(|id| id.number()).collect();
+        while !without_event.is_empty() {
             let event = next(channel);
             if matches!(event.kind, CmEventKind::DeviceRemoval) {
-                let told = unaware.iter().position(|number| *number == event.id);
-                unaware.remove(told.unwrap_or_else(|| panic!("{event:?}, of {unaware:?}")));
+                let found = without_event.iter().position(|number| *number == event.id);
+                without_event.remove(found.unwrap_or_else(|| panic!("{event:?}, of {without_event:?}")));
             }
         }
     }
-    // What is asked of them now is refused, and does not hang.
+    // Calls on them now fail, and do not hang.
     assert!(resolved.connect(&parameters(b"")).is_err());
     drop((near_id, resolved, bound, far_id, listener, near_qp, far_qp, near, far, lab));
     let until = std::time::Instant::now() + BOUND;
@@ -414,7 +414,7 @@ fn every_endpoint_hears_that_the_device_goes() {
         if std::time::Instant::now() > until {
             removal.kill().unwrap();
             removal.wait().unwrap();
-            panic!("something of the device is still open");
+            panic!("an object of the device is still open");
         }
         std::thread::yield_now();
     };

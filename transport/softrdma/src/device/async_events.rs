@@ -28,7 +28,7 @@ impl AsyncEvents {
         Ok(Self { events: Signal::new(MAX_WAITING)?, listener: OnceLock::new(), lost: AtomicU64::new(0) })
     }
 
-    /// Tells the program something.
+    /// Reports an event to the program.
     pub(super) fn raise(&self, kind: AsyncEventKind, subject: AsyncSubject) {
         let event = AsyncEvent { kind, subject };
         if let Some(listener) = self.listener.get() {
@@ -46,6 +46,11 @@ impl AsyncEvents {
     /// Takes the oldest.
     pub(super) fn next(&self) -> Option<AsyncEvent> {
         self.events.pop()
+    }
+
+    /// Whether there is an event to take.
+    pub(super) fn has_event(&self) -> bool {
+        self.events.has_event()
     }
 
     /// Events that found the queue full.

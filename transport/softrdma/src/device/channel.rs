@@ -36,6 +36,10 @@ impl CompletionChannel for SoftCompletionChannel {
         self.fired.pop()
     }
 
+    fn has_event(&self) -> bool {
+        self.fired.has_event()
+    }
+
     fn forget(&self, context: u64) {
         let _dropped = self.fired.extract(|fired| *fired == context);
     }

@@ -4,7 +4,7 @@
 //! program takes its request.
 #![forbid(unsafe_code)]
 
-use super::card::{Happening, HappeningKind};
+use super::card::{PendingCmEvent, PendingCmEventKind};
 use super::cm_id::SoftCmId;
 use super::core::Core;
 use super::signal::Signal;
@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct SoftCmChannel {
     core: Arc<Core>,
-    queue: Arc<Signal<Happening>>,
+    queue: Arc<Signal<PendingCmEvent>>,
     /// New endpoints report here too.
     this: Weak<Self>,
 }
@@ -31,7 +31,7 @@ impl SoftCmChannel {
     }
 
     /// What endpoints push to.
-    pub(super) fn queue(&self) -> &Arc<Signal<Happening>> {
+    pub(super) fn queue(&self) -> &Arc<Signal<PendingCmEvent>> {
         &self.queue
     }
 
@@ -49,37 +49,41 @@ impl AsFd for SoftCmChannel {
 
 impl CmChannel for SoftCmChannel {
     fn next_event(&self) -> Option<CmEvent> {
-        let Happening { id, kind, private_data } = self.queue.pop()?;
+        let PendingCmEvent { id, kind, private_data } = self.queue.pop()?;
         let kind = match kind {
-            HappeningKind::ConnectRequest { new, parameters } => {
+            PendingCmEventKind::ConnectRequest { new, parameters } => {
                 let channel = self.this.upgrade()?;
                 self.core.card().request_heard(new);
                 let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
                 CmEventKind::ConnectRequest { id, parameters }
             }
-            HappeningKind::AddressResolved => CmEventKind::AddressResolved,
-            HappeningKind::AddressError(error) => CmEventKind::AddressError(error),
-            HappeningKind::RouteResolved => CmEventKind::RouteResolved,
-            HappeningKind::ConnectResponse { parameters } => CmEventKind::ConnectResponse { parameters },
-            HappeningKind::Established => CmEventKind::Established,
-            HappeningKind::ServiceResolved { parameters } => CmEventKind::ServiceResolved { parameters },
-            HappeningKind::ServiceRefused(status) => CmEventKind::ServiceRefused(status),
-            HappeningKind::ConnectError => CmEventKind::ConnectError,
-            HappeningKind::Unreachable => CmEventKind::Unreachable,
-            HappeningKind::Rejected(reason) => CmEventKind::Rejected(reason),
-            HappeningKind::Disconnected => CmEventKind::Disconnected,
-            HappeningKind::DeviceRemoval => CmEventKind::DeviceRemoval,
-            HappeningKind::TimewaitExit => CmEventKind::TimewaitExit,
+            PendingCmEventKind::AddressResolved => CmEventKind::AddressResolved,
+            PendingCmEventKind::AddressError(error) => CmEventKind::AddressError(error),
+            PendingCmEventKind::RouteResolved => CmEventKind::RouteResolved,
+            PendingCmEventKind::ConnectResponse { parameters } => CmEventKind::ConnectResponse { parameters },
+            PendingCmEventKind::Established => CmEventKind::Established,
+            PendingCmEventKind::ServiceResolved { parameters } => CmEventKind::ServiceResolved { parameters },
+            PendingCmEventKind::ServiceRefused(status) => CmEventKind::ServiceRefused(status),
+            PendingCmEventKind::ConnectError => CmEventKind::ConnectError,
+            PendingCmEventKind::Unreachable => CmEventKind::Unreachable,
+            PendingCmEventKind::Rejected(reason) => CmEventKind::Rejected(reason),
+            PendingCmEventKind::Disconnected { is_answered } => CmEventKind::Disconnected { is_answered },
+            PendingCmEventKind::DeviceRemoval => CmEventKind::DeviceRemoval,
+            PendingCmEventKind::TimewaitExit => CmEventKind::TimewaitExit,
         };
         Some(CmEvent { id, kind, private_data })
+    }
+
+    fn has_event(&self) -> bool {
+        self.queue.has_event()
     }
 }
 
 impl Drop for SoftCmChannel {
     fn drop(&mut self) {
         // Requests that nobody took are refused, or the peer would wait for an answer.
-        while let Some(happening) = self.queue.pop() {
-            if let HappeningKind::ConnectRequest { new, .. } = happening.kind {
+        while let Some(event) = self.queue.pop() {
+            if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.core.act(|card, now| card.drop_endpoint(new, now));
             }
         }

@@ -11,13 +11,14 @@ use super::domain_table::DomainTable;
 use super::keys::PdNumber;
 use super::progress::{Background, Progress};
 use super::signal::lock;
-use super::slot::Seat;
+use super::slot::SlotGuard;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::time::{Duration, Instant};
-use trunkline_verbs::VerbsError;
+use std::time::Duration;
+use trunkline_machine::Runtime;
+use trunkline_verbs::{Clock, Time, VerbsError};
 
 /// How long whoever is at work in the card when the process ends may take to leave it.
 const PARTING: Duration = Duration::from_millis(200);
@@ -27,6 +28,14 @@ const PARTING: Duration = Duration::from_millis(200);
 pub(super) struct Shared {
     pub(super) card: Mutex<Card>,
     pub(super) progress: Progress,
+    pub(super) runtime: Runtime,
+}
+
+impl Shared {
+    /// The time now, by the device's clock.
+    pub(super) fn now(&self) -> Time {
+        self.runtime.clock().now()
+    }
 }
 
 /// The device's heart.
@@ -41,7 +50,7 @@ pub(super) struct Core {
     /// Dropped first, see `Drop`.
     background: Mutex<Option<Background>>,
     /// In its slot, if it has one. The last field, so that it goes last.
-    pub(super) seat: OnceLock<Arc<Seat>>,
+    pub(super) slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 
 impl Core {
@@ -50,9 +59,11 @@ impl Core {
         card: Card,
         events: Arc<AsyncEvents>,
         host: Option<Arc<Host>>,
+        runtime: Runtime,
     ) -> std::io::Result<Arc<Self>> {
-        let shared = Arc::new(Shared { card: Mutex::new(card), progress: Progress::new()? });
-        let background = Background::start(Arc::clone(&shared))?;
+        let (progress, sleeper) = Progress::new(&runtime)?;
+        let shared = Arc::new(Shared { card: Mutex::new(card), progress, runtime });
+        let background = Background::start(Arc::clone(&shared), sleeper)?;
         Ok(Arc::new(Self {
             shared,
             events,
@@ -60,7 +71,7 @@ impl Core {
             // 0 is the PD of TGTs, which no region belongs to.
             next_pd: AtomicU32::new(1),
             background: Mutex::new(Some(background)),
-            seat: OnceLock::new(),
+            slot_guard: OnceLock::new(),
         }))
     }
 
@@ -79,7 +90,8 @@ impl Core {
         // Its join handle is of the parent's thread.
         std::mem::forget(background.take());
         self.shared.progress.adopt();
-        match Background::start(Arc::clone(&self.shared)) {
+        // Only threads are lost by a fork, and they make what they sleep on themselves.
+        match Background::start(Arc::clone(&self.shared), None) {
             Ok(started) => *background = Some(started),
             Err(error) => tracing::error!(%error, "the card's background thread cannot start again"),
         }
@@ -91,6 +103,16 @@ impl Core {
         }
     }
 
+    /// The clock that the device runs by.
+    pub(super) fn clock(&self) -> &Clock {
+        self.shared.runtime.clock()
+    }
+
+    /// Whether a simulation runs the device: then no caller may wait.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.shared.runtime.is_simulated()
+    }
+
     /// The card, for what neither sends nor sets a timer.
     pub(super) fn card(&self) -> MutexGuard<'_, Card> {
         lock(&self.shared.card)
@@ -98,24 +120,25 @@ impl Core {
 
     /// Does something that may send or set timers: afterwards the background thread is woken if
     /// it sleeps longer than the card now wants.
-    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Instant) -> R) -> R {
+    pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Time) -> R) -> R {
         self.ensure_background();
         let mut card = self.card();
-        let now = Instant::now();
+        let now = self.shared.now();
         let result = action(&mut card, now);
         self.shared.progress.card_changed(&card, now);
         drop(card);
         result
     }
 
-    /// The process ends, perhaps in the middle of something: its peers are told if the card can be had
-    /// soon, and is not the copy of one that another process uses. Waits for nobody who may never go on.
-    pub(super) fn part_from_all(&self) {
-        let began = Instant::now();
+    /// Disconnects all peers because the process ends, perhaps in the middle of an operation. Does so
+    /// only if the card's lock is free soon and the card is not a forked copy of one that another
+    /// process uses. The wait is bounded, since the lock's holder may never run again.
+    pub(super) fn disconnect_all(&self) {
+        let began = self.shared.now();
         while !self.shared.progress.is_orphan() {
             match self.shared.card.try_lock() {
-                Ok(mut card) => return card.part_from_all(Instant::now()),
-                Err(TryLockError::WouldBlock) if began.elapsed() < PARTING => {
+                Ok(mut card) => return card.disconnect_all(self.shared.now()),
+                Err(TryLockError::WouldBlock) if self.shared.now() - began < PARTING => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(_) => return,
@@ -135,7 +158,7 @@ impl Core {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        let now = Instant::now();
+        let now = self.shared.now();
         card.work(now);
         self.shared.progress.worked(&mut card, now);
     }

@@ -3,7 +3,7 @@
 //! Owns the names. The card counts under its lock; QPs that go leave their counts here.
 #![forbid(unsafe_code)]
 
-use crate::engine::{RequesterCounters, ResponderCounters};
+use trunkline_roce::engine::{RequesterCounters, ResponderCounters};
 use trunkline_verbs::Counter;
 
 /// Counts of the card itself.

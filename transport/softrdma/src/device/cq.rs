@@ -6,7 +6,7 @@
 use super::channel::SoftCompletionChannel;
 use super::core::Core;
 use super::cq_ring::CqRing;
-use super::uses::{Used, Uses};
+use super::use_count::{Counted, UseCount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_verbs::{Completion, CompletionQueue, Notify, VerbsError};
@@ -18,14 +18,14 @@ pub(super) struct SoftCq {
     ring: Arc<CqRing>,
     /// Polls since it was armed last, up to `POLLS_BEFORE_DUTY`.
     polls: AtomicU32,
-    uses: Uses,
+    use_count: UseCount,
 }
 
 /// Entries of the largest CQ.
 pub(super) const MAX_CQE: u32 = 1 << 22;
 
 /// Polls after which a program counts as one that polls. One that sleeps between messages polls a
-/// few times and arms again: handing the card's work to and fro would wake the background
+/// few times and arms again: handing the card's work back and forth would wake the background
 /// thread twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
@@ -38,7 +38,7 @@ impl SoftCq {
     ) -> Self {
         let fired = channel.map(|channel| Arc::clone(&channel.fired));
         let ring = Arc::new(CqRing::new(capacity_cqe as usize, fired, context));
-        Self { core, ring, polls: AtomicU32::new(0), uses: Uses::default() }
+        Self { core, ring, polls: AtomicU32::new(0), use_count: UseCount::default() }
     }
 
     /// Its entries.
@@ -67,9 +67,9 @@ impl SoftCq {
     }
 }
 
-impl Used for SoftCq {
-    fn uses(&self) -> &Uses {
-        &self.uses
+impl Counted for SoftCq {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 
@@ -103,6 +103,6 @@ impl CompletionQueue for SoftCq {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        self.uses.retire("an SRQ or a QP completes into this CQ")
+        self.use_count.retire("an SRQ or a QP completes into this CQ")
     }
 }

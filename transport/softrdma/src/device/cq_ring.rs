@@ -102,7 +102,7 @@ impl CqRing {
         true
     }
 
-    /// Takes completions, oldest first; answers how many.
+    /// Takes completions, oldest first; returns how many.
     pub(super) fn take(&self, completions: &mut [Completion]) -> usize {
         // SYNC: cq-waiting
         if self.waiting.load(Ordering::Acquire) == 0 {

@@ -8,7 +8,7 @@
 
 use super::signal::lock;
 use crate::host::{DomainClaim, FileId, Host};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -43,7 +43,7 @@ impl Domain {
 
 #[derive(Debug, Default)]
 struct Table {
-    by_file: HashMap<FileId, Weak<Domain>>,
+    by_file: BTreeMap<FileId, Weak<Domain>>,
     /// The last number of a device that has no host.
     last: u64,
 }

@@ -29,11 +29,16 @@ pub(super) fn node_guid(address: Option<IpAddr>) -> u64 {
     if let Ok(namespace) = std::fs::metadata("/proc/self/ns/net") {
         hash.add(&namespace.ino().to_le_bytes());
     }
-    match address {
-        Some(IpAddr::V4(v4)) => hash.add(&v4.octets()),
-        Some(IpAddr::V6(v6)) => hash.add(&v6.octets()),
-        None => {}
+    if let Some(address) = address {
+        hash.add_address(address);
     }
+    PREFIX | (hash.0 & HASH_BITS)
+}
+
+/// The same of the address alone, whatever host this is.
+pub(super) fn address_guid(address: IpAddr) -> u64 {
+    let mut hash = Fnv::new();
+    hash.add_address(address);
     PREFIX | (hash.0 & HASH_BITS)
 }
 
@@ -51,6 +56,13 @@ impl Fnv {
         }
         // The low bits of a multiplication know little of the high ones.
         self.0 ^= self.0 >> 29;
+    }
+
+    fn add_address(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(v4) => self.add(&v4.octets()),
+            IpAddr::V6(v6) => self.add(&v6.octets()),
+        }
     }
 }
 

@@ -173,7 +173,7 @@ mod tests {
     const PD: PdNumber = PdNumber(1);
 
     fn table() -> Keys {
-        Keys::new(&mut Random::new(Some(5)))
+        Keys::new(&mut Random::new(5))
     }
 
     #[test]

@@ -44,12 +44,12 @@ mod signal;
 mod slot;
 mod soft_device;
 mod srq;
-mod uses;
+mod use_count;
 mod xrcd;
 
 pub use crate::host::{HostError, put_back, take_away};
 pub use fork::Held;
-pub use options::{LinkChoice, OpenError, SoftOptions, UnknownSrq};
+pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions, UnknownSrq};
 pub use provider::SoftProvider;
 pub use slot::Slot;
 pub use soft_device::SoftDevice;

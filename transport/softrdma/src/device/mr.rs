@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::pd::SoftPd;
 use super::signal::lock;
-use super::uses::Hold;
+use super::use_count::UseGuard;
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
@@ -13,16 +13,17 @@ use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, Verbs
 pub(super) struct SoftMr {
     core: Arc<Core>,
     key: u32,
+    start: IoAddress,
     memory: Arc<Memory>,
     access: Access,
     /// `None` once destroyed.
-    pd: Mutex<Option<Hold<SoftPd>>>,
+    pd: Mutex<Option<UseGuard<SoftPd>>>,
 }
 
 impl SoftMr {
     pub(super) fn new(
         core: Arc<Core>,
-        pd: Hold<SoftPd>,
+        pd: UseGuard<SoftPd>,
         memory: Arc<Memory>,
         start: IoAddress,
         access: Access,
@@ -31,7 +32,7 @@ impl SoftMr {
         card.present()?;
         let key = card.keys.insert(Arc::clone(&memory), start, pd.number(), access)?;
         drop(card);
-        Ok(Self { core, key, memory, access, pd: Mutex::new(Some(pd)) })
+        Ok(Self { core, key, start, memory, access, pd: Mutex::new(Some(pd)) })
     }
 }
 
@@ -44,6 +45,10 @@ impl MemoryRegion for SoftMr {
         Rkey(self.key)
     }
 
+    fn address(&self, offset: usize) -> IoAddress {
+        self.start.plus(offset as u64)
+    }
+
     fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -53,10 +58,10 @@ impl MemoryRegion for SoftMr {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        let hold = lock(&self.pd).take().ok_or(VerbsError::Gone)?;
+        let guard = lock(&self.pd).take().ok_or(VerbsError::Gone)?;
         // The card copies under its lock only, so once it is ours no copy is under way.
         let removed = self.core.card().keys.remove(self.key);
-        drop(hold);
+        drop(guard);
         removed
     }
 }

@@ -7,7 +7,7 @@
 
 use super::random::Random;
 use crate::host::Host;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,7 +122,68 @@ impl Blocks {
 
 /// A map from numbers that this device gave out. Peers choose what is looked up, never what is
 /// put in, so a cheap hash is safe.
-pub(super) type NumberMap<V> = std::collections::HashMap<u32, V, BuildHasherDefault<NumberHasher>>;
+///
+/// Nothing may depend on the order in which it holds its entries: whoever does something to each
+/// goes through [`NumberMap::numbers`].
+#[derive(Debug)]
+pub(super) struct NumberMap<V>(HashMap<u32, V, BuildHasherDefault<NumberHasher>>);
+
+impl<V> Default for NumberMap<V> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<V> NumberMap<V> {
+    pub(super) fn get(&self, number: u32) -> Option<&V> {
+        self.0.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut V> {
+        self.0.get_mut(&number)
+    }
+
+    pub(super) fn contains(&self, number: u32) -> bool {
+        self.0.contains_key(&number)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn insert(&mut self, number: u32, value: V) {
+        self.0.insert(number, value);
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<V> {
+        self.0.remove(&number)
+    }
+
+    /// The value of a number, made by `make` if there is none.
+    pub(super) fn get_or_insert_with(&mut self, number: u32, make: impl FnOnce() -> V) -> &mut V {
+        self.0.entry(number).or_insert_with(make)
+    }
+
+    /// Keeps only what `keeps` returns `true` for.
+    #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "each entry is judged by itself")]
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(u32, &V) -> bool) {
+        self.0.retain(|number, value| keeps(*number, value));
+    }
+
+    /// All numbers, in ascending order.
+    #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "they are sorted")]
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = self.0.keys().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// All values, in no order, for sums and the like.
+    #[allow(clippy::disallowed_methods, clippy::allow_attributes, reason = "the caller adds them up")]
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.0.values()
+    }
+}
 
 /// Fibonacci hashing.
 #[derive(Debug, Default)]
@@ -161,7 +222,7 @@ mod tests {
     fn a_member_keeps_the_blocks_it_needs() {
         let folder = Folder::new("blocks");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-        let mut numbers = Numbers::new(&mut Random::new(Some(1)), Some(&host));
+        let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
         let mut take = || numbers.take(|_| false).unwrap();
         let first: Vec<u32> = (0..64).map(|_| take()).collect();
         let second: Vec<u32> = (0..64).map(|_| take()).collect();

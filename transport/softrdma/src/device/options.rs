@@ -5,12 +5,16 @@
 
 use super::counters::CardCounters;
 use super::slot::Slot;
-use crate::engine::{NakCode, Placement};
 use crate::host::HostError;
-use crate::link::{FaultPlan, FaultPlanError, Hub, LinkError};
+use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError};
+use crate::simulation::SimulatedProcess;
+use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use trunkline_machine::Runtime;
+use trunkline_roce::engine::{NakCode, Placement};
 use trunkline_verbs::VerbsError;
 
 /// On which link a device's packets travel.
@@ -21,6 +25,36 @@ pub enum LinkChoice {
     Udp,
     /// A network inside this process.
     InProcess(Arc<Hub>),
+    /// A network that the caller provides. As with `InProcess`, no other process shares the addresses.
+    Custom(LinkFactory),
+    /// The simulated network of a host whose processes share its addresses, as this one of them.
+    /// Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
+    /// all of the host's.
+    Simulated(Arc<SimulatedProcess>),
+}
+
+/// Makes a link each time a device is opened with it.
+#[derive(Clone)]
+pub struct LinkFactory(MakeLink);
+
+type MakeLink = Arc<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
+
+impl LinkFactory {
+    /// A factory that calls `make`, whose error is reported by
+    /// [`SoftDevice::open`](crate::device::SoftDevice::open).
+    pub fn new(make: impl Fn() -> io::Result<Box<dyn Link>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    pub(super) fn make(&self) -> io::Result<Box<dyn Link>> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for LinkFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkFactory")
+    }
 }
 
 /// How a TGT answers a packet whose SRQ number names nothing in its domain (contract G7).
@@ -73,9 +107,12 @@ pub struct SoftOptions {
     pub slot: Option<Slot>,
     /// On UDP: whether [`take_away`](crate::device::take_away), as by `trunkctl device remove`, takes it away.
     pub removable: bool,
-    /// Where numbers, keys and PSNs start; `None`: at random, as it should be outside of tests.
-    /// QP and SRQ numbers of devices on UDP come from the registry of their host.
+    /// Where numbers, keys and PSNs start; `None`: at random by [`Runtime::random`], as it should be
+    /// outside of tests. QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
+    /// The clock that the device runs by, and what runs its background machine. The default is the
+    /// system's clock and a thread.
+    pub runtime: Runtime,
 }
 
 /// Why a device could not be opened.
@@ -112,7 +149,7 @@ pub enum OpenError {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The host has no address that packets could have.
     #[error("no interface of this host is up with an IP address, not even the loopback")]
@@ -126,7 +163,7 @@ pub enum OpenError {
         /// What was tried.
         doing: &'static str,
         /// What it answered.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 

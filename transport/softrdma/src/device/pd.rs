@@ -4,7 +4,7 @@
 use super::core::Core;
 use super::keys::PdNumber;
 use super::mr::SoftMr;
-use super::uses::{Hold, Used, Uses};
+use super::use_count::{Counted, UseCount, UseGuard};
 use std::sync::{Arc, Weak};
 use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
 
@@ -13,14 +13,14 @@ use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain,
 pub(super) struct SoftPd {
     core: Arc<Core>,
     number: PdNumber,
-    uses: Uses,
-    /// Regions lean on their domain, so it needs itself as an `Arc`.
+    use_count: UseCount,
+    /// Regions use their domain, so it needs itself as an `Arc`.
     this: Weak<Self>,
 }
 
 impl SoftPd {
     pub(super) fn new(core: Arc<Core>, number: PdNumber) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self { core, number, uses: Uses::default(), this: Weak::clone(this) })
+        Arc::new_cyclic(|this| Self { core, number, use_count: UseCount::default(), this: Weak::clone(this) })
     }
 
     /// Its number.
@@ -34,9 +34,9 @@ impl SoftPd {
     }
 }
 
-impl Used for SoftPd {
-    fn uses(&self) -> &Uses {
-        &self.uses
+impl Counted for SoftPd {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 
@@ -60,11 +60,11 @@ impl ProtectionDomain for SoftPd {
         {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
-        let hold = Hold::on(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), hold, memory, start, access)?))
+        let guard = UseGuard::new(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), guard, memory, start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        self.uses.retire("a memory region, an SRQ or a QP belongs to this protection domain")
+        self.use_count.retire("a memory region, an SRQ or a QP belongs to this protection domain")
     }
 }

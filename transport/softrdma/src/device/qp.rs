@@ -1,20 +1,24 @@
 //! Queue pairs, as programs hold them; of a TGT each of these is one handle.
+//!
+//! A change of a TGT that another process executes is a [`PendingModify`]: it is polled, and nothing
+//! waits inside the device. Only [`QueuePair::modify`], the outermost call, blocks its caller until
+//! the outcome is known; in a simulation, where no caller may wait, it returns an error instead.
 #![forbid(unsafe_code)]
 
-use super::card::{Asked, ModifyTicket};
+use super::card::{ModifyProgress, ModifyTicket};
 use super::core::Core;
 use super::cq::SoftCq;
 use super::pd::SoftPd;
 use super::signal::lock;
 use super::srq::SoftSrq;
-use super::uses::Hold;
+use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_verbs::{
     PostError, QpAttributes, QpModify, QpNumber, QpType, QueueCapacities, QueuePair, ReceiveRequest,
-    SendRequest, VerbsError,
+    SendRequest, Time, VerbsError,
 };
 
 /// The process that executes a shared TGT answers at once, unless it is stopped.
@@ -22,14 +26,31 @@ const HOME_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// How often its answer is looked for.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
 
-/// What a QP leans on.
+/// The objects that a QP uses.
 #[derive(Debug, Default)]
 pub(super) struct QpHolds {
-    pub(super) pd: Option<Hold<SoftPd>>,
-    pub(super) send_cq: Option<Hold<SoftCq>>,
-    pub(super) receive_cq: Option<Hold<SoftCq>>,
-    pub(super) srq: Option<Hold<SoftSrq>>,
-    pub(super) xrcd: Option<Hold<SoftXrcd>>,
+    pub(super) pd: Option<UseGuard<SoftPd>>,
+    pub(super) send_cq: Option<UseGuard<SoftCq>>,
+    pub(super) receive_cq: Option<UseGuard<SoftCq>>,
+    pub(super) srq: Option<UseGuard<SoftSrq>>,
+    pub(super) xrcd: Option<UseGuard<SoftXrcd>>,
+}
+
+/// A change that the process that executes a shared TGT was asked for.
+#[derive(Debug)]
+pub(super) struct PendingModify {
+    change: QpModify,
+    ticket: ModifyTicket,
+    until: Time,
+}
+
+/// How a change began.
+#[derive(Debug)]
+pub(super) enum BegunModify {
+    /// It was carried out, or refused.
+    Done(Result<(), VerbsError>),
+    /// Another process was asked. [`SoftQp::poll_modify`] returns the outcome.
+    Pending(PendingModify),
 }
 
 /// A queue pair.
@@ -60,22 +81,54 @@ impl SoftQp {
         &self.core
     }
 
-    /// Waits for what the process that executes a TGT makes of a change; `None` when that changed
-    /// meanwhile, so that the change is to be asked for anew.
-    fn await_home(&self, ticket: ModifyTicket, until: Instant) -> Option<Result<(), VerbsError>> {
-        loop {
-            self.core.work();
-            match self.core.card().asked(self.number, ticket) {
-                Asked::Answered(result) => return Some(result),
-                Asked::HomeGone => return None,
-                Asked::Waiting => {}
-            }
-            if Instant::now() >= until {
-                self.core.card().forget_asked(ticket);
-                return Some(Err(VerbsError::Os(libc::ETIMEDOUT)));
-            }
-            std::thread::sleep(LOOK_FOR_ANSWER);
+    /// Carries out a change, or asks the process that executes the TGT for it. Never waits.
+    pub(super) fn begin_modify(&self, change: &QpModify) -> BegunModify {
+        match self.check_open() {
+            Ok(()) => self.ask_for(change, self.core.clock().now() + HOME_ANSWERS_WITHIN),
+            gone => BegunModify::Done(gone),
         }
+    }
+
+    /// Looks what became of a change; `None` when the process that executes the TGT has not answered
+    /// yet. Asks again when another process has taken the TGT over.
+    pub(super) fn poll_modify(&self, pending: &mut PendingModify) -> Option<Result<(), VerbsError>> {
+        self.core.work();
+        let progress = self.core.card().modify_progress(self.number, pending.ticket);
+        match progress {
+            ModifyProgress::Done(result) => return Some(result),
+            ModifyProgress::ExecutorGone => match self.ask_for(&pending.change, pending.until) {
+                BegunModify::Done(result) => return Some(result),
+                BegunModify::Pending(again) => *pending = again,
+            },
+            ModifyProgress::Pending => {}
+        }
+        if self.core.clock().now() < pending.until {
+            return None;
+        }
+        self.core.card().forget_modify(pending.ticket);
+        Some(Err(VerbsError::Os(libc::ETIMEDOUT)))
+    }
+
+    fn ask_for(&self, change: &QpModify, until: Time) -> BegunModify {
+        let asked = self.core.act(|card, now| {
+            let asked = card.ask_executor(self.number, change);
+            card.flush(now);
+            asked
+        });
+        match asked {
+            Some(Ok(ticket)) => BegunModify::Pending(PendingModify { change: *change, ticket, until }),
+            Some(Err(refused)) => BegunModify::Done(Err(refused)),
+            None => BegunModify::Done(self.core.act(|card, now| {
+                let result = card.modify_qp(self.number, change);
+                card.flush(now);
+                result
+            })),
+        }
+    }
+
+    /// Forgets a change whose outcome nobody waits for.
+    fn forget_modify(&self, pending: &PendingModify) {
+        self.core.card().forget_modify(pending.ticket);
     }
 
     /// A TGT lives on while other handles are open, but not for this one.
@@ -98,24 +151,20 @@ impl QueuePair for SoftQp {
     }
 
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError> {
-        self.check_open()?;
-        let until = Instant::now() + HOME_ANSWERS_WITHIN;
+        let mut pending = match self.begin_modify(change) {
+            BegunModify::Done(result) => return result,
+            BegunModify::Pending(pending) => pending,
+        };
+        if self.core.is_simulated() {
+            self.forget_modify(&pending);
+            return Err(VerbsError::NotSupported("waiting for another process in a simulation"));
+        }
         loop {
-            let asked = self.core.act(|card, now| {
-                let asked = card.ask_home(self.number, change);
-                card.flush(now);
-                asked
-            });
-            let Some(asked) = asked else { break };
-            if let Some(result) = self.await_home(asked?, until) {
+            if let Some(result) = self.poll_modify(&mut pending) {
                 return result;
             }
+            std::thread::sleep(LOOK_FOR_ANSWER);
         }
-        self.core.act(|card, now| {
-            let result = card.modify_qp(self.number, change);
-            card.flush(now);
-            result
-        })
     }
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {

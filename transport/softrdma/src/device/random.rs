@@ -4,17 +4,14 @@
 //! process, so that what is left of an earlier incarnation does not fit this one.
 #![forbid(unsafe_code)]
 
-use std::hash::{BuildHasher, RandomState};
-
 /// A small generator (SplitMix64): spread, not secrecy, is what is wanted from it.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Seeded, or from the operating system when `seed` is `None`.
-    pub(super) fn new(seed: Option<u64>) -> Self {
-        // RandomState takes its keys from getrandom once per thread and steps them each time.
-        Self(seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id())))
+    /// Equal seeds give equal numbers.
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
     }
 
     /// The next 64 bits.

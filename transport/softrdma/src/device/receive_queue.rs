@@ -101,7 +101,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Moves the oldest request into `taken`; answers whether there was one.
+    /// Moves the oldest request into `taken`; returns whether there was one.
     pub(super) fn take(&mut self, taken: &mut Taken) -> bool {
         if self.len() == 0 {
             return false;
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_message_is_spread_over_the_list() {
         let memory = Memory::zeroed(16).unwrap();
-        let mut keys = Keys::new(&mut Random::new(Some(1)));
+        let mut keys = Keys::new(&mut Random::new(1));
         let key =
             keys.insert(Arc::clone(&memory), memory.address(0), PdNumber(1), Access::LOCAL_WRITE).unwrap();
         let piece = |offset, length| Sge { address: memory.address(offset), length, lkey: Lkey(key) };

@@ -51,6 +51,11 @@ impl<T> Signal<T> {
         Ok(())
     }
 
+    /// Whether there is an event, that is, whether the descriptor is readable. No system call.
+    pub(super) fn has_event(&self) -> bool {
+        !lock(&self.events).is_empty()
+    }
+
     /// Takes the oldest event.
     pub(super) fn pop(&self) -> Option<T> {
         let mut events = lock(&self.events);

@@ -1,25 +1,25 @@
-//! The slot that a device sits in: how a device is taken away under its users, and put back.
+//! The slot that holds a device: how a device is removed while programs use it, and restored.
 //!
-//! Owns whether there is a device now, and which opened ones there are. Tests take it away through
-//! [`Slot`]; it must never keep a device open.
+//! Owns whether there is a device now, and the list of opened ones. Tests remove the device through
+//! [`Slot`]. A slot must never keep a device open.
 #![forbid(unsafe_code)]
 
 use super::core::Core;
 use super::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
 
-/// What a device holds until all of it is gone, its descriptors and threads too.
+/// Held by a device until all of it is released, its descriptors and threads included.
 #[derive(Debug)]
-pub(super) struct Seat;
+pub(super) struct SlotGuard;
 
-/// Where a device sits. Devices that are opened with clones of it go and come back together.
+/// A place for a device. Devices that are opened with clones of one slot are removed and restored together.
 #[derive(Debug, Clone, Default)]
 pub struct Slot(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     is_empty: bool,
-    opened: Vec<(Weak<Core>, Weak<Seat>)>,
+    opened: Vec<(Weak<Core>, Weak<SlotGuard>)>,
 }
 
 impl Slot {
@@ -29,9 +29,9 @@ impl Slot {
         Self::default()
     }
 
-    /// Takes the device away, without a word to its peers. Whoever has opened it is told: every
-    /// connection endpoint by `DeviceRemoval`, the device by `DeviceFatal`; all that is asked of
-    /// its objects is answered by `Gone`. It cannot be opened until [`Slot::restore`].
+    /// Removes the device silently: its peers get no message. Programs that opened it get
+    /// `DeviceRemoval` for every connection endpoint and `DeviceFatal` for the device; every later
+    /// call on its objects returns `Gone`. It cannot be opened until [`Slot::restore`].
     pub fn remove(&self) {
         let opened = {
             let mut state = lock(&self.0);
@@ -41,7 +41,7 @@ impl Slot {
         for core in opened.iter().filter_map(|(core, _)| core.upgrade()) {
             core.remove();
         }
-        // Their objects are still there, until the programs let go of them.
+        // Their objects exist until the programs drop them.
         lock(&self.0).opened.extend(opened);
     }
 
@@ -53,7 +53,7 @@ impl Slot {
     /// Opened devices of which any object is left, removed ones among them.
     #[must_use]
     pub fn devices(&self) -> usize {
-        lock(&self.0).opened.iter().filter(|(_, seat)| seat.strong_count() > 0).count()
+        lock(&self.0).opened.iter().filter(|(_, guard)| guard.strong_count() > 0).count()
     }
 
     /// Whether there is nothing to open.
@@ -61,12 +61,12 @@ impl Slot {
         lock(&self.0).is_empty
     }
 
-    /// A device was opened. Answers `false` when it was taken away meanwhile.
+    /// A device was opened. Returns `false` when it was removed meanwhile.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
-        state.opened.retain(|(_, seat)| seat.strong_count() > 0);
-        let seat = core.seat.get_or_init(|| Arc::new(Seat));
-        state.opened.push((Arc::downgrade(core), Arc::downgrade(seat)));
+        state.opened.retain(|(_, guard)| guard.strong_count() > 0);
+        let guard = core.slot_guard.get_or_init(|| Arc::new(SlotGuard));
+        state.opened.push((Arc::downgrade(core), Arc::downgrade(guard)));
         !state.is_empty
     }
 }

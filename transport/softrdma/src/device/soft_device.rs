@@ -11,7 +11,7 @@ use super::cm_id::{SoftCmId, own_channel};
 use super::core::Core;
 use super::cq::{MAX_CQE, SoftCq};
 use super::gid_table::GidTable;
-use super::guid::node_guid;
+use super::guid::{address_guid, node_guid};
 use super::keys::MAX_REGIONS;
 use super::options::{LinkChoice, OpenError, SoftOptions};
 use super::pd::SoftPd;
@@ -20,20 +20,19 @@ use super::random::Random;
 use super::receive_queue::ReceiveQueue;
 use super::slot::Slot;
 use super::srq::SoftSrq;
-use super::uses::Hold;
+use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
-use crate::host::local::LocalLink;
-use crate::host::{AwayFiles, Host, Targets};
+use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use trunkline_verbs::{
-    AsyncEvent, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter, CqInit,
-    Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry, PortAttributes,
-    PortSpace, PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
-    SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+    AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter,
+    CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
+    PortAttributes, PortSpace, PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities,
+    QueuePair, SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
 /// The name of the one device there is.
@@ -63,21 +62,27 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`OpenError`] with cause and remedy.
-    pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
+    pub fn open(mut options: SoftOptions) -> Result<Arc<Self>, OpenError> {
         let os = |doing| move |source| OpenError::Os { doing, source };
         let slot = options.slot.clone();
         if slot.as_ref().is_some_and(Slot::is_empty) {
             return Err(OpenError::Removed);
         }
         let removable = options.removable && matches!(options.link, LinkChoice::Udp);
-        let host = match options.link {
+        let host = match &options.link {
             LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
-            LinkChoice::InProcess(_) => None,
+            LinkChoice::Simulated(process) => Some(Host::in_memory(process.host().memory(), process.life())?),
+            LinkChoice::InProcess(_) | LinkChoice::Custom(_) => None,
         };
         let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
-        let link = make_link(&options, host.as_ref(), targets.as_ref())?;
+        let members = host.as_ref().map(|host| Members::new(Arc::clone(host))).transpose();
+        let members = members.map_err(os("make the socket for this host's other processes"))?;
+        let link = make_link(&options, members.as_ref(), targets.as_ref())?;
         let without_xrc = options.without_xrc;
         let directory = options.runtime_directory.clone();
+        if let (LinkChoice::Simulated(process), true) = (&options.link, options.addresses.is_empty()) {
+            options.addresses = process.host().addresses().to_vec();
+        }
         let gids = if options.addresses.is_empty() {
             GidTable::of_host().map_err(os("list the interfaces"))?
         } else {
@@ -91,7 +96,12 @@ impl SoftDevice {
             return Err(OpenError::Removed);
         }
         let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
-        let guid = node_guid(Some(first));
+        let runtime = options.runtime;
+        let guid = match runtime.is_simulated() {
+            // Nothing of the real host may show in a simulation.
+            true => address_guid(first),
+            false => node_guid(Some(first)),
+        };
         let link_name = link.name().to_owned();
         let events = AsyncEvents::new().map_err(|error| OpenError::Os {
             doing: "make an eventfd",
@@ -103,14 +113,17 @@ impl SoftDevice {
             gids,
             events: Arc::clone(&events),
             unknown_srq: options.unknown_srq,
-            random: Random::new(options.seed),
+            random: Random::new(options.seed.unwrap_or_else(|| runtime.random())),
             guid,
+            asks_host: !runtime.is_simulated(),
             host: host.clone(),
+            members,
             targets,
             away,
         });
         let mtu = card.mtu_of(first);
-        let core = Core::start(card, events, host).map_err(os("start the card's background thread"))?;
+        let core =
+            Core::start(card, events, host, runtime).map_err(os("start the card's background thread"))?;
         if slot.is_some_and(|slot| !slot.fill(&core)) {
             return Err(OpenError::Removed);
         }
@@ -125,18 +138,18 @@ impl SoftDevice {
     }
 
     /// Hands every asynchronous event to `listener` from now on, in place of the queue behind
-    /// [`Device::next_async_event`]. For one who has several users of the device to tell. It is
-    /// called with the card's lock held, so it must not call the device, nor wait. The first
-    /// listener stays.
+    /// [`Device::next_async_event`]. For a caller that has to pass events on to several users of the
+    /// device. It is called with the card's lock held, so it must not call the device, nor wait. Only
+    /// the first listener is kept.
     pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
         self.core.events.listen(Box::new(listener));
     }
 
-    /// Tells the peers of all connections that the process ends, once: nobody is left to say it again.
-    /// For the one who learns of that end, as late as possible. Does nothing in the child of a fork
-    /// that has not used the device.
-    pub fn part_from_all(&self) {
-        self.core.part_from_all();
+    /// Disconnects all connections because the process ends. Each DREQ is sent once: nothing is left
+    /// that could send it again. To be called as late as possible by whoever learns of that end. Does
+    /// nothing in the child of a fork that has not used the device.
+    pub fn disconnect_all(&self) {
+        self.core.disconnect_all();
     }
 
     /// Whether the user named this device's addresses, and this one is not among them. It may be a
@@ -161,28 +174,28 @@ impl SoftDevice {
         node_guid(address)
     }
 
-    fn own_pd(&self, pd: Arc<dyn ProtectionDomain>) -> Result<Hold<SoftPd>, VerbsError> {
+    fn own_pd(&self, pd: Arc<dyn ProtectionDomain>) -> Result<UseGuard<SoftPd>, VerbsError> {
         let any: Arc<dyn Any + Send + Sync> = pd;
         let pd = any.downcast::<SoftPd>().ok().filter(|pd| Arc::ptr_eq(pd.core(), &self.core));
-        Hold::on(pd.ok_or(VerbsError::Invalid("the protection domain belongs to another device"))?)
+        UseGuard::new(pd.ok_or(VerbsError::Invalid("the protection domain belongs to another device"))?)
     }
 
-    fn own_cq(&self, cq: Arc<dyn CompletionQueue>) -> Result<Hold<SoftCq>, VerbsError> {
+    fn own_cq(&self, cq: Arc<dyn CompletionQueue>) -> Result<UseGuard<SoftCq>, VerbsError> {
         let any: Arc<dyn Any + Send + Sync> = cq;
         let cq = any.downcast::<SoftCq>().ok().filter(|cq| Arc::ptr_eq(cq.core(), &self.core));
-        Hold::on(cq.ok_or(VerbsError::Invalid("the CQ belongs to another device"))?)
+        UseGuard::new(cq.ok_or(VerbsError::Invalid("the CQ belongs to another device"))?)
     }
 
-    fn own_srq(&self, srq: Arc<dyn SharedReceiveQueue>) -> Result<Hold<SoftSrq>, VerbsError> {
+    fn own_srq(&self, srq: Arc<dyn SharedReceiveQueue>) -> Result<UseGuard<SoftSrq>, VerbsError> {
         let any: Arc<dyn Any + Send + Sync> = srq;
         let srq = any.downcast::<SoftSrq>().ok().filter(|srq| Arc::ptr_eq(srq.core(), &self.core));
-        Hold::on(srq.ok_or(VerbsError::Invalid("the SRQ belongs to another device"))?)
+        UseGuard::new(srq.ok_or(VerbsError::Invalid("the SRQ belongs to another device"))?)
     }
 
-    fn own_xrcd(&self, xrcd: Arc<dyn XrcDomain>) -> Result<Hold<SoftXrcd>, VerbsError> {
+    fn own_xrcd(&self, xrcd: Arc<dyn XrcDomain>) -> Result<UseGuard<SoftXrcd>, VerbsError> {
         let any: Arc<dyn Any + Send + Sync> = xrcd;
         let xrcd = any.downcast::<SoftXrcd>().ok().filter(|xrcd| Arc::ptr_eq(xrcd.core(), &self.core));
-        Hold::on(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
+        UseGuard::new(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
     }
 
     /// A device that was opened without XRC has none of its objects (contract A9).
@@ -257,25 +270,23 @@ impl SoftDevice {
 
 fn make_link(
     options: &SoftOptions,
-    host: Option<&Arc<Host>>,
+    members: Option<&Arc<Members>>,
     targets: Option<&Arc<Targets>>,
 ) -> Result<Box<dyn Link>, OpenError> {
     let mut link: Box<dyn Link> = match &options.link {
         LinkChoice::Udp => {
-            let mut link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
-            if let Some(host) = host {
-                let local = LocalLink::new(Arc::clone(host));
-                let doing = "make the socket for this host's other processes";
-                link = link.shared(local.map_err(|source| OpenError::Os { doing, source })?);
-            }
-            if let Some(targets) = targets {
-                link.follow(Arc::clone(targets));
-            }
-            Box::new(link)
+            let link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
+            Box::new(link.of_members(members, targets))
+        }
+        LinkChoice::Simulated(process) => {
+            Box::new(UdpLink::over(Box::new(process.sockets())).of_members(members, targets))
         }
         LinkChoice::InProcess(hub) => Box::new(
             hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
         ),
+        LinkChoice::Custom(factory) => {
+            factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
+        }
     };
     if let Some(path) = &options.capture {
         link = Box::new(
@@ -433,6 +444,14 @@ impl Device for SoftDevice {
 
     fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.core.events.as_fd()
+    }
+
+    fn has_async_event(&self) -> bool {
+        self.core.events.has_event()
+    }
+
+    fn clock(&self) -> Clock {
+        self.core.clock().clone()
     }
 
     fn counters(&self) -> Vec<Counter> {

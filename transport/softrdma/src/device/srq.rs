@@ -8,16 +8,16 @@ use super::pd::SoftPd;
 use super::receive_queue::ReceiveQueue;
 use super::signal::lock;
 use super::soft_device::MAX_WR;
-use super::uses::{Hold, Used, Uses};
+use super::use_count::{Counted, UseCount, UseGuard};
 use super::xrcd::SoftXrcd;
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{PostError, ReceiveRequest, SharedReceiveQueue, SrqAttributes, SrqNumber, VerbsError};
 
-/// What an SRQ leans on (contract D2).
+/// The objects that an SRQ uses (contract D2).
 #[derive(Debug)]
 struct Parts {
-    _pd: Hold<SoftPd>,
-    _xrc: Option<(Hold<SoftXrcd>, Hold<SoftCq>)>,
+    _pd: UseGuard<SoftPd>,
+    _xrc: Option<(UseGuard<SoftXrcd>, UseGuard<SoftCq>)>,
 }
 
 /// A shared receive queue.
@@ -26,7 +26,7 @@ pub(super) struct SoftSrq {
     core: Arc<Core>,
     number: u32,
     is_xrc: bool,
-    uses: Uses,
+    use_count: UseCount,
     /// `None` once destroyed.
     parts: Mutex<Option<Parts>>,
 }
@@ -35,8 +35,8 @@ impl SoftSrq {
     /// Makes one; with a domain and a CQ it is an XRC SRQ.
     pub(super) fn new(
         core: Arc<Core>,
-        pd: Hold<SoftPd>,
-        xrc: Option<(Hold<SoftXrcd>, Hold<SoftCq>)>,
+        pd: UseGuard<SoftPd>,
+        xrc: Option<(UseGuard<SoftXrcd>, UseGuard<SoftCq>)>,
         queue: ReceiveQueue,
         context: u64,
     ) -> Result<Self, VerbsError> {
@@ -47,7 +47,7 @@ impl SoftSrq {
         let is_xrc = side.is_some();
         let number = core.card().create_srq(queue, pd.number(), side, context)?;
         let parts = Mutex::new(Some(Parts { _pd: pd, _xrc: xrc }));
-        Ok(Self { core, number, is_xrc, uses: Uses::default(), parts })
+        Ok(Self { core, number, is_xrc, use_count: UseCount::default(), parts })
     }
 
     /// Its number on the card; a basic one has one too.
@@ -72,9 +72,9 @@ impl SoftSrq {
     }
 }
 
-impl Used for SoftSrq {
-    fn uses(&self) -> &Uses {
-        &self.uses
+impl Counted for SoftSrq {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 
@@ -107,7 +107,7 @@ impl SharedReceiveQueue for SoftSrq {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        self.uses.retire("a QP takes its receives from this SRQ")?;
+        self.use_count.retire("a QP takes its receives from this SRQ")?;
         self.remove();
         Ok(())
     }
@@ -115,7 +115,7 @@ impl SharedReceiveQueue for SoftSrq {
 
 impl Drop for SoftSrq {
     fn drop(&mut self) {
-        if !self.uses.retire_at_drop() {
+        if !self.use_count.retire_at_drop() {
             self.remove();
         }
     }

@@ -1,13 +1,13 @@
 //! Handles on XRC domains.
 //!
-//! Owns one open of a domain. SRQs and TGT handles lean on the handle they were made with
+//! Owns one open of a domain. SRQs and TGT handles use the handle they were made with
 //! (contract A11).
 #![forbid(unsafe_code)]
 
 use super::core::Core;
 use super::domain_table::Domain;
 use super::signal::lock;
-use super::uses::{Used, Uses};
+use super::use_count::{Counted, UseCount};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{VerbsError, XrcDomain};
 
@@ -17,12 +17,12 @@ pub(super) struct SoftXrcd {
     core: Arc<Core>,
     /// `None` once closed.
     domain: Mutex<Option<Arc<Domain>>>,
-    uses: Uses,
+    use_count: UseCount,
 }
 
 impl SoftXrcd {
     pub(super) fn new(core: Arc<Core>, domain: Arc<Domain>) -> Self {
-        Self { core, domain: Mutex::new(Some(domain)), uses: Uses::default() }
+        Self { core, domain: Mutex::new(Some(domain)), use_count: UseCount::default() }
     }
 
     /// The domain.
@@ -36,15 +36,15 @@ impl SoftXrcd {
     }
 }
 
-impl Used for SoftXrcd {
-    fn uses(&self) -> &Uses {
-        &self.uses
+impl Counted for SoftXrcd {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 
 impl XrcDomain for SoftXrcd {
     fn close(&self) -> Result<(), VerbsError> {
-        self.uses.retire("an SRQ or a TGT handle was made with this XRC domain handle")?;
+        self.use_count.retire("an SRQ or a TGT handle was made with this XRC domain handle")?;
         *lock(&self.domain) = None;
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Devices that the operator has taken away: a file in the members' folder says so.
+//! Devices that the operator has taken away, as a file in the members' folder records.
 //!
 //! Owns those files. Only devices that were opened as removable look at them, a few times a second;
-//! it is for trying what programs do when `rdma link delete` meets them, without that device.
+//! it serves to try what programs do when `rdma link delete` meets them, without that device.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -11,10 +11,10 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The file that stands for all addresses; with `-ADDRESS` behind for one.
+/// The file for all addresses; with the suffix `-ADDRESS`, for one.
 const NAME: &str = "away";
 
-/// Takes away the removable devices at an address, or all of them. Answers whether they were there.
+/// Takes away the removable devices at an address, or all of them. Returns whether they were there.
 ///
 /// # Errors
 /// When the runtime directory (`None`: the environment's) cannot be used.
@@ -25,7 +25,7 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back what [`take_away`] with the same address took. Answers whether it had.
+/// Puts back what [`take_away`] with the same address took. Returns whether they were away.
 ///
 /// # Errors
 /// As [`take_away`].

@@ -1,9 +1,9 @@
 //! XRC domains of all members, by inode.
 //!
 //! Owns who refers to which domain (contract A1 to A5, A12, A14). There is no record of a domain
-//! itself: it exists while a member that lives refers to it, so the death of a member in whatever
-//! step leaves either its reference or none. Whoever opens asks the locks of those that refer to
-//! the file before it believes them.
+//! itself: it exists while a member that lives refers to it, so a member that dies at any
+//! point leaves either its reference or none. Opening checks the locks of the members that refer to
+//! the file.
 #![forbid(unsafe_code)]
 
 use super::Host;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{VerbsError, XrcdFlags};
 
-/// Names a file: device and inode (contract A1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Identifies a file by device and inode (contract A1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileId {
     /// Of the file system.
     pub(crate) device: u64,
@@ -22,7 +22,7 @@ pub(crate) struct FileId {
     pub(crate) inode: u64,
 }
 
-/// A reference to a domain; dropping it lets the domain go. Whoever holds it keeps the file open,
+/// A reference to a domain; dropping it releases the domain. Its owner keeps the file open,
 /// so that its inode names no other file meanwhile (contract A3).
 #[derive(Debug)]
 pub(crate) struct DomainClaim {
@@ -110,9 +110,9 @@ mod tests {
         let host = Host::join(Some(&root)).unwrap();
         let claim = host.open_domain(FILE, XrcdFlags::CREATE).unwrap();
         let id = claim.id();
-        // As if the reference were that of a member in slot 9 that died without a word.
+        // As if the reference were that of a member in slot 9 that was killed.
         drop(claim);
-        std::fs::write(host.directory().join("slot-9"), "").unwrap();
+        std::fs::write(host.directory().unwrap().join("slot-9"), "").unwrap();
         host.registry.word64(super::super::layout::slot(9)).store(77, Ordering::Release);
         let at = DOMAINS.record(0);
         host.registry.write(at, &[77 << 16 | 9, FILE.device, FILE.inode, id]);

@@ -5,11 +5,11 @@ use std::io;
 use std::path::PathBuf;
 use trunkline_verbs::VerbsError;
 
-/// Why the registry, or something in it, cannot be had.
+/// Why the registry, or something in it, is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The directory may be written by others, or is none.
+    /// Others may write to the directory, or it is not a directory.
     #[error(
         "the runtime directory {path:?} {fault}; it must be a directory of this user with mode 0700: \
          remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
@@ -27,7 +27,7 @@ pub enum HostError {
         doing: &'static str,
         /// Where.
         path: PathBuf,
-        /// What it answered.
+        /// What the system returned.
         source: io::Error,
     },
     /// A file was made by another version of this software, or is damaged.
@@ -39,7 +39,7 @@ pub enum HostError {
     /// A table of the registry is full.
     #[error("the host's registry holds no more {0}; end programs that are not needed")]
     Full(&'static str),
-    /// Another member has it.
+    /// Another member has claimed it.
     #[error("another process listens there")]
     InUse,
 }

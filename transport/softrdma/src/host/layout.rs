@@ -1,11 +1,11 @@
-//! Where the registry's tables lie.
+//! Where each of the registry's tables is.
 //!
-//! Owns the format: changing anything here means another [`MAGIC`]. Tables have fixed sizes.
+//! Owns the format: any change here needs another [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use super::segment::HEADER;
 
-/// Names the format.
+/// Identifies the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x02");
 
 /// Members at most. Comm ids of the connection manager carry 10 bits of slot.
@@ -17,11 +17,11 @@ pub(super) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
 /// Counters, a word of 64 bits each.
 const COUNTERS: usize = HEADER;
-/// Where the search for a free block goes on; 0 until the first member chose a start.
+/// Block at which the search for a free one continues; 0 until the first member has chosen a start.
 pub(super) const NEXT_BLOCK: usize = COUNTERS;
 /// Generation of the member that joined last.
 pub(super) const LAST_GENERATION: usize = COUNTERS + 8;
-/// Number of the domain that was made last; 0 until the first member chose a start.
+/// Number of the domain that was created last; 0 until the first member has chosen a start.
 pub(super) const LAST_DOMAIN: usize = COUNTERS + 16;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.

@@ -1,10 +1,11 @@
-//! Members: joining, leaving, and what the dead left.
+//! Members: joining, leaving, and cleaning up after the dead.
 //!
-//! Owns the locks. A member's slot holds its generation while it lives; the generation of a slot
-//! never comes again, so a name that was kept too long names nobody.
+//! Owns the locks. A member's slot holds its generation while it lives; a generation is
+//! never used again, so a stale identifier matches no member.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
+use super::memory::{HostMemory, Life};
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
@@ -17,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-/// Names a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Identifies a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemberId {
     /// Its place in the registry.
     pub(crate) slot: u16,
-    /// Which of those that had the place, from 1.
+    /// Which of the members that have had the slot, from 1.
     pub(crate) generation: u32,
 }
 
@@ -32,7 +33,7 @@ impl MemberId {
         u64::from(self.generation) << 16 | u64::from(self.slot)
     }
 
-    /// The opposite of [`MemberId::pack`]; `None` for a word that it cannot have given.
+    /// The inverse of [`MemberId::pack`]; `None` for a word that it cannot have returned.
     #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the slot")]
     pub(crate) fn unpack(word: u64) -> Option<Self> {
         let slot = word as u16;
@@ -44,41 +45,70 @@ impl MemberId {
 /// One member's view of the host. Dropping it leaves.
 #[derive(Debug)]
 pub(crate) struct Host {
-    folder: PathBuf,
+    place: Place,
     pub(super) registry: Segment,
     me: MemberId,
-    process: u32,
-    /// Held for life, and left to the kernel after a fork: letting it go would let it go for the
-    /// parent too (contract A15).
-    alive: Option<Flock<File>>,
 }
 
-/// Holds the host's lock; the kernel frees it if this process dies.
+/// Where the members meet, and what shows that this one lives.
 #[derive(Debug)]
-pub(super) struct Locked(Flock<File>);
+enum Place {
+    Folder {
+        path: PathBuf,
+        process: u32,
+        /// Held for life, and left to the kernel after a fork: unlocking it would unlock it for the
+        /// parent too (contract A15).
+        alive: Option<Flock<File>>,
+    },
+    Memory {
+        memory: Arc<HostMemory>,
+        life: Arc<Life>,
+    },
+}
+
+/// Holds the host's lock; the kernel frees it if this process dies. A simulated process holds it
+/// for a part of a turn, in which no other runs, so there it is nothing.
+#[derive(Debug)]
+pub(super) struct Locked(Option<Flock<File>>);
 
 impl Host {
     /// Joins the host: takes a slot. `directory` is the runtime directory; `None` is the
     /// environment's choice.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
-        let (folder, locked) = enter(directory)?;
-        let registry = Segment::open(&folder.join("registry"), MAGIC, LENGTH)?;
+        let (path, locked) = enter(directory)?;
+        let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH)?;
         registry.reserve().map_err(|source| HostError::Os {
             doing: "make room for",
-            path: folder.join("registry"),
+            path: path.join("registry"),
             source,
         })?;
-        let last_domain = registry.word64(LAST_DOMAIN);
-        if last_domain.load(Ordering::Relaxed) == 0 {
-            // So that a registry made after this one was removed gives other numbers.
-            last_domain.store(random() >> 8 | 1 << 32, Ordering::Relaxed);
-        }
-        sweep(&folder, &registry);
-        let (alive, me) = take_slot(&folder, &registry)?;
+        choose_first_domain(&registry, random);
+        sweep(&registry, |member| holds_lock(&path, member.slot));
+        // A member that checks whether another lives holds that slot's lock for a moment: then the
+        // next slot serves.
+        let take = |slot| {
+            let file = open(&slot_path(&path, slot))?;
+            Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
+        };
+        let (alive, me) = take_slot(&registry, take, random)?;
         drop(locked);
-        tidy::remove_unused(&folder);
-        let process = std::process::id();
-        Ok(Arc::new(Self { folder, registry, me, process, alive: Some(alive) }))
+        tidy::remove_unused(&path);
+        let place = Place::Folder { path, process: std::process::id(), alive: Some(alive) };
+        Ok(Arc::new(Self { place, registry, me }))
+    }
+
+    /// Joins a simulated host, as a part of the process with this life.
+    pub(crate) fn in_memory(memory: &Arc<HostMemory>, life: &Arc<Life>) -> Result<Arc<Self>, HostError> {
+        let words = memory.segment("registry", LENGTH)?;
+        let registry = Segment::simulated(words, Arc::clone(life), MAGIC)
+            .ok_or_else(|| HostError::OtherVersion(PathBuf::from("registry")))?;
+        let random = || memory.random();
+        choose_first_domain(&registry, random);
+        sweep(&registry, |member| memory.lives(member));
+        let ((), me) = take_slot(&registry, |_slot| Ok(Some(())), random)?;
+        memory.enter(me, life);
+        let place = Place::Memory { memory: Arc::clone(memory), life: Arc::clone(life) };
+        Ok(Arc::new(Self { place, registry, me }))
     }
 
     /// This member.
@@ -86,9 +116,42 @@ impl Host {
         self.me
     }
 
-    /// The folder where the members meet.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.folder
+    /// The folder where the members meet; a simulated host has none.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Folder { path, .. } => Some(path),
+            Place::Memory { .. } => None,
+        }
+    }
+
+    /// The memory of a simulated host.
+    pub(super) fn memory(&self) -> Option<&Arc<HostMemory>> {
+        match &self.place {
+            Place::Folder { .. } => None,
+            Place::Memory { memory, .. } => Some(memory),
+        }
+    }
+
+    /// Opens a segment of the host by its name.
+    pub(super) fn segment(
+        &self,
+        _locked: &Locked,
+        name: &'static str,
+        magic: u64,
+        length: usize,
+    ) -> Result<Segment, HostError> {
+        match &self.place {
+            Place::Folder { path, .. } => Segment::open(&path.join(name), magic, length),
+            Place::Memory { memory, life } => {
+                let segment = Segment::simulated(memory.segment(name, length)?, Arc::clone(life), magic);
+                segment.ok_or_else(|| HostError::OtherVersion(PathBuf::from(name)))
+            }
+        }
+    }
+
+    /// A number that nobody can foresee; in a simulation the next one of its source.
+    pub(super) fn random(&self) -> u64 {
+        self.memory().map_or_else(random, |memory| memory.random())
     }
 
     /// The member in a slot, as far as is known without a system call.
@@ -102,34 +165,53 @@ impl Host {
         self.current(member.slot) == Some(member)
     }
 
-    /// Whether a member lives: whether somebody holds its lock. One that does not leaves its slot.
+    /// Whether a member lives, which is whether somebody holds its lock. A dead one leaves its slot.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
-        member == self.me || (self.is_member(member) && lives(&self.folder, &self.registry, member))
+        member == self.me
+            || (self.is_member(member) && lives(&self.registry, member, |member| self.is_held(member)))
     }
 
-    /// Frees what dead members left.
+    /// Frees the slots of dead members.
     pub(crate) fn sweep(&self) {
-        sweep(&self.folder, &self.registry);
+        sweep(&self.registry, |member| self.is_held(member));
     }
 
     /// Whether this is the process that joined, not a child that it forked.
-    fn is_own_process(&self) -> bool {
-        self.process == std::process::id()
+    pub(crate) fn is_own_process(&self) -> bool {
+        match &self.place {
+            Place::Folder { process, .. } => *process == std::process::id(),
+            Place::Memory { .. } => true,
+        }
     }
 
     /// Takes the lock around slow changes.
     pub(super) fn lock(&self) -> Result<Locked, HostError> {
-        lock(&self.folder)
+        match &self.place {
+            Place::Folder { path, .. } => lock(path),
+            Place::Memory { .. } => Ok(Locked(None)),
+        }
+    }
+
+    /// Whether somebody holds the slot of a member.
+    fn is_held(&self, member: MemberId) -> bool {
+        match &self.place {
+            Place::Folder { path, .. } => holds_lock(path, member.slot),
+            Place::Memory { memory, .. } => memory.lives(member),
+        }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if self.is_own_process() {
+        let is_own = self.is_own_process();
+        if is_own {
             // Everything of a member is void without its slot.
             vacate(&self.registry, self.me);
-        } else {
-            std::mem::forget(self.alive.take());
+        }
+        match &mut self.place {
+            Place::Folder { alive, .. } if !is_own => std::mem::forget(alive.take()),
+            Place::Folder { .. } => {}
+            Place::Memory { memory, .. } => memory.leave(self.me),
         }
     }
 }
@@ -153,8 +235,8 @@ fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
         let folder = namespace_folder(directory)?;
         match lock(&folder) {
             Ok(locked) => {
-                // Whoever looks for unused folders sees by it that this one is not.
-                let _refused = locked.0.set_modified(SystemTime::now());
+                // Shows whoever looks for unused folders that this one is in use.
+                let _refused = locked.0.as_ref().map(|file| file.set_modified(SystemTime::now()));
                 return Ok((folder, locked));
             }
             Err(HostError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound && tries < 3 => {
@@ -167,7 +249,9 @@ fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
 
 /// Takes the lock of a folder unless somebody holds it.
 pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
-    Flock::lock(open(&folder.join("lock")).ok()?, FlockArg::LockExclusiveNonblock).ok().map(Locked)
+    Flock::lock(open(&folder.join("lock")).ok()?, FlockArg::LockExclusiveNonblock)
+        .ok()
+        .map(|held| Locked(Some(held)))
 }
 
 /// Whether a member lives in a folder that is locked; also when that cannot be found out.
@@ -177,7 +261,7 @@ pub(super) fn any_lives(folder: &Path) -> bool {
         return true;
     }
     let Ok(registry) = Segment::open(&path, MAGIC, LENGTH) else { return true };
-    sweep(folder, &registry);
+    sweep(&registry, |member| holds_lock(folder, member.slot));
     (0..SLOTS).any(|slot| current(&registry, u16::try_from(slot).unwrap_or(u16::MAX)).is_some())
 }
 
@@ -196,7 +280,7 @@ fn lock(folder: &Path) -> Result<Locked, HostError> {
         };
         // Somebody may have removed the file meanwhile: then others hold another one.
         if is_at(&held, &path) {
-            return Ok(Locked(held));
+            return Ok(Locked(Some(held)));
         }
     }
 }
@@ -221,9 +305,9 @@ fn holds_lock(folder: &Path, slot: u16) -> bool {
     }
 }
 
-/// Whether a member lives; its slot is empty afterwards when it does not.
-fn lives(folder: &Path, registry: &Segment, member: MemberId) -> bool {
-    let lives = holds_lock(folder, member.slot);
+/// Whether a member lives, by whether its slot is held; the slot is empty afterwards when it does not.
+fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> bool) -> bool {
+    let lives = is_held(member);
     if !lives {
         vacate(registry, member);
     }
@@ -231,7 +315,7 @@ fn lives(folder: &Path, registry: &Segment, member: MemberId) -> bool {
 }
 
 /// Empties the slot, unless another has it meanwhile: the word changes after the slot's lock was
-/// taken and before it is let go.
+/// taken and before it is released.
 fn vacate(registry: &Segment, member: MemberId) {
     let word = registry.word64(layout::slot(member.slot));
     let own = u64::from(member.generation);
@@ -250,34 +334,43 @@ fn current(registry: &Segment, slot: u16) -> Option<MemberId> {
     (generation != 0).then_some(MemberId { slot, generation })
 }
 
-/// Takes the first slot that nobody holds. The caller holds the lock and has swept.
-fn take_slot(folder: &Path, registry: &Segment) -> Result<(Flock<File>, MemberId), HostError> {
+/// So that a registry made after this one was removed gives other numbers.
+fn choose_first_domain(registry: &Segment, random: impl Fn() -> u64) {
+    let last_domain = registry.word64(LAST_DOMAIN);
+    if last_domain.load(Ordering::Relaxed) == 0 {
+        last_domain.store(random() >> 8 | 1 << 32, Ordering::Relaxed);
+    }
+}
+
+/// Takes the first free slot that `take` can have. The caller holds the lock and has swept.
+fn take_slot<T>(
+    registry: &Segment,
+    take: impl Fn(u16) -> Result<Option<T>, HostError>,
+    random: impl Fn() -> u64,
+) -> Result<(T, MemberId), HostError> {
     for slot in 0..SLOTS {
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
         if current(registry, slot).is_some() {
             continue;
         }
-        // Who asks whether somebody lives holds this lock for a moment: then the next slot does.
-        let Ok(alive) = Flock::lock(open(&slot_path(folder, slot))?, FlockArg::LockExclusiveNonblock) else {
-            continue;
-        };
+        let Some(taken) = take(slot)? else { continue };
         let last = registry.word64(LAST_GENERATION);
         let next = u32::try_from(last.load(Ordering::Relaxed)).ok().and_then(|last| last.checked_add(1));
         // A registry that is damaged there, or 2^32 members later: hardly one that was in use.
         let generation = next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1);
         last.store(u64::from(generation), Ordering::Relaxed);
         registry.word64(layout::slot(slot)).store(u64::from(generation), Ordering::Release);
-        return Ok((alive, MemberId { slot, generation }));
+        return Ok((taken, MemberId { slot, generation }));
     }
     Err(HostError::Full("members (opened devices)"))
 }
 
-/// Empties the slots of members whose lock nobody holds.
-fn sweep(folder: &Path, registry: &Segment) {
+/// Empties the slots of members that do not hold them.
+fn sweep(registry: &Segment, is_held: impl Fn(MemberId) -> bool) {
     for slot in 0..SLOTS {
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
         if let Some(member) = current(registry, slot) {
-            lives(folder, registry, member);
+            lives(registry, member, &is_held);
         }
     }
 }
@@ -303,16 +396,16 @@ mod tests {
         let three = Host::join(Some(&root)).unwrap();
         assert_eq!(three.me().slot, gone.slot, "slots are used again");
         assert_ne!(three.me().generation, gone.generation);
-        assert!(!one.is_alive(gone), "an old name names nobody");
+        assert!(!one.is_alive(gone), "its identifier matches nobody");
     }
 
     #[test]
-    fn what_a_dead_member_left_is_swept() {
+    fn the_slots_of_dead_members_are_swept() {
         let folder = Folder::new("sweep");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
-        // As if a member in slot 9 had died without a word.
-        std::fs::write(one.directory().join("slot-9"), "").unwrap();
+        // As if a member in slot 9 had been killed.
+        std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         let dead = MemberId { slot: 9, generation: 77 };
         assert!(one.is_member(dead));
@@ -321,11 +414,11 @@ mod tests {
         assert!(one.is_alive(one.me()) && one.is_member(one.me()), "the living stay");
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         assert!(!one.is_alive(dead));
-        assert!(!one.is_member(dead), "who is seen dead leaves");
+        assert!(!one.is_member(dead), "a member found dead leaves its slot");
     }
 
     #[test]
-    fn a_full_host_says_so() {
+    fn a_full_host_is_reported_with_the_remedy() {
         let folder = Folder::new("full");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
@@ -336,7 +429,7 @@ mod tests {
         let text = Host::join(Some(&root)).unwrap_err().to_string();
         assert!(text.contains("no more members") && text.contains("end programs"), "{text}");
         // Locks that nobody holds make room.
-        std::fs::write(one.directory().join("slot-1023"), "").unwrap();
+        std::fs::write(one.directory().unwrap().join("slot-1023"), "").unwrap();
         assert_eq!(Host::join(Some(&root)).unwrap().me().slot, 1023);
     }
 
@@ -360,7 +453,8 @@ mod tests {
         let one = Host::join(Some(&root)).unwrap();
         let mut two = Host::join(Some(&root)).unwrap();
         let member = two.me();
-        Arc::get_mut(&mut two).unwrap().process ^= 1;
+        let Place::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().place else { panic!() };
+        *process ^= 1;
         let claim = two.claim_service(7, [127, 0, 0, 1].into(), false).unwrap();
         assert_eq!(one.service_owner(7, [127, 0, 0, 1].into()), Some(member));
         drop(claim);
@@ -376,7 +470,7 @@ mod tests {
         let folder = Folder::new("lock");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         let before = host.lock().unwrap();
-        std::fs::remove_file(host.directory().join("lock")).unwrap();
+        std::fs::remove_file(host.directory().unwrap().join("lock")).unwrap();
         let after = host.lock().unwrap();
         drop((before, after));
         host.lock().unwrap();

@@ -1,4 +1,4 @@
-//! What the members of a host share: who there is, whose numbers are whose.
+//! What the members of a host share: who the members are, and who owns which number.
 //!
 //! A *member* is one opened device over UDP; a process may have several. The members of one user
 //! in one network namespace share the addresses of the one device `trunkline0`, and find each
@@ -9,37 +9,39 @@
 //! | `registry` | the tables, mapped by every member |
 //! | `lock` | held around slow changes; the kernel frees it when its holder dies |
 //! | `away`, `away-ADDRESS` | all removable devices, or those at the address, are taken away |
-//! | `slot-N` | held by member N for life: whether it lives is asked of this lock, never of a pid |
+//! | `slot-N` | held by member N for life: this lock, never a pid, shows whether it lives |
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | `runtime_dir` | which directory, and that nobody else can write there |
-//! | `segment` | mapped files whose words are atomics |
-//! | `layout` | where the registry's tables lie |
-//! | `member` | joining, leaving, who lives, what the dead left |
+//! | `segment` | mapped files, or memory of a simulation, whose words are atomics |
+//! | `layout` | where each of the registry's tables is |
+//! | `member` | joining, leaving, who lives, cleaning up after the dead |
+//! | `members` | messages between members |
+//! | `memory` | what takes the place of the files in a simulation |
 //! | `tidy` | folders of network namespaces that are gone |
-//! | `local` | messages between members |
-//! | `numbers` | blocks of QP and SRQ numbers, and whose they are |
+//! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `away` | devices that the operator has taken away |
-//! | `records` | what members put into tables; void without its member |
+//! | `records` | what members put into tables; a record is void without its member |
 //! | `services` | who listens for which CM service, who holds port 4791 |
 //! | `domains` | who refers to which XRC domain |
 //!
-//! When the registry is removed while it is in use, its members go on among themselves, and those
-//! that come later make a new one: the two do not know each other, so that who comes later finds
-//! port 4791 taken by a stranger, and their XRC domains are two.
+//! When the registry is removed while it is in use, its members continue among themselves, and later
+//! ones create a new one. The two groups do not know each other: the later one finds port 4791 taken
+//! by a stranger, and their XRC domains are distinct.
 //!
-//! Reading is lock-free and without a system call where packets are handed on; whoever changes
-//! something holds `lock`. Everything in the registry may be garbage, written by a member that
-//! went mad: it is checked when read, and leads to wrong answers at worst.
+//! Reading takes no lock, and no system call where packets are handed on; every change is made under
+//! `lock`. Everything in the registry may be garbage, written by a faulty member: it is checked when
+//! it is read, and leads to wrong results at worst.
 
 mod away;
 mod domains;
 mod error;
 mod layout;
-pub(crate) mod local;
 mod member;
+mod members;
+pub(crate) mod memory;
 mod numbers;
 mod records;
 mod runtime_dir;
@@ -49,6 +51,8 @@ mod targets;
 mod tidy;
 
 #[cfg(test)]
+pub(crate) use members::MAX_QUEUED;
+#[cfg(test)]
 pub(crate) mod testing;
 
 pub(crate) use away::AwayFiles;
@@ -56,6 +60,7 @@ pub use away::{put_back, take_away};
 pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
 pub(crate) use member::{Host, MemberId};
+pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
 pub(crate) use segment::Segment;
-pub(crate) use services::ServiceClaim;
-pub(crate) use targets::{Left, TargetRecord, Targets};
+pub(crate) use services::{PortHolder, ServiceClaim};
+pub(crate) use targets::{BUFFER_WORDS, Left, TargetRecord, Targets};

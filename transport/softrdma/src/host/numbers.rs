@@ -1,13 +1,12 @@
-//! Whose QP and SRQ numbers are whose.
+//! Which member owns which QP and SRQ numbers.
 //!
 //! Owns the blocks that the space of 24 bits is cut into. Members take whole blocks, upwards from
-//! a random start, so that a number comes again only after all others, far longer than TIMEWAIT
-//! (contract rocev2 12.5); who a number belongs to is read in one step.
+//! a random start, so that a number is used again only after all others, far longer than TIMEWAIT
+//! (contract rocev2 12.5). The owner of a number is found by reading one word.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK};
 use super::{Host, HostError, MemberId};
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +16,7 @@ impl Host {
         let _locked = self.lock()?;
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
-            Ok(0) | Err(_) => usize::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0),
+            Ok(0) | Err(_) => usize::try_from(self.random() >> 32).unwrap_or(0),
             Ok(candidate) => candidate,
         } % BLOCKS;
         for _ in 0..BLOCKS {
@@ -42,7 +41,7 @@ impl Host {
         MemberId::unpack(word).filter(|owner| self.is_member(*owner))
     }
 
-    /// Gives a block back that no number of is in use.
+    /// Releases a block of which no number is in use.
     pub(crate) fn give_block_back(&self, block: &Range<u32>) {
         let word = self.registry.word64(layout::block((block.start / BLOCK) as usize));
         let _other = word.compare_exchange(self.me().pack(), 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_gone_have_no_owner_and_come_last() {
+    fn numbers_of_members_that_left_have_no_owner_and_are_reused_last() {
         let folder = Folder::new("gone");
         let root = folder.path().join("run");
         let stays = Host::join(Some(&root)).unwrap();

@@ -1,14 +1,14 @@
-//! Records that members put into the registry, and who reads them.
+//! Records that members put into the registry.
 //!
-//! Owns how a record comes and goes. A record belongs to a member and is void without it, so the
-//! dead leave nothing to tidy up: whoever needs room takes their places. Its tag says whose it
-//! is and is written last; who dies in the middle leaves a void record.
+//! Owns how records are written, read and removed. A record belongs to a member and is void without
+//! it, so nothing has to be cleaned up after a dead member: its places are used for new records. The
+//! tag names the owner and is written last; a member that dies in the middle leaves a void record.
 //!
 //! ```text
 //! tag: sequence 16, member 48        three words of the table's own
 //! ```
-//! Readers take no lock: they read the tag before and after the words. The sequence tells two
-//! records of one member in the same place apart.
+//! Readers take no lock: they read the tag before and after the words. The sequence
+//! distinguishes two records of one member in the same place.
 #![forbid(unsafe_code)]
 
 use super::layout::Table;
@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
 
-/// A record of a member that is there, as far as is known without a system call.
+/// A record whose member is in its slot, as far as is known without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     index: usize,
@@ -28,7 +28,7 @@ pub(super) struct Record {
     pub(super) words: [u64; 3],
 }
 
-/// A record of this member, which goes when this is dropped.
+/// A record of this member, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     host: Arc<Host>,
@@ -40,9 +40,7 @@ pub(super) struct Claim {
 impl Host {
     /// The records of a table, without a system call.
     pub(super) fn records(&self, table: &'static Table) -> impl Iterator<Item = Record> {
-        let used = usize::try_from(self.registry.word64(table.used).load(Ordering::Acquire));
-        let used = used.unwrap_or(usize::MAX).min(table.capacity);
-        (0..used).filter_map(move |index| self.record(table, index))
+        (0..self.used(table)).filter_map(move |index| self.record(table, index))
     }
 
     fn record(&self, table: &'static Table, index: usize) -> Option<Record> {
@@ -88,7 +86,7 @@ impl Host {
         Ok(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Puts a record of this member that goes when the claim is dropped.
+    /// Puts a record of this member that is removed when the claim is dropped.
     pub(super) fn claim(
         self: &Arc<Self>,
         locked: &Locked,
@@ -97,6 +95,42 @@ impl Host {
     ) -> Result<Claim, HostError> {
         let Record { index, tag, .. } = self.put(locked, table, words)?;
         Ok(Claim { host: Arc::clone(self), table, index, tag })
+    }
+
+    /// Whether a member that died has left a record whose words are `wanted`. The record may be
+    /// overwritten at any time.
+    pub(super) fn was_left(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) -> bool {
+        self.words_of(table).any(|(_, tag, words)| {
+            let owner = MemberId::unpack(tag & MEMBER);
+            owner.is_some_and(|owner| !self.is_member(owner)) && wanted(&words)
+        })
+    }
+
+    /// Takes out all records whose words are `wanted`, those of the dead included. The caller holds
+    /// the host's lock.
+    pub(super) fn remove_all(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) {
+        for (index, tag, words) in self.words_of(table) {
+            if tag & MEMBER != 0 && wanted(&words) {
+                self.take_out(table, index, tag);
+            }
+        }
+    }
+
+    /// Index, tag and words of every record that was ever used, void ones included.
+    fn words_of(&self, table: &'static Table) -> impl Iterator<Item = (usize, u64, [u64; 3])> {
+        (0..self.used(table)).map(move |index| {
+            let at = table.record(index);
+            let tag = self.registry.word64(at).load(Ordering::Acquire);
+            let mut words = [0; 3];
+            self.registry.read(at + 8, &mut words);
+            (index, tag, words)
+        })
+    }
+
+    /// Bounds the indices of records that were ever used.
+    fn used(&self, table: &'static Table) -> usize {
+        let used = usize::try_from(self.registry.word64(table.used).load(Ordering::Acquire));
+        used.unwrap_or(usize::MAX).min(table.capacity)
     }
 
     /// Takes a record out, unless another has its place meanwhile.
@@ -113,7 +147,7 @@ impl Host {
 impl Drop for Claim {
     fn drop(&mut self) {
         // After a fork, too: a child that closes what its parent has opened closes it for both, as
-        // with a kernel's device, and a daemon is the child of who has opened.
+        // with a kernel's device, and a daemon is the child of the process that has opened it.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }
@@ -125,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_go_with_their_claim_or_their_member() {
+    fn records_end_with_their_claim_or_their_member() {
         let folder = Folder::new("records");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
@@ -162,7 +196,7 @@ mod tests {
         let root = folder.path().join("run");
         let host = Host::join(Some(&root)).unwrap();
         let dead = MemberId { slot: 700, generation: 9 };
-        std::fs::write(host.directory().join("slot-700"), "").unwrap();
+        std::fs::write(host.directory().unwrap().join("slot-700"), "").unwrap();
         host.registry.word64(super::super::layout::slot(700)).store(9, Ordering::Release);
         host.registry.word64(PORTS.used).store(u64::MAX, Ordering::Release);
         for index in 0..PORTS.capacity {

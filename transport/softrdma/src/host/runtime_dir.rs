@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(super) const NAMESPACE: &str = "net-";
 /// How they end. It changes with the format of any file inside, so that programs of two versions
 /// never read each other's tables: at an address they meet as strangers do, at port 4791.
-const FORMAT: &str = ".2";
+const FORMAT: &str = ".4";
 
 /// The folder of this process's network namespace, made when it is not there.
 ///
@@ -56,7 +56,7 @@ fn fault(found: &Metadata) -> Option<&'static str> {
     if found.file_type().is_symlink() {
         Some("is a symbolic link")
     } else if !found.is_dir() {
-        Some("is no directory")
+        Some("is not a directory")
     } else if found.uid() != nix::unistd::geteuid().as_raw() {
         Some("belongs to another user")
     } else if found.mode() & 0o077 != 0 {
@@ -101,7 +101,7 @@ mod tests {
         assert!(refusal(&link).contains("symbolic link"));
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(refusal(&file).contains("no directory"));
+        assert!(refusal(&file).contains("not a directory"));
         assert!(refusal(&folder.path().join("a/b")).contains("cannot make"));
     }
 }

@@ -1,10 +1,15 @@
 //! Memory shared by the members of a host.
 //!
-//! Owns a mapped file: words that are reached as atomics only, by offsets that are checked. The
-//! registry and the table of shared targets lie in such files. Whoever has the user's rights can
-//! write there, so what is read is taken for hints until it was checked; any bit pattern is safe.
+//! Owns words that are reached as atomics only, by offsets that are checked: those of a mapped file,
+//! or, in a simulation, of a heap allocation. The registry and the table of shared targets are
+//! segments. Whoever has the user's rights can write to the file, so what is read is a hint until it
+//! has been checked; any bit pattern is safe.
+//!
+//! Stores go through [`Word32`] and [`Word64`], so that those of a simulated process that was killed
+//! are dropped.
 
 use super::HostError;
+use super::memory::Life;
 use nix::errno::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,6 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes at the start that belong to the segment itself.
@@ -21,22 +27,67 @@ const MAGIC: usize = 0;
 /// Offset of the length in bytes.
 const LENGTH: usize = 8;
 
-/// A mapped file.
+/// A segment, as one member reaches it.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// Aligned to 8 bytes at least; valid for `length` bytes as long as `memory` is.
+    start: NonNull<u8>,
+    length: usize,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    File(Mapping),
+    /// Shared by the members of a simulated host; stores happen while this member's process lives.
+    Heap {
+        _words: Arc<HeapWords>,
+        life: Arc<Life>,
+    },
+}
+
+/// A mapped file.
+#[derive(Debug)]
+struct Mapping {
     start: NonNull<u8>,
     length: usize,
     /// What is mapped.
     file: File,
 }
 
-// SAFETY: the mapping has no thread affinity, and it is reached through atomics only.
+/// The words of a segment that is not a file.
+#[derive(Debug)]
+pub(crate) struct HeapWords(Box<[AtomicU64]>);
+
+impl HeapWords {
+    /// So many bytes, zero at first.
+    pub(super) fn new(length: usize) -> Self {
+        // Zeroed by the allocator: most of a large table is never touched.
+        let words = Box::into_raw(vec![0u64; length.div_ceil(8)].into_boxed_slice());
+        // SAFETY: `words` was just released by its box, so this is its only owner; `AtomicU64` has
+        // the size, the alignment and the valid values of `u64`.
+        Self(unsafe { Box::from_raw(words as *mut [AtomicU64]) })
+    }
+
+    /// Its length in bytes.
+    pub(super) fn length(&self) -> usize {
+        8 * self.0.len()
+    }
+}
+
+// SAFETY: `start` points into memory that `memory` owns or shares, and that no thread has a special
+// claim on; it is reached through atomics only (`word32`, `word64`, `words64`).
 unsafe impl Send for Segment {}
-// SAFETY: as for Send.
+// SAFETY: as for Send: shared references lead to atomics only.
 unsafe impl Sync for Segment {}
+// SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself reads nothing
+// through `start`.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
 
 impl Segment {
-    /// Maps the file, which is made when it is not there. The caller holds the host's lock.
+    /// Maps the file, which is made when it does not exist. The caller holds the host's lock.
     /// `magic` names the format, version included: another format is refused, and `length` is
     /// part of it.
     pub(crate) fn open(path: &Path, magic: u64, length: usize) -> Result<Self, HostError> {
@@ -60,39 +111,36 @@ impl Segment {
         } else if found != wanted {
             return Err(HostError::OtherVersion(path.to_owned()));
         }
-        // SAFETY: a new shared mapping at an address of the kernel's choice, of a file that was
-        // just seen to be as long.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(failed("map")(io::Error::last_os_error()));
-        }
-        let start =
-            NonNull::new(start.cast::<u8>()).ok_or_else(|| HostError::OtherVersion(path.to_owned()))?;
-        let segment = Self { start, length, file };
-        if found == 0 || segment.word64(MAGIC).load(Ordering::Acquire) == 0 {
+        let mapping = Mapping::new(file, length).map_err(failed("map"))?;
+        let segment = Self { start: mapping.start, length, memory: Memory::File(mapping) };
+        if segment.has_format(magic) { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
+    }
+
+    /// A segment of a simulated host, as the process with this life reaches it.
+    pub(super) fn simulated(words: Arc<HeapWords>, life: Arc<Life>, magic: u64) -> Option<Self> {
+        let start = NonNull::from(&*words.0).cast();
+        let segment = Self { start, length: words.length(), memory: Memory::Heap { _words: words, life } };
+        segment.has_format(magic).then_some(segment)
+    }
+
+    /// Names the format of a new segment; whether it is that of any other.
+    fn has_format(&self, magic: u64) -> bool {
+        let length = self.length as u64;
+        if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
             // New, or its maker died before this line: nothing else was written yet.
-            segment.word64(LENGTH).store(wanted, Ordering::Relaxed);
-            segment.word64(MAGIC).store(magic, Ordering::Release);
+            self.word64(LENGTH).store(length, Ordering::Relaxed);
+            self.word64(MAGIC).store(magic, Ordering::Release);
         }
-        let same = segment.word64(MAGIC).load(Ordering::Acquire) == magic
-            && segment.word64(LENGTH).load(Ordering::Relaxed) == wanted;
-        if same { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
+        self.word64(MAGIC).load(Ordering::Acquire) == magic
+            && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
     /// Makes sure that the file system has room for all of it: touching a page that it has no
     /// room for would kill the process.
     pub(crate) fn reserve(&self) -> io::Result<()> {
+        let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let length = libc::off_t::try_from(self.length).unwrap_or(libc::off_t::MAX);
-        match nix::fcntl::posix_fallocate(&self.file, 0, length) {
+        match nix::fcntl::posix_fallocate(&mapping.file, 0, length) {
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -103,24 +151,25 @@ impl Segment {
     /// # Panics
     /// When the offset is outside or no multiple of 4: offsets are computed by this process from
     /// indices that it has checked, never read from the segment.
-    pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
+    pub(crate) fn word32(&self, offset: usize) -> Word32<'_> {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.length));
-        // SAFETY: inside the mapping, which lives as long as `self`; aligned, since mappings start
-        // at a page; everybody reaches the words as atomics only.
-        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
+        // SAFETY: `start` is valid for `length` bytes and aligned to 8, as `Segment` promises, and
+        // the assertion keeps the word inside and aligned; the word outlives `self`'s borrow;
+        // everybody reaches it as an atomic of this size only.
+        let word = unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) };
+        Word32 { word, life: self.life() }
     }
 
     /// The 64-bit word at an offset.
     ///
     /// # Panics
     /// As [`Segment::word32`], with multiples of 8.
-    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.length));
-        // SAFETY: as in `word32`.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
+    pub(crate) fn word64(&self, offset: usize) -> Word64<'_> {
+        Word64 { word: &self.words64(offset, 1)[0], life: self.life() }
     }
 
-    /// The 64-bit words from an offset on.
+    /// The 64-bit words from an offset on, for reading, and for writing what [`Segment::permit`]
+    /// allows.
     ///
     /// # Panics
     /// As [`Segment::word64`], when the first or the last is outside.
@@ -128,10 +177,17 @@ impl Segment {
         let bytes = count.checked_mul(8);
         let end = bytes.and_then(|bytes| offset.checked_add(bytes));
         assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.length));
-        // SAFETY: inside the mapping, which lives as long as `self`; aligned, since mappings start
-        // at a page; atomics have the layout of their words, and everybody reaches these words as
-        // atomics only.
+        // SAFETY: `start` is valid for `length` bytes and aligned to 8, as `Segment` promises, and
+        // the assertion keeps the words inside and aligned; they outlive `self`'s borrow; atomics
+        // have the layout of their words, and everybody reaches these as atomics of this size only.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// How many of so many stores that are about to be done happen: all, unless a simulation kills
+    /// this process.
+    pub(super) fn permit(&self, stores: usize) -> usize {
+        let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
+        self.life().map_or(stores, permitted)
     }
 
     /// Copies words out, one by one: a copy may be torn by somebody who writes at the same time.
@@ -147,12 +203,115 @@ impl Segment {
             self.word64(offset + 8 * index).store(*word, Ordering::Relaxed);
         }
     }
+
+    fn life(&self) -> Option<&Life> {
+        match &self.memory {
+            Memory::File(_) => None,
+            Memory::Heap { life, .. } => Some(life),
+        }
+    }
 }
 
-impl Drop for Segment {
+/// A word of a segment.
+#[derive(Debug)]
+pub(crate) struct Word<'a, A> {
+    word: &'a A,
+    /// Of the process that stores, in a simulation.
+    life: Option<&'a Life>,
+}
+
+/// A word of 32 bits.
+pub(crate) type Word32<'a> = Word<'a, AtomicU32>;
+/// A word of 64 bits.
+pub(crate) type Word64<'a> = Word<'a, AtomicU64>;
+
+impl<A> Word<'_, A> {
+    fn may_store(&self) -> bool {
+        self.life.is_none_or(|life| life.permit(1) == 1)
+    }
+}
+
+impl Word32<'_> {
+    pub(crate) fn load(&self, order: Ordering) -> u32 {
+        self.word.load(order)
+    }
+
+    pub(crate) fn store(&self, value: u32, order: Ordering) {
+        if self.may_store() {
+            self.word.store(value, order);
+        }
+    }
+}
+
+impl<'a> Word64<'a> {
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        self.word.load(order)
+    }
+
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        if self.may_store() {
+            self.word.store(value, order);
+        }
+    }
+
+    /// As [`AtomicU64::compare_exchange`]; fails when this process was killed.
+    pub(crate) fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        if self.may_store() {
+            self.word.compare_exchange(current, new, success, failure)
+        } else {
+            Err(self.word.load(failure))
+        }
+    }
+
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        if self.may_store() { self.word.fetch_add(value, order) } else { self.word.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn fetch_max(&self, value: u64, order: Ordering) {
+        if self.may_store() {
+            self.word.fetch_max(value, order);
+        }
+    }
+
+    /// The word itself, for reading.
+    pub(super) fn get(self) -> &'a AtomicU64 {
+        self.word
+    }
+}
+
+impl Mapping {
+    /// Maps a file that is `length` bytes long.
+    fn new(file: File, length: usize) -> io::Result<Self> {
+        // SAFETY: a new shared mapping at an address of the kernel's choice: it aliases nothing that
+        // this process knows of. The caller has checked or set the file's length.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { start, length, file })
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `open`, of this length; nothing borrowed from it outlives
-        // `self`.
+        // SAFETY: `new` made this mapping, of this length, and nothing else unmaps it; the `Segment`
+        // that owns it lends out words for no longer than it lives itself.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

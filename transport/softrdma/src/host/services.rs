@@ -1,6 +1,6 @@
 //! Who listens for which CM service, and who holds UDP port 4791.
 //!
-//! Owns the claims on services across members, and the note of who hands on what arrives at an
+//! Owns the claims on services across members, and the record of who hands on what arrives at an
 //! address. Lookups take no lock and make no system call; a claim is made under the lock.
 #![forbid(unsafe_code)]
 
@@ -10,9 +10,20 @@ use super::{Host, HostError, MemberId};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// A service that this member serves; dropping it gives it up.
+/// A service that this member serves; dropping it releases the service.
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
+
+/// Who has port 4791 at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PortHolder {
+    /// A member that lives; it hands on what arrives for others.
+    Alive(MemberId),
+    /// A member had it, and died without releasing it.
+    Dead,
+    /// No member has it.
+    Nobody,
+}
 
 /// Where somebody listens, as IPv6 addresses write it: `::` is every address, `::ffff:0.0.0.0`
 /// every one of IPv4, all ones every one of IPv6.
@@ -64,8 +75,8 @@ impl Place {
 }
 
 impl Host {
-    /// Claims a service at an address; the unspecified address stands for every one, that of
-    /// IPv6 for those of IPv4 too unless `is_family_only`. Claims of this member do not hinder.
+    /// Claims a service at an address; the unspecified address means every one, that of
+    /// IPv6 those of IPv4 too unless `is_family_only`. Claims of this member do not conflict.
     ///
     /// # Errors
     /// [`HostError::InUse`] when another member that lives has it.
@@ -87,8 +98,8 @@ impl Host {
         self.claim(&locked, &SERVICES, [service, high, low]).map(ServiceClaim)
     }
 
-    /// The member that listens for a service at an address. Who named the address comes before
-    /// who listens at all of them.
+    /// The member that listens for a service at an address. One that named the address takes
+    /// precedence over one that listens at all of them.
     pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
         let place = Place::new(address, false);
         let mut everywhere = None;
@@ -104,34 +115,52 @@ impl Host {
         everywhere
     }
 
-    /// Notes that this member has bound port 4791 at an address, whoever had it before.
-    pub(crate) fn set_port_holder(&self, address: IpAddr) {
-        let [high, low] = Place::new(address, false).words();
-        let noted = self.lock().and_then(|locked| {
-            for record in self.records(&PORTS).filter(|record| record.words[..2] == [high, low]) {
-                self.remove(&PORTS, &record);
-            }
-            self.put(&locked, &PORTS, [high, low, 0])
+    /// Binds port 4791 at an address by `bind`, and notes that this member has it: one step for all
+    /// members, so that whoever finds the port bound learns by whom. If the registry's lock cannot
+    /// be had, the port is bound all the same, and a warning logged.
+    ///
+    /// # Errors
+    /// What `bind` failed with, and who had the port at that moment.
+    pub(crate) fn hold_port<T, E>(
+        &self,
+        address: IpAddr,
+        bind: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, (E, PortHolder)> {
+        let locked = self.lock();
+        let bound = bind().map_err(|error| (error, self.port_holder(address)))?;
+        let noted = locked.and_then(|locked| {
+            let words = Place::new(address, false).words();
+            self.remove_all(&PORTS, |record| record[..2] == words);
+            self.put(&locked, &PORTS, [words[0], words[1], 0])
         });
         if let Err(error) = noted {
             tracing::warn!(%error, %address, "the other processes do not learn who holds port 4791");
         }
+        Ok(bound)
     }
 
-    /// Notes that this member has closed port 4791 at an address.
-    pub(crate) fn clear_port_holder(&self, address: IpAddr) {
-        let [high, low] = Place::new(address, false).words();
-        let own = |record: &Record| record.words[..2] == [high, low] && record.owner == self.me();
+    /// Closes what this member has bound at an address by `close`, and notes that it does not have
+    /// port 4791 there any more: one step for all members.
+    pub(crate) fn release_port(&self, address: IpAddr, close: impl FnOnce()) {
+        // Without the lock, whoever opens the address at this moment may take us for a stranger.
+        let _locked = self.lock();
+        close();
+        let words = Place::new(address, false).words();
+        let own = |record: &Record| record.words[..2] == words && record.owner == self.me();
         for record in self.records(&PORTS).filter(own) {
             self.remove(&PORTS, &record);
         }
     }
 
-    /// The member that has port 4791 at an address, and hands on what is for others. It may have
-    /// died a moment ago.
-    pub(crate) fn port_holder(&self, address: IpAddr) -> Option<MemberId> {
+    /// Who has port 4791 at an address, as far as members know.
+    pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
         let words = Place::new(address, false).words();
-        self.records(&PORTS).find(|record| record.words[..2] == words).map(|record| record.owner)
+        let mut records = self.records(&PORTS).filter(|record| record.words[..2] == words);
+        match records.find(|record| self.is_alive(record.owner)) {
+            Some(record) => PortHolder::Alive(record.owner),
+            None if self.was_left(&PORTS, |record| record[..2] == words) => PortHolder::Dead,
+            None => PortHolder::Nobody,
+        }
     }
 }
 
@@ -170,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_meet_what_they_cover() {
+    fn wildcards_conflict_with_what_they_cover() {
         let folder = Folder::new("wildcard");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
@@ -205,19 +234,25 @@ mod tests {
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
         let two = Host::join(Some(&root)).unwrap();
-        assert_eq!(one.port_holder(ip("::1")), None);
-        one.set_port_holder(ip("::1"));
-        one.set_port_holder(ip("127.0.0.1"));
-        assert_eq!(two.port_holder(ip("::1")), Some(one.me()));
-        two.set_port_holder(ip("::1"));
-        assert_eq!(one.port_holder(ip("::1")), Some(two.me()));
-        assert_eq!(one.port_holder(ip("127.0.0.1")), Some(one.me()));
-        two.clear_port_holder(ip("127.0.0.1"));
-        assert_eq!(one.port_holder(ip("127.0.0.1")), Some(one.me()), "not its own");
-        one.clear_port_holder(ip("127.0.0.1"));
-        assert_eq!(one.port_holder(ip("127.0.0.1")), None);
+        let [v4, v6] = [ip("127.0.0.1"), ip("::1")];
+        let hold = |host: &Host, address| host.hold_port(address, || Ok::<(), ()>(())).unwrap();
+        let refused = |host: &Host, address| host.hold_port(address, || Err::<(), ()>(())).unwrap_err().1;
+        assert_eq!(refused(&one, v6), PortHolder::Nobody);
+        hold(&one, v6);
+        hold(&one, v4);
+        assert_eq!(refused(&two, v6), PortHolder::Alive(one.me()));
+        hold(&two, v6);
+        assert_eq!(refused(&one, v6), PortHolder::Alive(two.me()));
+        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()));
+        two.release_port(v4, || {});
+        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()), "not its own");
+        one.release_port(v4, || {});
+        assert_eq!(refused(&two, v4), PortHolder::Nobody, "released");
         drop(two);
-        assert_eq!(one.port_holder(ip("::1")), None);
+        assert_eq!(refused(&one, v6), PortHolder::Dead, "it left without releasing it");
+        hold(&one, v6);
+        one.release_port(v6, || {});
+        assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
     }
 
     #[test]
@@ -234,7 +269,8 @@ mod tests {
             let _any = host.service_owner(SERVICE, ip("::1"));
             let _any = host.port_holder(ip("::1"));
             let _any = host.claim_service(SERVICE, ip("::1"), false);
-            host.set_port_holder(ip("::1"));
+            let _any = host.hold_port(ip("::1"), || Ok::<(), ()>(()));
+            host.release_port(ip("::1"), || {});
         }
     }
 }

@@ -1,38 +1,38 @@
 //! TGTs that processes share through XRC domains.
 //!
 //! Owns the table of them, in a segment of its own: which domain a TGT belongs to, which member
-//! executes it (its *home*), how many handles each member has, and the last published image of its
-//! state. The card's sharing side calls it. Handles change under the host's lock; the home changes
-//! by compare-and-swap, from a member that is dead to one that lives; where a number leads is
-//! looked up without a lock and without a system call, for each packet that is handed on.
+//! executes it (its *executor*), how many handles each member has, and the last published image of its
+//! state. The card's sharing side calls it. Handles change under the host's lock; the executor changes
+//! by compare-and-swap, from a dead member to one that lives; the executor of a number is looked up
+//! without a lock and without a system call, for each packet that is handed on.
 //!
 //! ```text
-//! record:  number 4, -, domain 8, home 8, sequence of the image 8
+//! record:  number 4, -, domain 8, executor 8, sequence of the image 8, placements 8
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
-//! A record stands at a place computed from its number, or soon behind it. As everything in shared
-//! memory it may be garbage: numbers that lead nowhere, at worst.
+//! A record is at a place computed from its number, or soon after it. As everything in shared
+//! memory it may be garbage: at worst, numbers that are not found.
 #![forbid(unsafe_code)]
 
 use super::layout::SLOTS;
-use super::segment::HEADER;
+use super::segment::{HEADER, Word32, Word64};
 use super::{Host, HostError, MemberId, Segment};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_rings::published::Published;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt2");
+const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt4");
 /// Shared TGTs that a host can have; a power of two.
 const RECORDS: usize = 1 << RECORDS_LOG;
 const RECORDS_LOG: u32 = 12;
-/// Places behind the computed one where a record may stand.
+/// Places, from the computed one on, where a record may be.
 const PROBES: usize = 64;
 /// Words of an image, the length included.
-const BUFFER_WORDS: usize = 296;
+pub(crate) const BUFFER_WORDS: usize = 832;
 
-/// The numbers of all records stand together, a word of 32 bits each: packets for numbers of nobody
-/// then look at these few pages and not into every record.
+/// The numbers of all records are stored together, a word of 32 bits each: looking up a number
+/// that nobody owns then touches these few pages and no record.
 const NUMBERS: usize = HEADER;
 /// Where the records begin.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
@@ -40,11 +40,12 @@ const TABLE: usize = NUMBERS + 4 * RECORDS;
 const DOMAIN: usize = 0;
 const HOME: usize = 8;
 const SEQUENCE: usize = 16;
+const PLACEMENTS: usize = 24;
 const HANDLES: usize = 64;
 const BUFFERS: usize = HANDLES + 4 * SLOTS;
 const RECORD: usize = BUFFERS + 2 * 8 * BUFFER_WORDS;
 
-/// A place that never had a record: nothing stands behind it.
+/// A place that never had a record: a search ends here.
 const NEVER: u32 = 0;
 /// A place that had one.
 const FREE: u32 = u32::MAX;
@@ -68,8 +69,7 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles.
     Others,
-    /// None: the TGT is destroyed. Its home, if there is one that lives and is another member, must
-    /// be told.
+    /// None: the TGT is destroyed. Its executor, if it lives and is another member, must be notified.
     Nobody(Option<MemberId>),
 }
 
@@ -77,7 +77,7 @@ impl Targets {
     /// Maps the table.
     pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
         let locked = host.lock()?;
-        let segment = Segment::open(&host.directory().join("targets"), MAGIC, TABLE + RECORDS * RECORD)?;
+        let segment = host.segment(&locked, "targets", MAGIC, TABLE + RECORDS * RECORD)?;
         drop(locked);
         Ok(Self { host, segment })
     }
@@ -101,6 +101,7 @@ impl Targets {
             self.handles(record, slot).store(0, Ordering::Relaxed);
         }
         self.word64(record, SEQUENCE).store(0, Ordering::Relaxed);
+        self.word64(record, PLACEMENTS).store(0, Ordering::Relaxed);
         self.word64(record, DOMAIN).store(domain, Ordering::Relaxed);
         self.word64(record, HOME).store(self.host.me().pack(), Ordering::Relaxed);
         self.put_count(record, self.host.me(), 1);
@@ -113,8 +114,9 @@ impl Targets {
         let _locked = self.host.lock()?;
         let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
         let Some(record) = found else { return Ok(None) };
-        // One whose holders all died is as good as destroyed (contract B5).
-        if self.home(record).is_none_or(|home| !self.host.is_alive(home)) && !self.is_held(record) {
+        // One whose holders have all died counts as destroyed (contract B5).
+        if self.executor(record).is_none_or(|executor| !self.host.is_alive(executor)) && !self.is_held(record)
+        {
             self.free(record);
             return Ok(None);
         }
@@ -130,7 +132,7 @@ impl Targets {
     /// Drops a handle of this member (contract C6).
     pub(crate) fn leave(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
-        if !self.stands(record) {
+        if !self.exists(record) {
             return Ok(Left::Nobody(None));
         }
         let count = self.count(record, self.host.me());
@@ -141,16 +143,16 @@ impl Targets {
     /// Destroys the TGT if the living have no handle on it any more.
     pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
-        Ok(if self.stands(record) { self.free_unheld(record) } else { Left::Nobody(None) })
+        Ok(if self.exists(record) { self.free_unheld(record) } else { Left::Nobody(None) })
     }
 
     fn free_unheld(&self, record: TargetRecord) -> Left {
         if self.is_held(record) {
             return Left::Others;
         }
-        let home = self.home(record);
+        let executor = self.executor(record);
         self.free(record);
-        Left::Nobody(home.filter(|home| *home != self.host.me() && self.host.is_alive(*home)))
+        Left::Nobody(executor.filter(|executor| *executor != self.host.me() && self.host.is_alive(*executor)))
     }
 
     /// The record of a TGT.
@@ -169,43 +171,73 @@ impl Targets {
     }
 
     /// Whether the TGT still exists.
-    pub(crate) fn stands(&self, record: TargetRecord) -> bool {
+    pub(crate) fn exists(&self, record: TargetRecord) -> bool {
         self.number(record).load(Ordering::Acquire) == record.number
     }
 
     /// The member that executes a TGT, by number: where its packets belong. It may have died.
-    pub(crate) fn home_of(&self, number: u32) -> Option<MemberId> {
-        self.home(self.find(number)?)
+    pub(crate) fn executor_of(&self, number: u32) -> Option<MemberId> {
+        self.executor(self.find(number)?)
     }
 
     /// The member that executes a TGT. It may have died.
-    pub(crate) fn home(&self, record: TargetRecord) -> Option<MemberId> {
-        // SYNC: target-home
+    pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
+        // SYNC: target-executor
         let word = self.word64(record, HOME).load(Ordering::Acquire);
-        MemberId::unpack(word).filter(|_| self.stands(record))
+        MemberId::unpack(word).filter(|_| self.exists(record))
     }
 
     /// The domain.
     pub(crate) fn domain(&self, record: TargetRecord) -> Option<u64> {
         let domain = self.word64(record, DOMAIN).load(Ordering::Relaxed);
-        self.stands(record).then_some(domain)
+        self.exists(record).then_some(domain)
     }
 
-    /// Makes this member the home in place of `dead`; `false` when another one was faster.
+    /// Makes this member the executor in place of `dead`; `false` when another member has done so first.
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
-        // SYNC: target-home
+        // SYNC: target-executor
         let taken =
             self.word64(record, HOME).compare_exchange(dead.pack(), me, Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok() && self.stands(record)
+        taken.is_ok() && self.exists(record)
     }
 
-    /// The image of the state: written by the home, read by those who come after it.
+    /// The image of the state: written by the executor, read by those that come after it.
     pub(crate) fn image(&self, record: TargetRecord) -> Published<'_> {
-        let buffer = |index: usize| {
-            self.segment.words64(record.start + BUFFERS + index * 8 * BUFFER_WORDS, BUFFER_WORDS)
-        };
-        Published::new(self.word64(record, SEQUENCE), [buffer(0), buffer(1)])
+        let buffers = [0, 1].map(|index| self.segment.words64(buffer(record, index), BUFFER_WORDS));
+        Published::new(self.word64(record, SEQUENCE).get(), buffers)
+    }
+
+    /// Publishes the image; `false`, and nothing changed, when it does not fit.
+    pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
+        // The length, the words, and the sequence.
+        let stores = image.len() + 2;
+        let permitted = self.segment.permit(stores);
+        if permitted == stores {
+            return self.image(record).publish(image);
+        }
+        // A simulation kills this process between two of these stores.
+        let next = self.word64(record, SEQUENCE).load(Ordering::Relaxed).wrapping_add(1);
+        let words = self.segment.words64(buffer(record, usize::from(next & 1 != 0)), BUFFER_WORDS);
+        let values = std::iter::once(image.len() as u64).chain(image.iter().copied());
+        for (word, value) in words.iter().zip(values).take(permitted) {
+            word.store(value, Ordering::Relaxed);
+        }
+        image.len() < BUFFER_WORDS
+    }
+
+    /// The placement of this serial number has been carried out, and all before it. Whoever places a
+    /// packet notes it before the program can see the message: then it is known even if the process
+    /// that placed it and the one that executes the TGT both end before the state is published.
+    pub(crate) fn note_placement(&self, record: TargetRecord, serial: u64) {
+        // SYNC: target-placements
+        self.word64(record, PLACEMENTS).fetch_max(serial.saturating_add(1), Ordering::Release);
+    }
+
+    /// Whether the placement of this serial number was noted.
+    pub(crate) fn is_placed(&self, record: TargetRecord, serial: u64) -> bool {
+        // SYNC: target-placements
+        self.word64(record, PLACEMENTS).load(Ordering::Acquire) > serial && self.exists(record)
     }
 
     /// The members that have handles, as far as is known without asking who lives.
@@ -226,13 +258,13 @@ impl Targets {
     }
 
     fn free(&self, record: TargetRecord) {
-        let behind = next(record.start);
-        let nothing_behind = self.segment.word32(number_of(behind)).load(Ordering::Relaxed) == NEVER;
+        let following = next(record.start);
+        let is_last = self.segment.word32(number_of(following)).load(Ordering::Relaxed) == NEVER;
         self.number(record).store(FREE, Ordering::Release);
-        if !nothing_behind {
+        if !is_last {
             return;
         }
-        // Nothing stands behind it, so that searches may end here, and at the free places before.
+        // No record follows, so that searches may end here, and at the free places before.
         let mut start = record.start;
         for _ in 0..PROBES {
             let word = self.segment.word32(number_of(start));
@@ -244,11 +276,11 @@ impl Targets {
         }
     }
 
-    /// Frees what no living member has anything to do with, where the number could stand.
+    /// Frees the records at a number's places that no living member executes or has a handle on.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {
             let record = TargetRecord { number: self.number_at(start), start };
-            let lives = self.home(record).is_some_and(|home| self.host.is_alive(home));
+            let lives = self.executor(record).is_some_and(|executor| self.host.is_alive(executor));
             if !lives && !matches!(record.number, NEVER | FREE) && !self.is_held(record) {
                 self.free(record);
             }
@@ -264,15 +296,15 @@ impl Targets {
         self.segment.word32(number_of(start)).load(Ordering::Acquire)
     }
 
-    fn number(&self, record: TargetRecord) -> &std::sync::atomic::AtomicU32 {
+    fn number(&self, record: TargetRecord) -> Word32<'_> {
         self.segment.word32(number_of(record.start))
     }
 
-    fn word64(&self, record: TargetRecord, field: usize) -> &std::sync::atomic::AtomicU64 {
+    fn word64(&self, record: TargetRecord, field: usize) -> Word64<'_> {
         self.segment.word64(record.start + field)
     }
 
-    fn handles(&self, record: TargetRecord, slot: usize) -> &std::sync::atomic::AtomicU32 {
+    fn handles(&self, record: TargetRecord, slot: usize) -> Word32<'_> {
         self.segment.word32(record.start + HANDLES + 4 * slot)
     }
 
@@ -291,13 +323,18 @@ impl Targets {
     }
 }
 
-/// Where a record of this number may stand.
+/// The offset of a buffer of the image.
+fn buffer(record: TargetRecord, index: usize) -> usize {
+    record.start + BUFFERS + index * 8 * BUFFER_WORDS
+}
+
+/// Where a record of this number may be.
 fn places(number: u32) -> impl Iterator<Item = usize> {
     let first = (number.wrapping_mul(0x9e37_79b1) >> (32 - RECORDS_LOG)) as usize;
     (0..PROBES).map(move |probe| TABLE + (first + probe) % RECORDS * RECORD)
 }
 
-/// Where the number of a record stands.
+/// The offset of a record's number.
 fn number_of(start: usize) -> usize {
     NUMBERS + (start - TABLE) / RECORD * 4
 }
@@ -326,7 +363,7 @@ mod tests {
         let all = members(&folder, 2);
         let [one, two] = &all[..] else { unreachable!() };
         let record = one.create(5, 77).unwrap();
-        assert_eq!(two.home_of(5), Some(one.host.me()));
+        assert_eq!(two.executor_of(5), Some(one.host.me()));
         assert_eq!(two.join(5, 78).unwrap(), None, "another domain");
         assert_eq!(two.join(6, 77).unwrap(), None, "another number");
         assert_eq!(two.join(5, 77).unwrap(), Some(record));
@@ -334,8 +371,8 @@ mod tests {
         assert_eq!(one.leave(record).unwrap(), Left::Others);
         assert_eq!(two.leave(record).unwrap(), Left::Others);
         assert_eq!(two.leave(record).unwrap(), Left::Nobody(Some(one.host.me())));
-        assert!(!one.stands(record));
-        assert_eq!(one.home_of(5), None);
+        assert!(!one.exists(record));
+        assert_eq!(one.executor_of(5), None);
         assert_eq!(two.join(5, 77).unwrap(), None);
     }
 
@@ -345,17 +382,31 @@ mod tests {
         let mut all = members(&folder, 3);
         let record = all[2].create(5, 77).unwrap();
         let dead = all[2].host.me();
-        assert!(all[2].image(record).publish(&[1, 2, 3]));
+        assert!(all[2].publish(record, &[1, 2, 3]));
         for heir in &all[..2] {
             heir.join(5, 77).unwrap().unwrap();
         }
         drop(all.pop());
         let won: Vec<bool> = all.iter().map(|heir| heir.take_over(record, dead)).collect();
         assert_eq!(won, [true, false]);
-        assert_eq!(all[1].home_of(5), Some(all[0].host.me()));
+        assert_eq!(all[1].executor_of(5), Some(all[0].host.me()));
         let mut image = Vec::new();
         assert!(all[0].image(record).load(&mut image, 1));
         assert_eq!(image, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_placement_is_known_to_all_until_the_target_is_made_again() {
+        let folder = Folder::new("targets-placements");
+        let all = members(&folder, 2);
+        let record = all[0].create(5, 77).unwrap();
+        assert!(!all[1].is_placed(record, 0));
+        all[0].note_placement(record, 3);
+        all[0].note_placement(record, 2);
+        assert!(all[1].is_placed(record, 0) && all[1].is_placed(record, 3) && !all[1].is_placed(record, 4));
+        all[0].leave(record).unwrap();
+        assert!(!all[1].is_placed(record, 0));
+        assert!(!all[1].is_placed(all[0].create(5, 77).unwrap(), 0));
     }
 
     #[test]
@@ -366,21 +417,23 @@ mod tests {
         assert_eq!(all[1].sweep(record).unwrap(), Left::Others);
         drop(all.pop());
         let one = &all[0];
-        assert!(one.stands(record), "nobody has looked");
+        assert!(one.exists(record), "nobody has looked");
         assert_eq!(one.join(5, 77).unwrap(), None);
-        assert!(!one.stands(record));
+        assert!(!one.exists(record));
     }
 
     #[test]
-    fn numbers_that_meet_stand_behind_each_other() {
+    fn numbers_with_the_same_place_follow_each_other() {
         let folder = Folder::new("targets-meet");
         let all = members(&folder, 1);
         let one = &all[0];
-        let home = |number: &u32| places(*number).next();
-        let first = home(&1);
-        let meeting: Vec<u32> = (1..0xff_ffff).filter(|number| home(number) == first).take(PROBES).collect();
+        let first_place = |number: &u32| places(*number).next();
+        let first = first_place(&1);
+        let meeting: Vec<u32> =
+            (1..0xff_ffff).filter(|number| first_place(number) == first).take(PROBES).collect();
         let records: Vec<_> = meeting.iter().map(|number| one.create(*number, 1).unwrap()).collect();
-        let further = (meeting[PROBES - 1] + 1..0xff_ffff).find(|number| home(number) == first).unwrap();
+        let further =
+            (meeting[PROBES - 1] + 1..0xff_ffff).find(|number| first_place(number) == first).unwrap();
         assert!(matches!(one.create(further, 1), Err(HostError::Full(_))));
         one.leave(records[3]).unwrap();
         assert_eq!(one.find(meeting[3]), None);
@@ -404,7 +457,7 @@ mod tests {
         let record = one.create(9, 1).unwrap();
         for word in [0, u64::MAX, 5 << 16 | 5000] {
             one.word64(record, HOME).store(word, Ordering::Relaxed);
-            assert_eq!(one.home_of(9), None);
+            assert_eq!(one.executor_of(9), None);
         }
         one.segment.word64(record.start + BUFFERS).store(u64::MAX, Ordering::Relaxed);
         one.word64(record, SEQUENCE).store(2, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Folders of network namespaces that are gone.
 //!
-//! Owns their removal: a namespace that was used once would hold its registry's memory for ever.
-//! Called by whoever joins, in whatever namespace. A folder goes when no member lives there and
-//! nobody has joined for an hour; who joins at that moment finds its lock removed, and begins
-//! again.
+//! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
+//! indefinitely. Called by each member that joins, in any namespace. A folder is removed when no
+//! member lives there and none has joined for an hour; one that joins at that moment finds the lock
+//! file removed, and starts again.
 #![forbid(unsafe_code)]
 
 use super::member::{any_lives, try_lock};
@@ -15,10 +15,10 @@ use std::time::Duration;
 /// How long a folder without members is kept.
 const UNUSED: Duration = Duration::from_secs(3600);
 
-/// Removes the folders beside `own` that are of no use any more.
+/// Removes the folders next to `own` that are not in use any more.
 pub(super) fn remove_unused(own: &Path) {
-    let Some(beside) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
-    for entry in beside.flatten() {
+    let Some(siblings) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
+    for entry in siblings.flatten() {
         let path = entry.path();
         let is_namespace = path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
             name.strip_prefix(NAMESPACE).is_some_and(|inode| inode.parse::<u64>().is_ok())
@@ -59,7 +59,7 @@ mod tests {
     fn other_namespace(root: &Path, name: &str) -> PathBuf {
         let host = Host::join(Some(root)).unwrap();
         let folder = root.join(name);
-        let own = host.directory().to_owned();
+        let own = host.directory().unwrap().to_owned();
         drop(host);
         std::fs::rename(own, &folder).unwrap();
         folder
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_without_members_go_after_a_while() {
+    fn folders_without_members_are_removed_after_a_while() {
         let folder = Folder::new("tidy");
         let root = folder.path().join("run");
         let [old, young, stranger] = ["net-1", "net-2", "notes"].map(|name| other_namespace(&root, name));
@@ -79,7 +79,7 @@ mod tests {
         make_old(&stranger);
         let own = Host::join(Some(&root)).unwrap();
         assert!(!old.exists());
-        assert!(young.exists() && stranger.exists() && own.directory().exists());
+        assert!(young.exists() && stranger.exists() && own.directory().unwrap().exists());
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let root = folder.path().join("run");
         let living = Host::join(Some(&root)).unwrap();
         let other = root.join("net-3");
-        std::fs::rename(living.directory(), &other).unwrap();
+        std::fs::rename(living.directory().unwrap(), &other).unwrap();
         make_old(&other);
         drop(Host::join(Some(&root)).unwrap());
         assert!(other.exists(), "its member holds a lock there");

@@ -74,8 +74,8 @@ impl SendBatch {
         self.entries.push(Entry { source, destination, start, length });
     }
 
-    /// As [`Self::push_with`], for a writer that may have nothing to write: when it answers `false`
-    /// no datagram is added. Answers what the writer answered.
+    /// As [`Self::push_with`], for a writer that may have nothing to write: when it returns `false`
+    /// no datagram is added. Returns what the writer returned.
     pub fn push_if(
         &mut self,
         source: SocketAddr,
@@ -128,7 +128,7 @@ impl SendBatch {
     }
 
     /// Moves what is left to the front once more than half of the buffer has left, so that a
-    /// batch that is never quite empty does not grow for ever.
+    /// batch that is never quite empty does not grow indefinitely.
     fn make_room(&mut self) {
         if self.first < 64 || self.first * 2 < self.entries.len() {
             return;
@@ -211,7 +211,7 @@ impl ReceiveBatch {
         self.used = 0;
     }
 
-    /// Appends a copy; answers whether it fitted. For links and tests.
+    /// Appends a copy; returns whether it fitted. For links and tests.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
         let length = datagram.bytes.len();
         if self.used == self.slots || length > MAX_DATAGRAM_BYTES {
@@ -227,8 +227,8 @@ impl ReceiveBatch {
         self.used
     }
 
-    /// Removes those of the datagrams from a position on that `keep` does not want; the slots behind
-    /// the last kept one are free again.
+    /// Removes the datagrams from a position on that `keep` does not want; the slots after the last
+    /// kept one are free again.
     pub(super) fn retain_from(&mut self, position: usize, mut keep: impl FnMut(Datagram<'_>) -> bool) {
         let first = self.entries.get(position).map(|entry| entry.start);
         let mut kept = position;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_leaves_its_slots_behind_the_last_kept() {
+    fn slots_after_the_last_kept_datagram_are_free_again() {
         let mut batch = ReceiveBatch::new(5);
         for byte in 0..5 {
             assert!(batch.push(datagram(&[byte])));

@@ -6,16 +6,16 @@
 //! that exists is continued. A failing disk loses records, never packets.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch, UdpLink};
-use crate::pcap::PcapWriter;
-use crate::wire::{IpUdp, icrc};
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use trunkline_verbs::Counter;
+use std::time::{SystemTime, UNIX_EPOCH};
+use trunkline_roce::pcap::PcapWriter;
+use trunkline_roce::wire::{IpUdp, icrc};
+use trunkline_verbs::{Counter, Time};
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
@@ -30,16 +30,16 @@ pub struct CapturedLink {
 }
 
 impl CapturedLink {
-    /// Wraps a link; records go to the end of the file, which is made if there is none.
+    /// Wraps a link; records are appended to the file, which is created if it does not exist.
     ///
     /// # Errors
-    /// Those of the file system, and `InvalidData` if the file is there and is no capture of ours.
+    /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
     pub fn open(inner: Box<dyn Link>, path: &Path) -> io::Result<Self> {
         let writer = PcapWriter::appending(open_file(path)?);
         Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
     }
 
-    /// A datagram that leaves: it carries DF and identification 0, which is what `IpUdp::new` says.
+    /// A datagram that leaves: it carries DF and identification 0, as `IpUdp::new` assumes.
     fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
@@ -121,11 +121,7 @@ impl Link for CapturedLink {
         self.inner.changes()
     }
 
-    fn udp(&mut self) -> Option<&mut UdpLink> {
-        self.inner.udp()
-    }
-
-    fn send(&mut self, batch: &mut SendBatch, now: Instant) {
+    fn send(&mut self, batch: &mut SendBatch, now: Time) {
         let time_ns = now_ns();
         for datagram in batch.iter().skip(self.recorded) {
             self.record_sent(time_ns, datagram);
@@ -153,15 +149,19 @@ impl Link for CapturedLink {
         self.inner.stays_armed()
     }
 
+    fn has_arrivals(&self) -> bool {
+        self.inner.has_arrivals()
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.fds()
     }
 
-    fn next_timeout(&self) -> Option<Instant> {
+    fn next_timeout(&self) -> Option<Time> {
         self.inner.next_timeout()
     }
 
-    fn poll(&mut self, now: Instant) {
+    fn poll(&mut self, now: Time) {
         self.inner.poll(now);
     }
 
@@ -178,9 +178,9 @@ impl Link for CapturedLink {
 mod tests {
     use super::super::Hub;
     use super::*;
-    use crate::pcap::{Datagram as Captured, PcapReader};
     use std::net::SocketAddr;
     use std::path::PathBuf;
+    use trunkline_roce::pcap::{Datagram as Captured, PcapReader};
 
     struct Scratch(PathBuf);
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_and_received_stand_in_one_file_and_their_icrc_checks() {
+    fn one_file_holds_what_was_sent_and_received_with_a_good_icrc() {
         let scratch = Scratch::new("capture");
         let hub = Hub::new();
         let open = |last| {
@@ -220,7 +220,7 @@ mod tests {
         for _ in 0..3 {
             batch.push(Datagram { source: address(1), destination: address(2), bytes: &packet });
         }
-        a.send(&mut batch, Instant::now());
+        a.send(&mut batch, Time(0));
         let mut got = ReceiveBatch::new(8);
         assert_eq!(b.receive(&mut got), 3);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         icrc::append(&headers, &mut packet);
         let mut batch = SendBatch::new();
         batch.push(Datagram { source: address(1), destination: address(2), bytes: &packet });
-        foreign.send(&mut batch, Instant::now());
+        foreign.send(&mut batch, Time(0));
         assert_eq!(link.receive(&mut ReceiveBatch::new(8)), 1);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
         let frame = reader.next_frame().unwrap().expect("a record");
@@ -272,7 +272,7 @@ mod tests {
             batch.push(Datagram { source: address(1), destination: address(2), bytes: &[number] });
         }
         while !batch.is_empty() {
-            link.send(&mut batch, Instant::now());
+            link.send(&mut batch, Time(0));
         }
         let mut counters = Vec::new();
         link.counters(&mut counters);
@@ -296,7 +296,7 @@ mod tests {
         fn mtu(&self, _address: IpAddr) -> Result<u32, LinkError> {
             Ok(1500)
         }
-        fn send(&mut self, batch: &mut SendBatch, _now: Instant) {
+        fn send(&mut self, batch: &mut SendBatch, _now: Time) {
             batch.remove_first(self.room);
         }
         fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {

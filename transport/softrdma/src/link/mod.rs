@@ -2,17 +2,18 @@
 //!
 //! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`]
 //! under its lock. A link looks into a datagram no further than to see which process of the host it
-//! is for, never waits but when an address is opened, and may lose, double or
-//! reorder datagrams like any network: the engine above repairs that.
+//! is for, never waits, and may lose, duplicate or reorder datagrams like any network: the engine
+//! above repairs that.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
+//! | `sockets` | the seam between it and whoever makes sockets |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `capture` | [`CapturedLink`]: writes what travels into a capture file |
-//! | `faults` | [`FaultyLink`]: loses, doubles, reorders, corrupts and delays what is sent |
+//! | `faults` | [`FaultyLink`]: loses, duplicates, reorders, corrupts and delays what is sent |
 //!
 //! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
 
@@ -23,6 +24,7 @@ mod faults;
 mod in_process;
 mod interface;
 mod relay;
+mod sockets;
 mod udp;
 mod udp_ffi;
 
@@ -31,24 +33,22 @@ pub use capture::CapturedLink;
 pub use error::LinkError;
 pub use faults::{FaultPlan, FaultPlanError, FaultyLink};
 pub use in_process::{Hub, InProcessLink};
-pub(crate) use relay::MemberMessage;
+pub(crate) use sockets::{DatagramSocket, Received, Sockets};
 pub use udp::UdpLink;
-pub(crate) use udp_ffi::any_readable;
 
-pub use crate::wire::ROCE_PORT;
+pub use trunkline_roce::wire::ROCE_PORT;
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
-use trunkline_verbs::Counter;
+use trunkline_verbs::{Counter, Time};
 
 /// A way for datagrams to travel.
 ///
 /// Call order: `open` an address, then `send` from it and `receive` at it, until `close`. With a
-/// link whose [`Link::next_timeout`] answers a time, call [`Link::poll`] then. Before sleeping on
+/// link whose [`Link::next_timeout`] returns a time, call [`Link::poll`] then. Before sleeping on
 /// [`Link::fds`], call [`Link::arm`]; the descriptors may be watched level- or edge-triggered,
-/// provided that `receive` is called until it answers 0 after each wake-up.
+/// provided that `receive` is called until it returns 0 after each wake-up.
 pub trait Link: Send + Debug {
     /// Its name in reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
@@ -61,7 +61,7 @@ pub trait Link: Send + Debug {
     /// [`LinkError::Os`].
     fn open(&mut self, address: IpAddr) -> Result<(), LinkError>;
 
-    /// Gives the address back. Nothing happens when it is not open.
+    /// Releases the address. Does nothing when it is not open.
     fn close(&mut self, address: IpAddr);
 
     /// What datagrams from an open address are sent from. It stays so while the address is open.
@@ -78,22 +78,28 @@ pub trait Link: Send + Debug {
     /// Sends from the front of the batch, in order, each datagram from the open address that its
     /// `source` names. What was sent, or could never be, leaves the batch; what the system has no
     /// room for now stays in it, to be given again later.
-    fn send(&mut self, batch: &mut SendBatch, now: Instant);
+    fn send(&mut self, batch: &mut SendBatch, now: Time);
 
-    /// Replaces the content of the batch by datagrams that have arrived, as many as it holds;
-    /// answers how many were taken, those counted that were refused or another process's. 0 means that
-    /// nothing waits at any open address, the batch's capacity that more may.
+    /// Replaces the content of the batch by datagrams that have arrived, as many as it holds.
+    /// Returns how many were taken, including those that were refused or another process's. 0 means
+    /// that nothing waits at any open address, the batch's capacity that more may.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
     /// Tells the link that its owner is about to sleep on [`Link::fds`]: a datagram that arrives
-    /// from now on makes one of them readable. Answers whether some wait already; then do not
+    /// from now on makes one of them readable. Returns whether some wait already; then do not
     /// sleep. The next `receive` ends it.
     fn arm(&mut self) -> bool;
 
-    /// Whether an edge-triggered watcher is told of every datagram, however the others before it
+    /// Whether an edge-triggered watcher is notified of every datagram, however the others before it
     /// were received: then `receive` does not end what [`Link::arm`] began.
     fn stays_armed(&self) -> bool {
         false
+    }
+
+    /// Whether datagrams wait, armed or not. A simulation asks, where a thread would sleep on
+    /// [`Link::fds`].
+    fn has_arrivals(&self) -> bool {
+        udp_ffi::any_readable(self.fds().into_iter())
     }
 
     /// The descriptors that become readable when datagrams arrive. They change with `open` and
@@ -105,18 +111,13 @@ pub trait Link: Send + Debug {
         0
     }
 
-    /// The UDP link itself, whatever wraps it: it is the way to the host's other processes.
-    fn udp(&mut self) -> Option<&mut UdpLink> {
-        None
-    }
-
     /// When [`Link::poll`] wants to be called, if ever.
-    fn next_timeout(&self) -> Option<Instant> {
+    fn next_timeout(&self) -> Option<Time> {
         None
     }
 
     /// Does what has become due, such as sending what was held back.
-    fn poll(&mut self, now: Instant) {
+    fn poll(&mut self, now: Time) {
         let _ = now;
     }
 

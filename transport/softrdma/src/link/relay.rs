@@ -1,9 +1,9 @@
 //! Datagrams of one address for several processes.
 //!
 //! Owns what the holder of port 4791 does with datagrams that are another member's, and what that
-//! member does with them: they travel in bundles over the local link, addresses attached, and are
+//! member does with them: they travel in bundles as messages between members, addresses attached, and are
 //! judged by their receiver as if they had come by UDP. Called by the UDP link only. It looks into
-//! a datagram no further than its addressee, believes none of it, and keeps nothing: what a
+//! a datagram no further than its addressee, trusts none of it, and keeps nothing: what a
 //! member's socket has no room for is dropped and counted.
 //!
 //! | datagram for | goes to |
@@ -11,7 +11,7 @@
 //! | a TGT that processes share | the member that executes it |
 //! | another QP | the member whose number it is |
 //! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
-//! | QP 1, another message of the CM | the member whose slot stands in the comm id that it names as ours |
+//! | QP 1, another message of the CM | the member whose slot is in the comm id that it names as ours |
 //! | anything else | nobody: it stays here, and is counted here |
 #![forbid(unsafe_code)]
 
@@ -19,14 +19,12 @@
 mod tests;
 
 use super::{Datagram, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch};
-use crate::host::local::{LocalEvent, LocalLink, MAX_LOCAL_BYTES};
-use crate::host::{Host, MemberId, Targets};
-use crate::wire::cm::{CmMessage, ServiceId};
-use crate::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
-use std::collections::{HashMap, VecDeque};
+use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use trunkline_roce::wire::cm::{CmMessage, ServiceId};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::Counter;
 
 /// The kind of message that carries datagrams; the card has all others.
@@ -37,24 +35,13 @@ const HEADER_BYTES: usize = 43;
 const MAX_BUNDLES: usize = 8;
 /// Messages read in one go.
 const MESSAGES_IN_TURN: usize = 64;
-/// Messages for the card that wait at most; beyond that they wait in their sockets.
-const MAX_WAITING: usize = 256;
 /// Requests for connections remembered at most.
 const MAX_REQUESTS: usize = 1024;
-/// While nothing comes from other members, one look in so many is enough. Whoever is about to sleep looks
-/// anyway.
+/// While nothing arrives from other members, they are polled once in so many receives, and always
+/// before the card sleeps.
 const LOOK_EVERY: u32 = 8;
 
-/// A message of another member for the card.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum MemberMessage {
-    /// Of a kind above 15.
-    Message { from: MemberId, kind: u8, bytes: Vec<u8> },
-    /// A connection with the member ended; `Host::is_alive` says whether it died.
-    Lost(MemberId),
-}
-
-/// A request for a connection: the asking side's address and comm id.
+/// A request for a connection: the initiator's address and comm id.
 type Request = (IpAddr, u32);
 
 #[derive(Debug, Default)]
@@ -65,10 +52,10 @@ struct Counts {
     nonsense: u64,
 }
 
-/// The local link, as the UDP link uses it.
+/// What the UDP link does with the datagrams of other members.
 #[derive(Debug)]
 pub(super) struct Relay {
-    local: LocalLink,
+    members: Arc<Members>,
     /// TGTs that move from member to member.
     targets: Option<Arc<Targets>>,
     bundles: Vec<(MemberId, Vec<u8>)>,
@@ -77,50 +64,34 @@ pub(super) struct Relay {
     /// A bundle that came and was taken up to `at`.
     arrived: Vec<u8>,
     at: usize,
-    waiting: VecDeque<MemberMessage>,
-    /// Who got which request, and for which service: it may be repeated when nobody listens any
-    /// more, and would be refused elsewhere, and it may be taken back.
+    /// Which member got which request, and for which service: the request may be repeated when nobody
+    /// listens any more, and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     looks: u32,
     counts: Counts,
 }
 
 impl Relay {
-    pub(super) fn new(local: LocalLink) -> Self {
+    pub(super) fn new(members: Arc<Members>, targets: Option<Arc<Targets>>) -> Self {
         Self {
-            local,
-            targets: None,
+            members,
+            targets,
             bundles: Vec::new(),
             spare: Vec::new(),
             arrived: Vec::new(),
             at: 0,
-            waiting: VecDeque::new(),
             requests: HashMap::new(),
             looks: 0,
             counts: Counts::default(),
         }
     }
 
-    /// Follows shared TGTs to the members that execute them.
-    pub(super) fn follow(&mut self, targets: Arc<Targets>) {
-        self.targets = Some(targets);
-    }
-
     pub(super) fn host(&self) -> &Host {
-        self.local.host()
+        self.members.host()
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.local.fd()
-    }
-
-    pub(super) fn local(&mut self) -> &mut LocalLink {
-        &mut self.local
-    }
-
-    /// The oldest message for the card.
-    pub(super) fn next_message(&mut self) -> Option<MemberMessage> {
-        self.waiting.pop_front()
+    pub(super) fn members(&self) -> &Members {
+        &self.members
     }
 
     /// Whose a datagram is, if it is another member's.
@@ -130,8 +101,8 @@ impl Relay {
             self.addressee(datagram)
         } else {
             let number = bth.destination.get();
-            let home = self.targets.as_ref().and_then(|targets| targets.home_of(number));
-            home.or_else(|| self.host().owner_of(number))
+            let executor = self.targets.as_ref().and_then(|targets| targets.executor_of(number));
+            executor.or_else(|| self.host().owner_of(number))
         };
         owner.filter(|owner| *owner != self.host().me())
     }
@@ -140,14 +111,14 @@ impl Relay {
     pub(super) fn hand_on(&mut self, to: MemberId, datagram: Datagram<'_>) {
         let length = HEADER_BYTES + datagram.bytes.len();
         let has_room =
-            |bundle: &(MemberId, Vec<u8>)| bundle.0 == to && bundle.1.len() + length <= MAX_LOCAL_BYTES;
+            |bundle: &(MemberId, Vec<u8>)| bundle.0 == to && bundle.1.len() + length <= MAX_MESSAGE_BYTES;
         let place = match self.bundles.iter().position(has_room) {
             Some(place) => place,
             None => {
                 if self.bundles.len() >= MAX_BUNDLES {
                     self.flush();
                 }
-                let empty = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_LOCAL_BYTES));
+                let empty = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_MESSAGE_BYTES));
                 self.bundles.push((to, empty));
                 self.bundles.len() - 1
             }
@@ -159,9 +130,9 @@ impl Relay {
     pub(super) fn flush(&mut self) {
         for (to, mut bundle) in self.bundles.drain(..) {
             let datagrams = Pieces { bytes: &bundle }.count() as u64;
-            match self.local.send(to, DATAGRAMS, &[&bundle]) {
+            match self.members.send(to, DATAGRAMS, &[&bundle]) {
                 Ok(()) => self.counts.handed_on += datagrams,
-                // It comes again.
+                // The peer sends it again.
                 Err(_) => self.counts.not_handed_on += datagrams,
             }
             bundle.clear();
@@ -170,38 +141,29 @@ impl Relay {
     }
 
     /// Fills half of an empty batch with datagrams that others hand on to us and that are addressed
-    /// to an open address, so that neither they nor those that come by UDP keep the others out;
-    /// answers whether a member was lost.
+    /// to an open address, so that neither they nor those that arrive by UDP starve the others.
+    /// Returns whether a member was lost.
     pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
             return false;
         }
         let mut lost = false;
-        let mut heard = false;
+        let mut has_received = false;
         for _ in 0..MESSAGES_IN_TURN {
             self.unpack(batch, &is_open);
-            if is_half_full(batch) || self.waiting.len() >= MAX_WAITING {
+            if is_half_full(batch) {
                 break;
             }
-            match self.local.receive() {
+            match self.members.receive(DATAGRAMS, &mut self.arrived) {
                 None => break,
-                Some(LocalEvent::Lost(member)) => {
-                    lost = true;
-                    self.waiting.push_back(MemberMessage::Lost(member));
-                }
-                Some(LocalEvent::Message { kind: DATAGRAMS, bytes, .. }) => {
-                    self.arrived.clear();
-                    self.arrived.extend_from_slice(bytes);
-                    self.at = 0;
-                }
-                Some(LocalEvent::Message { from, kind, bytes }) => {
-                    self.waiting.push_back(MemberMessage::Message { from, kind, bytes: bytes.to_vec() });
-                }
+                Some(Received::Message) => self.at = 0,
+                Some(Received::Queued) => {}
+                Some(Received::Lost) => lost = true,
             }
-            heard = true;
+            has_received = true;
         }
-        if heard {
+        if has_received {
             self.look_soon();
         }
         lost
@@ -209,11 +171,16 @@ impl Relay {
 
     /// Whether `take` would find something.
     pub(super) fn is_readable(&mut self) -> bool {
-        let readable = self.at < self.arrived.len() || self.local.is_readable();
+        let readable = self.has_arrivals();
         if readable {
             self.look_soon();
         }
         readable
+    }
+
+    /// As [`Relay::is_readable`], without consequences.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.at < self.arrived.len() || self.members.has_arrivals()
     }
 
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
@@ -223,10 +190,10 @@ impl Relay {
             Counter { name: "drop_not_relayed", value: self.counts.not_handed_on },
             Counter { name: "drop_relayed_nonsense", value: self.counts.nonsense },
         ]);
-        self.local.counters(into);
+        self.members.counters(into);
     }
 
-    /// Who gets a datagram for QP 1.
+    /// The member that a datagram for QP 1 is for.
     fn addressee(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
         let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
@@ -238,7 +205,7 @@ impl Relay {
             CmMessage::SidrReq(req) => return self.listening(datagram, req.request_id, req.service_id),
             CmMessage::SidrRep(rep) => rep.request_id,
             CmMessage::Mra(mra) => mra.remote_id,
-            // A request is taken back by a peer that knows no id of ours.
+            // A request is withdrawn by a peer that knows no id of ours.
             CmMessage::Rej(rej) if rej.remote_id == 0 => {
                 return self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner);
             }
@@ -248,10 +215,10 @@ impl Relay {
             CmMessage::Dreq(dreq) => dreq.remote_id,
             CmMessage::Other(..) => return None,
         };
-        self.host().current(crate::cm::slot_of(ours))
+        self.host().current(trunkline_roce::cm::slot_of(ours))
     }
 
-    /// Who listens for what a peer asks for, or did when it asked first.
+    /// The member that listens for the service that a peer requests, or did at its first request.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
         let asks = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
@@ -265,7 +232,7 @@ impl Relay {
 
     fn remember(&mut self, asks: Request, service: ServiceId, owner: MemberId) {
         if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&asks) {
-            // Forged ones cost the memory of others, which matters only to who stops to listen.
+            // Forged ones displace others, which matters only to requests whose listener is gone.
             self.requests.clear();
         }
         self.requests.insert(asks, (service, owner));
@@ -321,7 +288,7 @@ fn field(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The datagrams of a bundle. `None` in place of one, and the end, where it makes no sense.
+/// The datagrams of a bundle. `None` in place of one that is malformed; the iterator ends there.
 struct Pieces<'a> {
     bytes: &'a [u8],
 }

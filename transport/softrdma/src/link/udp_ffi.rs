@@ -1,19 +1,20 @@
 //! The system calls of UDP that the standard library lacks.
 //!
-//! Owns all `unsafe` of the UDP link; called by `udp` and `interface` only. Each function lays
+//! Owns all `unsafe` of the UDP link; called by `udp::system` and `interface` only. Each function lays
 //! its tables out on its own stack and keeps no pointer after it returns.
 
 use super::batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch};
+use super::sockets::Received;
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Most datagrams of one system call.
 pub(super) const BATCH: usize = 32;
 
 /// Lets a socket build the IP header that the ICRC covers (contract rocev2 5.1), and take
-/// datagrams without a UDP checksum over IPv6 (5.6).
+/// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6).
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
@@ -40,7 +41,7 @@ pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
     let mut length: libc::socklen_t = 36;
     const _: () = assert!(size_of::<[u32; 9]>() == 36);
     // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most
-    // `length` bytes, which is the size of the live array behind the pointer.
+    // `length` bytes, which is the size of the live array that the pointer leads to.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -145,7 +146,7 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sends up to [`BATCH`] datagrams with one call; answers how many the kernel took, or why it
+/// Sends up to [`BATCH`] datagrams with one call; returns how many the kernel took, or why it
 /// did not take the first.
 pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
@@ -185,15 +186,6 @@ pub(super) fn send<'a>(
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-}
-
-/// What one [`receive`] brought.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Received {
-    /// Datagrams that the kernel handed over.
-    pub(super) taken: usize,
-    /// Of those, how many were too long for a slot and are left out.
-    pub(super) too_long: usize,
 }
 
 /// Receives into the free slots of `batch` with one call, up to [`BATCH`] datagrams.
@@ -242,11 +234,12 @@ pub(super) fn receive(
         let content = address.get().filter(|_| whole).map(|source| (source, destination, length));
         batch.take_slot(content);
     }
-    Ok(Received { taken, too_long })
+    // Less than a full table: drained, or the batch is full.
+    Ok(Received { too_long, may_have_more: taken == BATCH })
 }
 
-/// Whether a read from any of the sockets would answer something at once.
-pub(crate) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
+/// Whether a read from any of the sockets would return something at once.
+pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd of this stack frame, and a time limit of 0.
@@ -273,9 +266,4 @@ pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u3
     // SAFETY: SIOCGIFMTU succeeded, so it filled this member.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(u32::try_from(mtu).unwrap_or(0))
-}
-
-/// Whether an address is IPv4.
-pub(super) fn is_v4(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V4(_))
 }

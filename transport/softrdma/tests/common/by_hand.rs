@@ -3,14 +3,14 @@
 use super::node::{Node, bring_up_with};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use trunkline_roce::wire::{IpUdp, Opcode, Operation, Packet, ROCE_PORT, Service, icrc};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::{Hub, InProcessLink, Link, SendBatch};
-use trunkline_softrdma::wire::{IpUdp, Opcode, Operation, Packet, ROCE_PORT, Service, icrc};
-use trunkline_verbs::{Psn, QpNumber, QpType, QueuePair};
+use trunkline_testkit::HandMadeConnection;
+use trunkline_verbs::{Psn, QpNumber, QpType, QueuePair, Time};
 
-/// What every QP of these tests starts at.
-pub(crate) const FIRST_PSN: u32 = 0xff_fff0;
+/// The PSN that every QP of these tests starts at.
+pub(crate) const FIRST_PSN: u32 = HandMadeConnection::FIRST_PSN.get();
 
 /// A TGT with an SRQ that has 64 receives of 64 bytes, and its peer.
 pub(crate) struct ByHand {
@@ -51,6 +51,6 @@ impl ByHand {
         icrc::append(&before, &mut bytes);
         let mut batch = SendBatch::new();
         batch.push_with(self.source, destination, |out| out.extend_from_slice(&bytes));
-        self.link.send(&mut batch, Instant::now());
+        self.link.send(&mut batch, Time(0));
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses for tests that run side by side: port 4791 is taken per address.
+//! What the tests of the software device share: devices at addresses of their own, and what is made on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod by_hand;
@@ -7,26 +7,14 @@ pub(crate) mod node;
 pub(crate) mod processes;
 pub(crate) mod suite;
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 
-/// A loopback address that no other test has: random for each process, then counted.
+/// A loopback address that no other test uses.
 pub(crate) fn address() -> IpAddr {
-    static START: OnceLock<u32> = OnceLock::new();
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = *START.get_or_init(|| {
-        let [a, b, c, ..] = RandomState::new().hash_one(std::process::id()).to_le_bytes();
-        u32::from_le_bytes([a, b, c, 0])
-    });
-    let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-    let last = u8::try_from(1 + next % 254).unwrap_or(1);
-    let [b, a, ..] = (next / 254).to_le_bytes();
-    IpAddr::from([127, a | 0x40, b, last])
+    trunkline_testkit::fresh_ip().into()
 }
 
 /// Options of a device at a fresh address, on UDP.

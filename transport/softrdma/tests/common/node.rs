@@ -7,15 +7,18 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_testkit::HandMadeConnection;
 use trunkline_verbs::{
-    Access, AddressVector, CmChannel, CmEvent, Completion, CompletionChannel, CompletionQueue, CqInit,
-    Device, Gid, Memory, MemoryRegion, Mtu, ProtectionDomain, Psn, QpInit, QpModify, QpNumber, QpState,
-    QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation,
-    SendRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, XrcDomain, XrcdFlags,
+    Access, CmChannel, CmEvent, Completion, CompletionChannel, CompletionQueue, CqInit, Device, Memory,
+    MemoryRegion, Mtu, ProtectionDomain, QpInit, QpModify, QpNumber, QpType, QueueCapacities, QueuePair,
+    ReceiveRequest, RemoteAddress, SendData, SendFlags, SendOperation, SendRequest, Sge, SharedReceiveQueue,
+    SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
 /// How long anything may take on a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
+/// READs and atomics that the connections serve and have outstanding at once.
+pub(crate) const READS: u8 = 128;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
 pub(crate) struct Node {
@@ -158,43 +161,9 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     }
 }
 
-/// The changes that lead a QP from RESET to RTS.
+/// The changes that take a QP from RESET to RTS.
 pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] {
-    let vector = AddressVector {
-        source_gid_index: 0,
-        destination: Gid::from(peer),
-        port: 1,
-        flow_label: 0,
-        hop_limit: 64,
-        traffic_class: 0,
-    };
-    let init = QpModify {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC),
-        ..QpModify::default()
-    };
-    let rtr = QpModify {
-        state: Some(QpState::ReadyToReceive),
-        address_vector: Some(vector),
-        path_mtu: Some(mtu),
-        destination_qp: Some(peer_qp),
-        rq_psn: Some(Psn::new(0xff_fff0)),
-        max_dest_rd_atomic: Some(16),
-        min_rnr_timer: Some(12),
-        ..QpModify::default()
-    };
-    let rts = QpModify {
-        state: Some(QpState::ReadyToSend),
-        timeout: Some(14),
-        retry_count: Some(7),
-        rnr_retry: Some(7),
-        sq_psn: Some(Psn::new(0xff_fff0)),
-        max_rd_atomic: Some(16),
-        ..QpModify::default()
-    };
-    [init, rtr, rts]
+    HandMadeConnection { mtu, rd_atomic: READS, ..HandMadeConnection::new(peer, peer_qp) }.steps()
 }
 
 /// Posts one signalled request.

@@ -1,12 +1,13 @@
 //! Puppets of the conformance suite: this program again, serving at an address.
 
-use super::host::Folder;
+use super::host::Host;
 use std::io::{self, BufReader};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use trunkline_conformance::{Port, ProcessBench, serve_puppet};
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_testkit::{same_program, same_test};
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
 /// Makes this program a puppet at the address it holds.
@@ -20,24 +21,25 @@ const FAULTS: &str = "TRUNKLINE_FAULTS";
 /// The software device, its puppets started with these arguments. All meet in a directory of
 /// their own, which goes with it.
 pub(crate) struct Soft {
-    arguments: Vec<&'static str>,
-    folder: Folder,
+    /// The test that is the puppet, if the program is a test binary.
+    test: Option<[&'static str; 2]>,
+    host: Host,
     faults: Option<&'static str>,
 }
 
 impl Soft {
-    /// For a test binary in which this test is the puppet.
-    pub(crate) fn from_test(name: &'static str) -> Self {
-        Self::new(vec![name, "--exact", "--nocapture", "--test-threads=1"])
+    /// For a test binary in which this test of the module is the puppet.
+    pub(crate) fn from_test(module: &'static str, name: &'static str) -> Self {
+        Self::new(Some([module, name]))
     }
 
     /// For a program that is a puppet whenever the variable is there.
     pub(crate) fn from_program() -> Self {
-        Self::new(Vec::new())
+        Self::new(None)
     }
 
-    fn new(arguments: Vec<&'static str>) -> Self {
-        Self { arguments, folder: Folder::new(), faults: None }
+    fn new(test: Option<[&'static str; 2]>) -> Self {
+        Self { test, host: Host::new(), faults: None }
     }
 
     /// The same, where all lose packets by this plan.
@@ -72,7 +74,7 @@ impl ProcessBench for Soft {
     }
 
     fn open_near(&self) -> Result<Port, VerbsError> {
-        open(super::address(), Some(self.folder.runtime()), self.faults)
+        open(super::address(), Some(self.host.runtime()), self.faults)
     }
 
     fn far_address(&self) -> IpAddr {
@@ -80,14 +82,16 @@ impl ProcessBench for Soft {
     }
 
     fn start_puppet(&self, address: IpAddr) -> io::Result<Child> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = match self.test {
+            Some([module, name]) => same_test(module, name),
+            None => same_program(),
+        };
         if let Some(plan) = self.faults {
             command.env(FAULTS, plan);
         }
         command
-            .args(&self.arguments)
             .env(PUPPET, address.to_string())
-            .env(MEETING, self.folder.runtime())
+            .env(MEETING, self.host.runtime())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,8 +1,8 @@
-//! Load for a while: puts and gets, every answer checked against what was put.
+//! A load of puts and gets that checks every value against what was put.
 //!
-//! Each worker has keys that nobody else writes. A put that was answered is what a get must see; a
-//! put that failed and may have run may be seen instead, also later. So what the statuses say is put
-//! to the test: an answer that fits none of them is wrong.
+//! Each worker has keys that nobody else writes. A get must return the value of the last successful put,
+//! or that of a put that failed and may have run, even one that takes effect later. This tests what the
+//! statuses claim: any other value is wrong.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,29 +13,29 @@ use trunkline_example_kv::KvClient;
 
 /// Keys of one worker.
 const KEYS: u64 = 16;
-/// One value in so many is large, the others are short.
+/// One value in this many has [`LARGE_BYTES`] bytes, the others have 100.
 const LARGE_EVERY: u64 = 16;
 const LARGE_BYTES: usize = 40_000;
-/// How often a line tells how it goes.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+/// Interval between two lines of progress.
+const PRINT_EVERY: Duration = Duration::from_millis(500);
 
-/// What is counted.
+/// Counts of calls by outcome.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     ok: u64,
-    /// Calls that could not be made, or whose answer never came.
+    /// Calls that failed as `Unavailable`.
     unavailable: u64,
-    /// Calls whose time was up.
+    /// Calls that failed as `DeadlineExceeded`.
     late: u64,
-    /// Failures of any other kind.
+    /// Calls that failed with any other code.
     other: u64,
-    /// Answers that cannot be.
+    /// Calls that returned a value that cannot be right.
     wrong: u64,
     last_error: String,
 }
 
 impl Totals {
-    /// Whether all went as the statuses said.
+    /// Whether calls succeeded, and none returned a wrong value or failed unexpectedly.
     pub(crate) fn is_sound(&self) -> bool {
         self.wrong == 0 && self.other == 0 && self.ok > 0
     }
@@ -60,7 +60,7 @@ impl Totals {
         }
     }
 
-    fn tell(&self, json: bool, since: Instant, node: &Node) {
+    fn print(&self, json: bool, since: Instant, node: &Node) {
         let seconds = since.elapsed().as_secs_f64();
         let Self { ok, unavailable, late, other, wrong, last_error } = self;
         let report = node.report();
@@ -82,12 +82,12 @@ impl Totals {
     }
 }
 
-/// What a key may hold.
+/// The values that a key may have.
 #[derive(Debug, Default)]
 struct Expected {
-    /// The last value that was answered for; `None`: it was never put.
+    /// Version of the last successful put; `None` if there was none.
     settled: Option<u64>,
-    /// Values that may have been put, or may yet be.
+    /// Versions of failed puts that may have run, or may run yet.
     perhaps: Vec<u64>,
 }
 
@@ -99,7 +99,7 @@ struct Worker<'a> {
     shared: &'a Mutex<Totals>,
 }
 
-/// Runs `workers` at once for so long, and tells how it goes twice a second.
+/// Runs `workers` concurrently for `length`, and prints progress twice a second.
 pub(crate) fn run(
     node: &Node,
     client: &(impl Fn() -> Result<KvClient, Status> + Sync),
@@ -124,8 +124,8 @@ pub(crate) fn run(
             })
             .collect();
         while started.iter().any(|worker| !worker.is_finished()) {
-            std::thread::sleep(TELL_EVERY);
-            totals(&shared).tell(json, start, node);
+            std::thread::sleep(PRINT_EVERY);
+            totals(&shared).print(json, start, node);
         }
         started.into_iter().try_for_each(|worker| worker.join().unwrap_or(Ok(())))
     })?;
@@ -157,7 +157,7 @@ impl Worker<'_> {
         let certain = expected.perhaps.is_empty();
         match self.client.put(format!("{}/{key}", self.name), value(&self.name, version)).await {
             Ok(was_there) => {
-                // Whether it was there is known only while no other put may have come first.
+                // Whether it existed is known only if no failed put may have run before.
                 if certain && was_there != known {
                     self.totals.wrong += 1;
                 }
@@ -192,20 +192,20 @@ impl Worker<'_> {
     }
 }
 
-/// The value of a version: no two are alike.
+/// The value of a version; each version has another.
 fn value(name: &str, version: u64) -> Bytes {
     let length = if version.is_multiple_of(LARGE_EVERY) { LARGE_BYTES } else { 100 };
     let text = format!("{name}#{version};");
     text.bytes().cycle().take(length).collect::<Vec<_>>().into()
 }
 
-/// So that the keys of two runs differ.
+/// A random number, so that the keys of two runs differ.
 fn unique() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
 
-/// A client of the server with its time-out, for [`run`].
+/// A client of the server, with this time limit for each call.
 pub(crate) fn connect(node: &Node, server: SocketAddr, timeout: Duration) -> Result<KvClient, Status> {
     Ok(KvClient::connect(node, server)?.with_timeout(timeout))
 }

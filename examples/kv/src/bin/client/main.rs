@@ -13,13 +13,13 @@ use trunkline_example_kv::KvClient;
 /// A key-value client.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where the server listens.
+    /// Address and port of the server.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7471")]
     server: SocketAddr,
-    /// Own address; it may be the server's.
+    /// This client's address; it may be the same as the server's.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Give up after so many milliseconds.
+    /// Time limit of each call, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
     /// Use an address other than loopback although peers are not authenticated.
@@ -35,15 +35,15 @@ struct Options {
 enum Request {
     #[command(flatten)]
     Once(Once),
-    /// Put and get for a while and check every answer; exit status 1 when one was wrong.
+    /// Put and get for a while and check every value; exit status 1 if one was wrong.
     Load {
-        /// For so many seconds.
+        /// Duration of the load, in seconds.
         #[arg(long = "for", value_name = "SECONDS", default_value_t = 10)]
         seconds: u64,
-        /// So many workers, each with keys of its own.
+        /// Concurrent workers, 1 to 256, each with keys of its own.
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
         workers: u64,
-        /// Tell how it goes as JSON, a line each half second.
+        /// Print progress as JSON, one line every half second.
         #[arg(long)]
         json: bool,
     },
@@ -51,11 +51,11 @@ enum Request {
 
 #[derive(Debug, Subcommand)]
 enum Once {
-    /// Print the value of a key; exit status 1 when there is none.
+    /// Print the value of a key; exit status 1 if it does not exist.
     Get { key: String },
-    /// Set the value of a key, from standard input when no value is given.
+    /// Set the value of a key, from standard input if no value is given.
     Put { key: String, value: Option<String> },
-    /// Remove a key; exit status 1 when there was none.
+    /// Remove a key; exit status 1 if it did not exist.
     Delete { key: String },
     /// Print the keys that begin with a prefix.
     List { prefix: Option<String> },
@@ -88,13 +88,13 @@ fn run(options: Options) -> Outcome {
                 .map(|totals| totals.is_sound())
                 .map_err(Into::into)
         }
-        Request::Once(request) => trunkline::block_on(answer(&connect()?, request)),
+        Request::Once(request) => trunkline::block_on(execute(&connect()?, request)),
     };
     node.shutdown();
     found
 }
 
-async fn answer(client: &KvClient, request: Once) -> Outcome {
+async fn execute(client: &KvClient, request: Once) -> Outcome {
     match request {
         Once::Get { key } => {
             let Some(value) = client.get(key).await? else { return Ok(false) };

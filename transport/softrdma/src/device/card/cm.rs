@@ -4,20 +4,20 @@
 //! `connect`.
 
 use super::Card;
-use super::connect::{Endpoint, Happening, HappeningKind, Role};
+use super::connect::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::service::named;
-use crate::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
 use crate::device::random::Random;
-use crate::engine::Time;
 use crate::link::ROCE_PORT;
-use crate::wire::cm::CmMessage;
-use crate::wire::{IpUdp, Mad, Packet, icrc, mad_packet};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use trunkline_roce::cm::{
+    CmConfig, CmDrop, CmMachine, ConnectionId, Event, ListenerId, OtherKind, Peer, Transport,
+};
+use trunkline_roce::wire::cm::CmMessage;
+use trunkline_roce::wire::{IpUdp, Mad, Packet, icrc, mad_packet};
 use trunkline_verbs::{
-    CmIdNumber, ConnectParameters, Counter, Psn, QpModify, QpNumber, QpState, QpType, RejectReason,
+    CmIdNumber, ConnectParameters, Counter, Psn, QpModify, QpNumber, QpState, QpType, RejectReason, Time,
 };
 
 /// What a peer asks of a listener.
@@ -35,9 +35,9 @@ struct Requested {
 #[derive(Debug)]
 pub(super) struct CmSide {
     pub(super) machine: CmMachine,
-    pub(super) endpoints: HashMap<CmIdNumber, Endpoint>,
-    pub(super) by_connection: HashMap<ConnectionId, CmIdNumber>,
-    pub(super) by_listener: HashMap<ListenerId, CmIdNumber>,
+    pub(super) endpoints: BTreeMap<CmIdNumber, Endpoint>,
+    pub(super) by_connection: BTreeMap<ConnectionId, CmIdNumber>,
+    pub(super) by_listener: BTreeMap<ListenerId, CmIdNumber>,
     next_number: u64,
     /// PSN of the next datagram.
     psn: Psn,
@@ -50,9 +50,9 @@ impl CmSide {
         let config = CmConfig { comm_id_slot: slot, ..CmConfig::new(guid, random.next()) };
         Self {
             machine: CmMachine::new(config),
-            endpoints: HashMap::new(),
-            by_connection: HashMap::new(),
-            by_listener: HashMap::new(),
+            endpoints: BTreeMap::new(),
+            by_connection: BTreeMap::new(),
+            by_listener: BTreeMap::new(),
             next_number: 1,
             psn: Psn::new(random.next_u32()),
             bad_mads: 0,
@@ -83,21 +83,20 @@ impl CmSide {
         into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
     }
 
-    /// Tells the program something about an endpoint. Answers whether it could be told.
-    pub(super) fn tell(&self, id: CmIdNumber, kind: HappeningKind, private_data: Vec<u8>) -> bool {
+    /// Queues an event of an endpoint for the program. Returns whether there was room.
+    pub(super) fn push_event(&self, id: CmIdNumber, kind: PendingCmEventKind, private_data: Vec<u8>) -> bool {
         let Some(endpoint) = self.endpoints.get(&id) else { return false };
-        let told = endpoint.channel.push(Happening { id, kind, private_data });
-        if told.is_err() {
+        let pushed = endpoint.channel.push(PendingCmEvent { id, kind, private_data });
+        if pushed.is_err() {
             tracing::warn!(?id, "a connection channel is full, an event is lost");
         }
-        told.is_ok()
+        pushed.is_ok()
     }
 }
 
 impl Card {
     /// Takes a packet for QP 1.
-    pub(super) fn handle_mad(&mut self, packet: &Packet<'_>, from: SocketAddr, to: SocketAddr, now: Instant) {
-        let time = self.time(now);
+    pub(super) fn handle_mad(&mut self, packet: &Packet<'_>, from: SocketAddr, to: SocketAddr, now: Time) {
         match Mad::from_packet(packet) {
             Some(mad) => {
                 match CmMessage::parse(&mad) {
@@ -105,17 +104,16 @@ impl Card {
                     CmMessage::Rep(rep) => self.peers.saw_guid(from.ip(), rep.ca_guid),
                     _ => {}
                 }
-                self.cm.machine.handle_mad(time.0, from.ip(), to.ip(), &mad);
+                self.cm.machine.handle_mad(now.0, from.ip(), to.ip(), &mad);
             }
             None => self.cm.bad_mads += 1,
         }
     }
 
     /// Timers, events and messages of the CM.
-    pub(in crate::device) fn serve_cm(&mut self, now: Instant) {
-        let time = self.time(now);
-        if self.cm.next_timeout().is_some_and(|when| when <= time) {
-            self.cm.machine.handle_timeout(time.0);
+    pub(in crate::device) fn serve_cm(&mut self, now: Time) {
+        if self.cm.next_timeout().is_some_and(|when| when <= now) {
+            self.cm.machine.handle_timeout(now.0);
         }
         while let Some(event) = self.cm.machine.poll_event() {
             self.handle_cm_event(event, now);
@@ -132,11 +130,10 @@ impl Card {
         self.gather_cm();
     }
 
-    /// The process ends. Nobody is told of anything here, and no lock but the card's is taken: the
-    /// program may have been interrupted anywhere.
-    pub(in crate::device) fn part_from_all(&mut self, now: Instant) {
-        let time = self.time(now);
-        self.cm.machine.part_from_all(time.0);
+    /// The process ends. The program gets no event, and no lock but the card's is taken: the program
+    /// may have been interrupted anywhere.
+    pub(in crate::device) fn disconnect_all(&mut self, now: Time) {
+        self.cm.machine.disconnect_all(now.0);
         self.gather_cm();
         self.send(now);
     }
@@ -158,7 +155,7 @@ impl Card {
         }
     }
 
-    fn handle_cm_event(&mut self, event: Event, now: Instant) {
+    fn handle_cm_event(&mut self, event: Event, now: Time) {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
@@ -174,7 +171,7 @@ impl Card {
         self.requested(connection, requested, now);
     }
 
-    fn connection_event(&mut self, connection: ConnectionId, event: Event, now: Instant) {
+    fn connection_event(&mut self, connection: ConnectionId, event: Event, now: Time) {
         let Some(id) = self.cm.by_connection.get(&connection).copied() else { return };
         match event {
             Event::ConnectRequest(..) | Event::ServiceRequest(..) => {}
@@ -183,11 +180,11 @@ impl Card {
             }
             Event::ServiceRefused(_, status, private) => {
                 self.spend(id, connection);
-                self.cm.tell(id, HappeningKind::ServiceRefused(status), private);
+                self.cm.push_event(id, PendingCmEventKind::ServiceRefused(status), private);
             }
             Event::Unreachable(_) if self.is_service(id) => {
                 self.spend(id, connection);
-                self.cm.tell(id, HappeningKind::Unreachable, Vec::new());
+                self.cm.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
             }
             Event::Reply(_, peer) => self.connect_reply(id, connection, peer, now),
             Event::Established(_, private) => {
@@ -197,38 +194,37 @@ impl Card {
                 });
                 // Who brings the QP up itself has established the connection by that.
                 if !knows {
-                    self.cm.tell(id, HappeningKind::Established, private);
+                    self.cm.push_event(id, PendingCmEventKind::Established, private);
                 }
             }
             Event::Rejected(_, reason, private) => {
                 self.end_connection(id, connection);
-                self.cm.tell(id, HappeningKind::Rejected(reason), private);
+                self.cm.push_event(id, PendingCmEventKind::Rejected(reason), private);
             }
             Event::Unreachable(_) => {
                 self.end_connection(id, connection);
-                self.cm.tell(id, HappeningKind::Unreachable, Vec::new());
+                self.cm.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
             }
-            Event::Disconnected(_) => {
+            Event::Disconnected { is_answered, .. } => {
                 self.fail_attached(id);
-                self.cm.tell(id, HappeningKind::Disconnected, Vec::new());
+                self.cm.push_event(id, PendingCmEventKind::Disconnected { is_answered }, Vec::new());
             }
             Event::TimewaitExit(..) => {
                 self.cm.by_connection.remove(&connection);
                 if let Some(endpoint) = self.cm.endpoints.get_mut(&id) {
                     endpoint.connection = None;
                 }
-                self.cm.tell(id, HappeningKind::TimewaitExit, Vec::new());
+                self.cm.push_event(id, PendingCmEventKind::TimewaitExit, Vec::new());
             }
         }
     }
 
     /// Somebody asks a listener: a new endpoint is made, whose object the channel makes when the
     /// program takes the event.
-    fn requested(&mut self, connection: ConnectionId, request: Requested, now: Instant) {
-        let time = self.time(now);
+    fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
         let listener = self.cm.by_listener.get(&request.listener).and_then(|id| self.cm.endpoints.get(id));
         let Some(listener) = listener else {
-            self.cm.machine.release(time.0, connection);
+            self.cm.machine.release(now.0, connection);
             return;
         };
         let id = CmIdNumber(self.cm.next_number);
@@ -247,12 +243,15 @@ impl Card {
             Some(peer) => offer(peer, private_data),
             None => named(None, 0, private_data),
         };
-        let kind = HappeningKind::ConnectRequest { new: id, parameters };
-        let happening =
-            Happening { id: self.cm.by_listener[&request.listener], kind, private_data: request.private };
-        if channel.push(happening).is_err() {
+        let kind = PendingCmEventKind::ConnectRequest { new: id, parameters };
+        let event = PendingCmEvent {
+            id: self.cm.by_listener[&request.listener],
+            kind,
+            private_data: request.private,
+        };
+        if channel.push(event).is_err() {
             // The peer asks again.
-            self.cm.machine.release(time.0, connection);
+            self.cm.machine.release(now.0, connection);
             return;
         }
         self.cm.next_number += 1;
@@ -261,24 +260,23 @@ impl Card {
     }
 
     /// The peer accepted: the QP goes to RTS, then the peer is told.
-    fn connect_reply(&mut self, id: CmIdNumber, connection: ConnectionId, peer: Peer, now: Instant) {
-        let time = self.time(now);
+    fn connect_reply(&mut self, id: CmIdNumber, connection: ConnectionId, peer: Peer, now: Time) {
         let Some(endpoint) = self.cm.endpoints.get_mut(&id) else { return };
         endpoint.offered = Some(peer);
         let Some(qp) = endpoint.qp else {
             let private = self.cm.machine.reply_private(connection);
             let parameters = offer(&peer, private.clone());
-            self.cm.tell(id, HappeningKind::ConnectResponse { parameters }, private);
+            self.cm.push_event(id, PendingCmEventKind::ConnectResponse { parameters }, private);
             return;
         };
         let ready = self.bring_up(id, qp, peer.responder_resources, peer.initiator_depth);
         if let Err(error) = ready {
             tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
-            let _ended = self.cm.machine.reject(time.0, connection, RejectReason::NO_RESOURCES, &[]);
+            let _ended = self.cm.machine.reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
             self.fail_attached(id);
-            self.cm.tell(id, HappeningKind::ConnectError, Vec::new());
+            self.cm.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
         } else if self.cm.machine.confirm(connection).is_err() {
-            self.cm.tell(id, HappeningKind::ConnectError, Vec::new());
+            self.cm.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
         }
     }
 
@@ -326,14 +324,14 @@ impl Card {
     /// Whether the first packet at the endpoint's QP stands for the RTU.
     pub(super) fn set_awaits_rtu(&mut self, id: CmIdNumber, awaits: bool) {
         let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp));
-        if let Some(qp) = qp.and_then(|number| self.qps.get_mut(&number.get())) {
+        if let Some(qp) = qp.and_then(|number| self.qps.get_mut(number.get())) {
             qp.awaits_rtu = awaits;
         }
     }
 
     /// The type of a QP, for endpoints that check it.
     pub(super) fn type_of(&self, qp: QpNumber) -> Option<QpType> {
-        self.qps.get(&qp.get()).map(|qp| qp.attributes.qp_type)
+        self.qps.get(qp.get()).map(|qp| qp.attributes.qp_type)
     }
 }
 

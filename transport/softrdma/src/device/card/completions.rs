@@ -1,6 +1,6 @@
 //! How completions leave the card.
 //!
-//! Owns nothing: it pushes into CQs and tells of CQs that overflow.
+//! Owns nothing: it pushes into CQs and reports CQs that overflow.
 
 use crate::device::async_events::AsyncEvents;
 use crate::device::counters::CardCounters;

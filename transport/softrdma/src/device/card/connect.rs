@@ -4,29 +4,28 @@
 
 use super::Card;
 use super::resolve::PORTS_TRIED;
-use crate::cm::{Accept, CmError, Connect, ConnectionId, Listen, ListenerId, Peer, Transport};
 use crate::device::gid_table::GidTable;
 use crate::device::signal::Signal;
 use crate::host::ServiceClaim;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use trunkline_roce::cm::{Accept, CmError, Connect, ConnectionId, Listen, ListenerId, Peer, Transport};
 use trunkline_verbs::{
     Access, AddressVector, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify, QpNumber, QpState,
-    QpType, RejectReason, SidrStatus, VerbsError,
+    QpType, RejectReason, SidrStatus, Time, VerbsError,
 };
 
 /// An event on its way to a channel, without the objects that the program gets.
 #[derive(Debug)]
-pub(in crate::device) struct Happening {
+pub(in crate::device) struct PendingCmEvent {
     pub(in crate::device) id: CmIdNumber,
-    pub(in crate::device) kind: HappeningKind,
+    pub(in crate::device) kind: PendingCmEventKind,
     pub(in crate::device) private_data: Vec<u8>,
 }
 
 /// `CmEventKind` without objects.
 #[derive(Debug)]
-pub(in crate::device) enum HappeningKind {
+pub(in crate::device) enum PendingCmEventKind {
     ConnectRequest { new: CmIdNumber, parameters: ConnectParameters },
     AddressResolved,
     AddressError(VerbsError),
@@ -38,7 +37,7 @@ pub(in crate::device) enum HappeningKind {
     ConnectError,
     Unreachable,
     Rejected(RejectReason),
-    Disconnected,
+    Disconnected { is_answered: bool },
     DeviceRemoval,
     TimewaitExit,
 }
@@ -57,7 +56,7 @@ pub(super) enum Role {
 /// An endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) channel: Arc<Signal<Happening>>,
+    pub(super) channel: Arc<Signal<PendingCmEvent>>,
     pub(super) port_space: PortSpace,
     pub(super) qp_type: QpType,
     pub(super) role: Role,
@@ -87,7 +86,7 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn new(
-        channel: Arc<Signal<Happening>>,
+        channel: Arc<Signal<PendingCmEvent>>,
         port_space: PortSpace,
         qp_type: QpType,
         announced: Psn,
@@ -325,7 +324,7 @@ impl Card {
     /// The program has been told of a request, whose endpoint this is.
     pub(in crate::device) fn request_heard(&mut self, id: CmIdNumber) {
         if let Some(connection) = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.connection) {
-            self.cm.machine.heard(connection);
+            self.cm.machine.request_delivered(connection);
         }
     }
 
@@ -334,12 +333,11 @@ impl Card {
         &mut self,
         id: CmIdNumber,
         parameters: &ConnectParameters,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         if self.is_service(id) {
             return self.ask(id, parameters, now);
         }
-        let time = self.time(now);
         let endpoint = self.endpoint(id)?;
         let Role::Active { remote } = endpoint.role else {
             return Err(VerbsError::Invalid(
@@ -378,7 +376,7 @@ impl Card {
             srq: parameters.srq,
             private: &parameters.private_data,
         };
-        let connection = self.cm.machine.connect(time.0, &connect).map_err(refusal)?;
+        let connection = self.cm.machine.connect(now.0, &connect).map_err(refusal)?;
         self.under_way(id, connection, now)
     }
 
@@ -387,7 +385,7 @@ impl Card {
         &mut self,
         id: CmIdNumber,
         connection: ConnectionId,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         self.cm.by_connection.insert(connection, id);
         let endpoint = self.endpoint(id)?;
@@ -402,12 +400,11 @@ impl Card {
         &mut self,
         id: CmIdNumber,
         parameters: &ConnectParameters,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         if self.is_service(id) {
             return self.answer(id, parameters, now);
         }
-        let time = self.time(now);
         let endpoint = self.endpoint(id)?;
         let not_asked = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = endpoint.connection.ok_or(not_asked)?;
@@ -435,7 +432,7 @@ impl Card {
             private: &parameters.private_data,
         };
         self.set_awaits_rtu(id, true);
-        if let Err(error) = self.cm.machine.accept(time.0, connection, &accept) {
+        if let Err(error) = self.cm.machine.accept(now.0, connection, &accept) {
             self.fail_attached(id);
             return Err(refusal(error));
         }
@@ -444,7 +441,7 @@ impl Card {
     }
 
     /// The program has brought its QP up after the peer's answer.
-    pub(in crate::device) fn establish(&mut self, id: CmIdNumber, now: Instant) -> Result<(), VerbsError> {
+    pub(in crate::device) fn establish(&mut self, id: CmIdNumber, now: Time) -> Result<(), VerbsError> {
         let none = VerbsError::Invalid("no peer has answered this endpoint");
         let connection = self.endpoint(id)?.connection.ok_or(none)?;
         self.cm.machine.confirm(connection).map_err(refusal)?;
@@ -453,7 +450,7 @@ impl Card {
     }
 
     /// The program has seen a packet at the QP of an endpoint that it accepted for.
-    pub(in crate::device) fn communication_established(&mut self, id: CmIdNumber, now: Instant) {
+    pub(in crate::device) fn communication_established(&mut self, id: CmIdNumber, now: Time) {
         let qp = self.cm.endpoints.get(&id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp));
         if let Some(qp) = qp {
             self.cm.machine.communication_established(qp);
@@ -467,25 +464,23 @@ impl Card {
         id: CmIdNumber,
         reason: RejectReason,
         private: &[u8],
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         if self.is_service(id) {
             return self.decline(id, private, now);
         }
-        let time = self.time(now);
         let none = VerbsError::Invalid("the endpoint has no request to answer");
         let connection = self.endpoint(id)?.connection.ok_or(none)?;
-        self.cm.machine.reject(time.0, connection, reason, private).map_err(refusal)?;
+        self.cm.machine.reject(now.0, connection, reason, private).map_err(refusal)?;
         self.finish(now);
         Ok(())
     }
 
     /// Ends a connection.
-    pub(in crate::device) fn disconnect(&mut self, id: CmIdNumber, now: Instant) -> Result<(), VerbsError> {
-        let time = self.time(now);
+    pub(in crate::device) fn disconnect(&mut self, id: CmIdNumber, now: Time) -> Result<(), VerbsError> {
         let none = VerbsError::Invalid("the endpoint has no connection");
         let connection = self.endpoint(id)?.connection.ok_or(none)?;
-        self.cm.machine.disconnect(time.0, connection).map_err(refusal)?;
+        self.cm.machine.disconnect(now.0, connection).map_err(refusal)?;
         self.fail_attached(id);
         self.finish(now);
         Ok(())
@@ -495,28 +490,28 @@ impl Card {
     pub(in crate::device) fn migrate(
         &mut self,
         id: CmIdNumber,
-        channel: &Arc<Signal<Happening>>,
+        channel: &Arc<Signal<PendingCmEvent>>,
     ) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
         if Arc::ptr_eq(&endpoint.channel, channel) {
             return Ok(());
         }
         let old = std::mem::replace(&mut endpoint.channel, Arc::clone(channel));
-        for happening in old.extract(|happening| happening.id == id) {
-            if channel.push(happening).is_err() {
+        for event in old.extract(|event| event.id == id) {
+            if channel.push(event).is_err() {
                 return Err(VerbsError::OutOfResources("the channel holds too many events"));
             }
         }
         Ok(())
     }
 
-    /// The program has let go of an endpoint. Its QP is left alone.
-    pub(in crate::device) fn drop_endpoint(&mut self, id: CmIdNumber, now: Instant) {
-        let time = self.time(now);
+    /// The program has dropped an endpoint. Its QP is left alone.
+    pub(in crate::device) fn drop_endpoint(&mut self, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.cm.endpoints.remove(&id) else { return };
-        // Who asked and was not heard of is refused with the listener: nobody is left to answer.
-        for happening in endpoint.channel.extract(|happening| happening.id == id) {
-            if let HappeningKind::ConnectRequest { new, .. } = happening.kind {
+        // Connection requests that the program has not seen are refused along with their listener: nobody
+        // is left to accept them.
+        for event in endpoint.channel.extract(|event| event.id == id) {
+            if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.drop_endpoint(new, now);
             }
         }
@@ -526,12 +521,12 @@ impl Card {
         }
         if let Some(connection) = endpoint.connection {
             self.cm.by_connection.remove(&connection);
-            self.cm.machine.release(time.0, connection);
+            self.cm.machine.release(now.0, connection);
         }
         self.finish(now);
     }
 
-    pub(super) fn finish(&mut self, now: Instant) {
+    pub(super) fn finish(&mut self, now: Time) {
         self.serve_cm(now);
         self.flush(now);
     }

@@ -3,7 +3,7 @@
 //! Owns nothing: it joins the key table with the QP's protection domain for the requester.
 
 use crate::device::keys::{Keys, PdNumber};
-use crate::engine::{LocalFault, LocalMemory};
+use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::Sge;
 
 /// The memory that a QP's lkeys reach.

@@ -31,9 +31,9 @@ mod target;
 mod timers;
 mod transmit;
 
-pub(super) use connect::{Happening, HappeningKind};
+pub(super) use connect::{PendingCmEvent, PendingCmEventKind};
 pub(super) use qp::{MAX_QPS, MAX_RD_ATOMIC, QpParts, ReceiveSide};
-pub(super) use sharing::{Asked, ModifyTicket};
+pub(super) use sharing::{ModifyProgress, ModifyTicket};
 pub(super) use srq::{MAX_SRQS, XrcSide};
 
 use super::async_events::AsyncEvents;
@@ -43,15 +43,15 @@ use super::keys::Keys;
 use super::numbers::{NumberMap, Numbers};
 use super::options::UnknownSrq;
 use super::random::Random;
-use crate::engine::{Requester, ResponderState, Time};
-use crate::host::{AwayFiles, Host, Targets};
+use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{Link, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use trunkline_verbs::{Counter, Mtu, VerbsError};
+use std::time::Duration;
+use trunkline_roce::engine::{Requester, ResponderState};
+use trunkline_verbs::{Counter, Mtu, Time, VerbsError};
 
 /// Datagrams taken off the link at once.
 const RECEIVE_SLOTS: usize = 64;
@@ -69,8 +69,12 @@ pub(super) struct CardInit {
     pub(super) unknown_srq: UnknownSrq,
     pub(super) random: Random,
     pub(super) guid: u64,
+    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    pub(super) asks_host: bool,
     /// The other devices of this user that share the addresses; none on a network in process.
     pub(super) host: Option<Arc<Host>>,
+    /// Messages to and from them; none on a network in process.
+    pub(super) members: Option<Arc<Members>>,
     /// TGTs that the members of the host share; none on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
     /// What says that the device is away, if it is removable.
@@ -104,18 +108,19 @@ pub(super) struct Card {
     overflows_served: u64,
     unknown_srq: UnknownSrq,
     random: Random,
-    /// Where the engine's time starts.
-    epoch: Instant,
     /// Addresses at which packets reach us.
     opened: Vec<IpAddr>,
     /// The other devices of this user that share the addresses.
     host: Option<Arc<Host>>,
+    asks_host: bool,
+    /// Messages to and from them.
+    members: Option<Arc<Members>>,
     /// Grows when we change the link's descriptors.
     descriptors_changed: u64,
     /// It was taken out of its slot.
     is_gone: bool,
     /// What says that it is to be, and when that is looked for next.
-    away: Option<(AwayFiles, Instant)>,
+    away: Option<(AwayFiles, Time)>,
 }
 
 impl Card {
@@ -141,24 +146,19 @@ impl Card {
             events: init.events,
             unknown_srq: init.unknown_srq,
             random: init.random,
-            epoch: Instant::now(),
             opened: Vec::new(),
             host: init.host,
+            asks_host: init.asks_host,
+            members: init.members,
             // The link may have descriptors from the start.
             descriptors_changed: 1,
             is_gone: false,
-            away: init.away.map(|files| (files, Instant::now())),
+            away: init.away.map(|files| (files, Time(0))),
         }
     }
 
-    /// The engine's time.
-    fn time(&self, now: Instant) -> Time {
-        let since = now.saturating_duration_since(self.epoch);
-        Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    /// Does what there is to do; answers whether there is more at once.
-    pub(super) fn work(&mut self, now: Instant) -> bool {
+    /// Does the work that is due; returns whether more is due at once.
+    pub(super) fn work(&mut self, now: Time) -> bool {
         if self.is_gone {
             return false;
         }
@@ -176,14 +176,14 @@ impl Card {
         }
         self.run_timers(now);
         self.serve_cm(now);
-        self.serve_suspects(now);
+        self.serve_pending_takeovers(now);
         self.look_for_removal(now);
         self.flush(now);
         more || (!self.ready.is_empty() && self.outgoing.is_empty())
     }
 
     /// When `work` wants to be called although nothing arrives; may have passed.
-    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if self.is_gone {
             return None;
         }
@@ -194,18 +194,22 @@ impl Card {
         if !self.ready.is_empty() {
             return Some(now);
         }
-        let at = |time: Time| self.epoch + Duration::from_nanos(time.0);
-        let timers = self.timers.next().map(at);
-        let cm = self.cm.next_timeout().map(at);
-        let suspects = self.sharing.as_ref().and_then(sharing::Sharing::next_timeout);
+        let timers = self.timers.next();
+        let cm = self.cm.next_timeout();
+        let takeovers = self.sharing.as_ref().and_then(sharing::Sharing::next_timeout);
         let look = self.next_look();
-        [timers, cm, suspects, look, self.link.next_timeout()].into_iter().flatten().min()
+        [timers, cm, takeovers, look, self.link.next_timeout()].into_iter().flatten().min()
     }
 
-    /// Tells the link that somebody is about to sleep on its descriptors; `true` when something
+    /// Notifies the link that a thread is about to sleep on its descriptors; `true` when something
     /// waits already.
     pub(super) fn arm(&mut self) -> bool {
         self.link.arm()
+    }
+
+    /// Whether datagrams wait at the link.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.link.has_arrivals()
     }
 
     /// Whether receiving leaves the link armed.

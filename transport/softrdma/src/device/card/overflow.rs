@@ -6,7 +6,7 @@
 
 use super::Card;
 use super::completions::Completer;
-use super::target::Inlets;
+use super::target::ReceiveSource;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpState};
 
 impl Card {
@@ -21,7 +21,8 @@ impl Card {
     }
 
     fn break_srqs(&mut self) {
-        for srq in self.srqs.values_mut() {
+        for number in self.srqs.numbers() {
+            let Some(srq) = self.srqs.get_mut(number) else { continue };
             let broken = srq.xrc.as_ref().is_some_and(|side| side.cq.is_overflowed());
             if broken && !srq.queue.is_broken() {
                 srq.queue.break_off();
@@ -32,10 +33,11 @@ impl Card {
 
     fn end_qps(&mut self) {
         let Self { qps, srqs, counters, events, ready, .. } = self;
-        for (number, qp) in qps.iter_mut() {
-            let receives = match &qp.reception.inlets {
-                Inlets::Own { cq, .. } | Inlets::Basic { cq, .. } => cq.is_overflowed(),
-                Inlets::None | Inlets::Xrc { .. } => false,
+        for number in qps.numbers() {
+            let Some(qp) = qps.get_mut(number) else { continue };
+            let receives = match &qp.reception.source {
+                ReceiveSource::Own { cq, .. } | ReceiveSource::Basic { cq, .. } => cq.is_overflowed(),
+                ReceiveSource::None | ReceiveSource::Xrc { .. } => false,
             };
             let broken = receives || qp.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
             if !broken || matches!(qp.attributes.state, QpState::Error | QpState::Reset) {
@@ -46,7 +48,7 @@ impl Card {
             qp.raise(AsyncEventKind::QpFatal, events);
             if !qp.is_ready {
                 qp.is_ready = true;
-                ready.push_back(*number);
+                ready.push_back(number);
             }
         }
     }

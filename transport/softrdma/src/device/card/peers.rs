@@ -23,9 +23,9 @@
 //! (`drop_bad_icrc`). Once foreign, an address stays so.
 
 use crate::device::guid::is_soft;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use trunkline_verbs::Time;
 
 /// Addresses remembered at most. Forged sources can fill the table, never grow it.
 const MAX_PEERS: usize = 4096;
@@ -45,7 +45,7 @@ enum Peer {
 #[derive(Debug, Clone, Copy)]
 struct Identification {
     value: u16,
-    at: Instant,
+    at: Time,
 }
 
 /// What to do with a packet.
@@ -62,7 +62,7 @@ pub(super) enum Judgement {
 /// What is known of addresses.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    known: HashMap<IpAddr, Peer>,
+    known: BTreeMap<IpAddr, Peer>,
     /// The soft peer that was seen last, so that its packets cost no look-up.
     last_soft: Option<IpAddr>,
 }
@@ -74,7 +74,7 @@ impl Peers {
     }
 
     /// Judges an IPv4 packet whose ICRC is right under `identification`.
-    pub(super) fn judge(&mut self, source: IpAddr, identification: u16, now: Instant) -> Judgement {
+    pub(super) fn judge(&mut self, source: IpAddr, identification: u16, now: Time) -> Judgement {
         if identification == 0 && self.last_soft == Some(source) {
             return Judgement::Take;
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn one_packet_of_our_kind_makes_a_peer_soft_for_good() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1));
         assert_eq!(peers.judge(source(), 0, now), Judgement::Take);
         assert!(peers.is_soft(source()));
         for identification in 1..10 {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_guid_of_ours_makes_a_peer_soft() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1));
         peers.saw_guid(source(), 0x5054_00ff_fe00_0001);
         assert!(!peers.is_soft(source()));
         peers.saw_guid(source(), crate::device::guid::node_guid(None));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_run_of_three_makes_a_peer_foreign() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(source(), identification, now);
         assert_eq!(judge(1000), Judgement::Unsure);
         assert_eq!(judge(1001), Judgement::Unsure);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_window_of_a_foreign_peer_grows_with_its_silence_and_wraps() {
-        let (mut peers, start) = (Peers::default(), Instant::now());
+        let (mut peers, start) = (Peers::default(), Time(1));
         for identification in 0xfff0..0xfff3 {
             peers.judge(source(), identification, start);
         }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn forged_sources_do_not_grow_the_table() {
-        let (mut peers, now) = (Peers::default(), Instant::now());
+        let (mut peers, now) = (Peers::default(), Time(1));
         for address in 0..3 * MAX_PEERS {
             let address = u32::try_from(address).unwrap();
             peers.judge(IpAddr::from(address.to_be_bytes()), 5, now);

@@ -6,27 +6,26 @@
 use super::Card;
 use super::completions::Completer;
 use super::route::Route;
-use super::sharing::Home;
+use super::sharing::Executor;
 use super::srq::post_all;
-use super::target::{Inlets, Reception};
+use super::target::{ReceiveSource, Reception};
 use super::timers::Scheduled;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::Domain;
 use crate::device::keys::PdNumber;
 use crate::device::receive_queue::ReceiveQueue;
 use crate::device::soft_device::MAX_MESSAGE;
-use crate::engine::{PostRefused, Requester, ResponderState, Tuning};
 use std::sync::Arc;
-use std::time::Instant;
+use trunkline_roce::engine::{PostRefused, Requester, ResponderState, Tuning};
 use trunkline_verbs::{
     AsyncEventKind, Mtu, PostError, QpAttributes, QpModify, QpNumber, QpState, QpType, QueueCapacities,
-    ReceiveRequest, SendRequest, VerbsError, check_transition,
+    ReceiveRequest, SendRequest, Time, VerbsError, check_transition,
 };
 
 /// QPs that exist at once.
 pub(in crate::device) const MAX_QPS: usize = 1 << 16;
 /// READs and atomics that one QP serves, or has outstanding, at most.
-pub(in crate::device) const MAX_RD_ATOMIC: u8 = 16;
+pub(in crate::device) const MAX_RD_ATOMIC: u8 = 128;
 
 /// Where the receives of a new QP come from.
 #[derive(Debug)]
@@ -74,7 +73,7 @@ pub(super) struct Qp {
     /// Open handles of a QP that is not shared; more than one only for a TGT.
     handles: usize,
     /// A TGT that other members share.
-    pub(super) home: Option<Box<Home>>,
+    pub(super) executor: Option<Box<Executor>>,
 }
 
 impl Card {
@@ -85,7 +84,7 @@ impl Card {
             return Err(VerbsError::OutOfResources("the device holds no more QPs"));
         }
         let number = loop {
-            let number = self.qp_numbers.take(|number| self.qps.contains_key(&number))?;
+            let number = self.qp_numbers.take(|number| self.qps.contains(number))?;
             // A TGT that outlived its maker may stand in a block that was given away again.
             if !self.sharing.as_ref().is_some_and(|sharing| sharing.is_taken(number)) {
                 break number;
@@ -96,14 +95,14 @@ impl Card {
         // A TGT has no PD (contract C3); its keys are those of SRQs.
         let pd = parts.pd.unwrap_or(PdNumber(0));
         let mut domain = None;
-        let inlets = match parts.receive {
-            ReceiveSide::None => Inlets::None,
-            ReceiveSide::Own { queue, cq } => Inlets::Own { queue, pd, cq },
-            ReceiveSide::Basic { srq, cq } => Inlets::Basic { srq, pd, cq },
+        let source = match parts.receive {
+            ReceiveSide::None => ReceiveSource::None,
+            ReceiveSide::Own { queue, cq } => ReceiveSource::Own { queue, pd, cq },
+            ReceiveSide::Basic { srq, cq } => ReceiveSource::Basic { srq, pd, cq },
             ReceiveSide::Xrc { domain: of } => {
-                let inlets = Inlets::Xrc { domain: of.number() };
+                let source = ReceiveSource::Xrc { domain: of.number() };
                 domain = Some(of);
-                inlets
+                source
             }
         };
         let sends = qp_type != QpType::XrcTgt;
@@ -118,7 +117,7 @@ impl Card {
                 responder.limit_message(MAX_MESSAGE);
                 responder
             }),
-            reception: Reception::new(inlets),
+            reception: Reception::new(source),
             pd,
             send_cq: parts.send_cq,
             route: None,
@@ -126,7 +125,7 @@ impl Card {
             is_ready: false,
             awaits_rtu: false,
             handles: 1,
-            home: match &domain {
+            executor: match &domain {
                 Some(domain) => self.share(number, domain)?,
                 None => None,
             },
@@ -144,15 +143,15 @@ impl Card {
         responder: &[u64],
         domain: Arc<Domain>,
         reception: Option<Reception>,
-        home: Box<Home>,
+        executor: Box<Executor>,
     ) -> Box<Qp> {
-        let inlets = Inlets::Xrc { domain: domain.number() };
+        let source = ReceiveSource::Xrc { domain: domain.number() };
         Box::new(Qp {
             number,
             attributes: QpAttributes::new(QpType::XrcTgt),
             requester: None,
             responder: Some(ResponderState::from_image(number, responder)),
-            reception: reception.unwrap_or_else(|| Reception::new(inlets)),
+            reception: reception.unwrap_or_else(|| Reception::new(source)),
             pd: PdNumber(0),
             send_cq: None,
             route: None,
@@ -161,7 +160,7 @@ impl Card {
             awaits_rtu: false,
             domain: Some(domain),
             handles: 0,
-            home: Some(home),
+            executor: Some(executor),
         })
     }
 
@@ -170,14 +169,14 @@ impl Card {
         &mut self,
         number: QpNumber,
         domain: &Arc<Domain>,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         if let Some(()) = self.open_shared(number.get(), domain, now)? {
             return Ok(());
         }
         let found = self
             .qps
-            .get_mut(&number.get())
+            .get_mut(number.get())
             .filter(|qp| qp.domain.as_ref().is_some_and(|of| of.number() == domain.number()));
         let qp = found.ok_or(VerbsError::Invalid("no TGT of this number is in the XRC domain"))?;
         qp.handles += 1;
@@ -189,7 +188,7 @@ impl Card {
         if self.close_shared(number.get()).is_some() {
             return;
         }
-        let Some(qp) = self.qps.get_mut(&number.get()) else { return };
+        let Some(qp) = self.qps.get_mut(number.get()) else { return };
         qp.handles -= 1;
         if qp.handles == 0 {
             self.remove_qp(number.get());
@@ -198,8 +197,8 @@ impl Card {
 
     /// Destroys a QP.
     pub(super) fn remove_qp(&mut self, number: u32) {
-        self.say_farewell(number);
-        if let Some(qp) = self.qps.remove(&number) {
+        self.send_final_ack(number);
+        if let Some(qp) = self.qps.remove(number) {
             self.qp_numbers.free(number);
             let responder = qp.responder.as_ref().map(ResponderState::counters);
             self.counters.retired.add(qp.requester.as_ref().map(Requester::counters), responder);
@@ -208,7 +207,7 @@ impl Card {
 
     /// Attributes and state.
     pub(in crate::device) fn query_qp(&self, number: QpNumber) -> Result<QpAttributes, VerbsError> {
-        let own = self.qps.get(&number.get()).map(|qp| qp.attributes);
+        let own = self.qps.get(number.get()).map(|qp| qp.attributes);
         own.or_else(|| self.query_shared(number.get())).ok_or(VerbsError::Gone)
     }
 
@@ -218,7 +217,7 @@ impl Card {
         number: QpNumber,
         change: &QpModify,
     ) -> Result<(), VerbsError> {
-        let before = match self.qps.get(&number.get()) {
+        let before = match self.qps.get(number.get()) {
             Some(qp) => qp.attributes,
             // Whoever holds a handle asks that process; the connection manager cannot wait for it.
             None if self.query_shared(number.get()).is_some() => {
@@ -240,10 +239,10 @@ impl Card {
         };
         let entered = before.state != state;
         if entered && matches!(state, QpState::Error | QpState::Reset) {
-            self.say_farewell(number.get());
+            self.send_final_ack(number.get());
         }
         let Self { qps, srqs, counters, events, .. } = self;
-        let Some(qp) = qps.get_mut(&number.get()) else { return Err(VerbsError::Gone) };
+        let Some(qp) = qps.get_mut(number.get()) else { return Err(VerbsError::Gone) };
         if let Some(route) = route {
             qp.route = Some(route);
         }
@@ -263,7 +262,7 @@ impl Card {
             qp.enter_error(srqs, &mut completer);
         }
         if entered && matches!(state, QpState::Error | QpState::Reset) {
-            self.end_message_elsewhere(number.get(), state == QpState::Error);
+            self.end_remote_message(number.get(), state == QpState::Error);
         }
         // Whoever asks another member sees it as soon as this call is over.
         self.publish(number.get());
@@ -291,10 +290,10 @@ impl Card {
         &mut self,
         number: QpNumber,
         requests: &[SendRequest<'_>],
-        now: Instant,
+        now: Time,
     ) -> Result<(), PostError> {
         let refused = |index| move |cause| PostError { index, cause };
-        let qp = self.qps.get_mut(&number.get()).ok_or(VerbsError::Gone).map_err(refused(0))?;
+        let qp = self.qps.get_mut(number.get()).ok_or(VerbsError::Gone).map_err(refused(0))?;
         let none = VerbsError::Invalid("a TGT has no send queue");
         let requester = qp.requester.as_mut().ok_or(none).map_err(refused(0))?;
         let mut result = Ok(());
@@ -314,9 +313,9 @@ impl Card {
         &mut self,
         number: QpNumber,
         requests: &[SendRequest<'_>],
-        now: Instant,
+        now: Time,
     ) -> Result<(), PostError> {
-        let requester = self.qps.get(&number.get()).and_then(|qp| qp.requester.as_ref());
+        let requester = self.qps.get(number.get()).and_then(|qp| qp.requester.as_ref());
         for (index, request) in requests.iter().enumerate() {
             // Without a requester `post_send` says why.
             let Some(requester) = requester else { break };
@@ -333,9 +332,9 @@ impl Card {
     ) -> Result<(), PostError> {
         let refused = |cause| PostError { index: 0, cause };
         let Self { qps, srqs, counters, events, .. } = self;
-        let qp = qps.get_mut(&number.get()).ok_or(VerbsError::Gone).map_err(refused)?;
+        let qp = qps.get_mut(number.get()).ok_or(VerbsError::Gone).map_err(refused)?;
         let state = qp.attributes.state;
-        let Inlets::Own { queue, .. } = &mut qp.reception.inlets else {
+        let ReceiveSource::Own { queue, .. } = &mut qp.reception.source else {
             return Err(refused(VerbsError::Invalid("this QP has no receive queue of its own")));
         };
         if state == QpState::Reset {
@@ -358,7 +357,7 @@ impl Qp {
         completer: &mut Completer<'_>,
     ) {
         self.reception.flush(self.number, srqs, completer);
-        if matches!(self.reception.inlets, Inlets::Basic { .. } | Inlets::Xrc { .. }) {
+        if matches!(self.reception.source, ReceiveSource::Basic { .. } | ReceiveSource::Xrc { .. }) {
             // contract H4
             self.raise(AsyncEventKind::QpLastWqeReached, completer.events);
         }

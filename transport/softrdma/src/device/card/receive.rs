@@ -8,19 +8,18 @@ use super::completions::Completer;
 use super::memory::QpMemory;
 use super::peers::Judgement;
 use super::qp::Qp;
-use super::sharing::Elsewhere;
+use super::sharing::RemotePlacement;
 use super::target::QpTarget;
 use crate::device::counters::CardCounters;
 use crate::device::numbers::NumberMap;
-use crate::engine::{Handled, Response, is_request};
 use crate::link::{Datagram, ReceiveBatch};
-use crate::wire::{Bth, ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
-use std::time::Instant;
-use trunkline_verbs::{PKEY_DEFAULT, QpType};
+use trunkline_roce::engine::{Handled, Response, is_request};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Packet, QP1, Service, icrc};
+use trunkline_verbs::{PKEY_DEFAULT, QpType, Time};
 
 impl Card {
-    /// Takes one batch off the link; answers whether more may wait.
-    pub(super) fn receive(&mut self, now: Instant) -> bool {
+    /// Takes one batch off the link; returns whether more may wait.
+    pub(super) fn receive(&mut self, now: Time) -> bool {
         let Some(mut batch) = self.received.take() else { return false };
         let count = self.link.receive(&mut batch);
         self.handle_batch(&batch, now);
@@ -29,14 +28,14 @@ impl Card {
         more
     }
 
-    fn handle_batch(&mut self, batch: &ReceiveBatch, now: Instant) {
+    fn handle_batch(&mut self, batch: &ReceiveBatch, now: Time) {
         for datagram in batch.iter() {
             self.counters.packets_received += 1;
             self.handle(datagram, now);
         }
     }
 
-    fn handle(&mut self, datagram: Datagram<'_>, now: Instant) {
+    fn handle(&mut self, datagram: Datagram<'_>, now: Time) {
         let Some(judgement) = self.judge(datagram, now) else {
             self.counters.bad_icrc += 1;
             return;
@@ -67,7 +66,7 @@ impl Card {
     }
 
     /// Checks the ICRC; `None` when it is wrong.
-    fn judge(&mut self, datagram: Datagram<'_>, now: Instant) -> Option<Judgement> {
+    fn judge(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Judgement> {
         let headers = IpUdp::new(datagram.source, datagram.destination);
         let source = datagram.source.ip();
         if source.is_ipv6() || self.peers.is_soft(source) {
@@ -77,14 +76,14 @@ impl Card {
         Some(self.peers.judge(source, identification, now))
     }
 
-    fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Instant) {
+    fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>, now: Time) {
         let number = packet.bth.destination.get();
         let believed = if is_request(packet.bth.opcode) {
             let Self { qps, counters, .. } = self;
             let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
-            match &mut qp.home {
-                Some(home) if home.is_waiting() => {
-                    home.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]);
+            match &mut qp.executor {
+                Some(executor) if executor.is_waiting() => {
+                    executor.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]);
                     return;
                 }
                 _ => {}
@@ -95,7 +94,6 @@ impl Card {
             };
             handled.plausible()
         } else {
-            let time = self.time(now);
             let Self { qps, keys, counters, .. } = self;
             let Some(qp) = addressed(qps, &packet.bth, datagram, counters) else { return };
             let Some(requester) = &mut qp.requester else {
@@ -103,11 +101,11 @@ impl Card {
                 return;
             };
             let mut memory = QpMemory { keys, pd: qp.pd };
-            let response = requester.handle_response(time, packet, &mut memory);
+            let response = requester.handle_response(now, packet, &mut memory);
             response == Response::Progress
         };
         let Self { qps, peers, opened, .. } = self;
-        if believed && let Some(route) = qps.get_mut(&number).and_then(|qp| qp.route.as_mut()) {
+        if believed && let Some(route) = qps.get_mut(number).and_then(|qp| qp.route.as_mut()) {
             let source = datagram.source;
             // Who shares an address with us is of our kind.
             let ip = source.ip();
@@ -117,10 +115,9 @@ impl Card {
     }
 
     /// Hands a request to the responder of a QP; `None` when it has none.
-    pub(super) fn take_request(&mut self, number: u32, packet: &Packet<'_>, now: Instant) -> Option<Handled> {
-        let time = self.time(now);
+    pub(super) fn take_request(&mut self, number: u32, packet: &Packet<'_>, now: Time) -> Option<Handled> {
         let Self { qps, keys, srqs, counters, events, unknown_srq, cm, sharing, .. } = self;
-        let qp = qps.get_mut(&number)?;
+        let qp = qps.get_mut(number)?;
         let responder = qp.responder.as_mut()?;
         let mut target = QpTarget {
             number: qp.number,
@@ -129,7 +126,8 @@ impl Card {
             reception: &mut qp.reception,
             completer: Completer { events, counters },
             unknown_srq: *unknown_srq,
-            elsewhere: Elsewhere::of(&mut qp.home, sharing, responder.serial(), time),
+            remote: RemotePlacement::of(&mut qp.executor, sharing, responder.serial(), now),
+            note: None,
         };
         let handled = responder.handle_request(packet, &mut target);
         if qp.awaits_rtu && handled.plausible() {
@@ -166,7 +164,7 @@ fn addressed<'a>(
     datagram: Datagram<'_>,
     counters: &mut CardCounters,
 ) -> Option<&'a mut Box<Qp>> {
-    let Some(qp) = qps.get_mut(&bth.destination.get()) else {
+    let Some(qp) = qps.get_mut(bth.destination.get()) else {
         counters.unknown_qp += 1;
         return None;
     };

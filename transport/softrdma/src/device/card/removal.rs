@@ -4,12 +4,12 @@
 //! asked of an object finds nothing, and no packet comes or goes. Peers are told nothing.
 
 use super::Card;
-use super::connect::{Happening, HappeningKind};
+use super::connect::{PendingCmEvent, PendingCmEventKind};
 use crate::link::{Link, LinkError, ReceiveBatch, SendBatch};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmIdNumber, Counter, VerbsError};
+use std::time::Duration;
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmIdNumber, Counter, Time, VerbsError};
 
 /// How often a removable device looks whether it was taken away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ impl Link for NoLink {
         Err(LinkError::NoSuchAddress { address })
     }
 
-    fn send(&mut self, batch: &mut SendBatch, _now: Instant) {
+    fn send(&mut self, batch: &mut SendBatch, _now: Time) {
         batch.clear();
     }
 
@@ -69,12 +69,12 @@ impl Card {
     }
 
     /// When [`Card::look_for_removal`] looks.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_look(&self) -> Option<Time> {
         self.away.as_ref().map(|(_, next)| *next)
     }
 
     /// Looks whether the operator has taken the device away, if it is time to.
-    pub(super) fn look_for_removal(&mut self, now: Instant) {
+    pub(super) fn look_for_removal(&mut self, now: Time) {
         let Some((files, next)) = &mut self.away else { return };
         if *next > now {
             return;
@@ -87,7 +87,7 @@ impl Card {
     }
 
     /// Takes the card out.
-    pub(in crate::device) fn remove(&mut self, now: Instant) {
+    pub(in crate::device) fn remove(&mut self, now: Time) {
         if std::mem::replace(&mut self.is_gone, true) {
             return;
         }
@@ -99,12 +99,13 @@ impl Card {
         let mut counted = Vec::new();
         self.link.counters(&mut counted);
         self.link = Box::new(NoLink { name: self.link.name(), counted });
+        self.members = None;
         self.descriptors_changed += 1;
         self.outgoing.clear();
-        for number in self.qps.keys().copied().collect::<Vec<_>>() {
+        for number in self.qps.numbers() {
             self.remove_qp(number);
         }
-        for number in self.srqs.keys().copied().collect::<Vec<_>>() {
+        for number in self.srqs.numbers() {
             self.destroy_srq(number);
         }
         self.keys.clear();
@@ -113,7 +114,7 @@ impl Card {
     }
 
     /// Listeners first: requests that nobody took go with them, untold.
-    fn remove_endpoints(&mut self, now: Instant) {
+    fn remove_endpoints(&mut self, now: Time) {
         let listens = |card: &Self, id: &CmIdNumber| {
             card.cm.endpoints.get(id).is_some_and(|endpoint| endpoint.listener.is_some())
         };
@@ -124,8 +125,8 @@ impl Card {
                 continue;
             };
             self.drop_endpoint(id, now);
-            let kind = HappeningKind::DeviceRemoval;
-            if channel.push(Happening { id, kind, private_data: Vec::new() }).is_err() {
+            let kind = PendingCmEventKind::DeviceRemoval;
+            if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
                 tracing::warn!(?id, "a connection channel is full, the removal of the device is not told");
             }
         }

@@ -3,13 +3,13 @@
 //! Owns the choice of addresses and ports; what endpoints do with them is in `connect`.
 
 use super::Card;
-use super::connect::{Endpoint, Happening, HappeningKind, Role};
+use super::connect::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use crate::device::signal::Signal;
 use crate::host::ServiceClaim;
-use crate::wire::cm::ServiceId;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::{
     CmIdNumber, CmOption, EndpointRequest, EndpointSide, PortSpace, Psn, QpType, VerbsError,
 };
@@ -24,7 +24,7 @@ impl Card {
     pub(in crate::device) fn create_endpoint(
         &mut self,
         request: &EndpointRequest,
-        channel: Arc<Signal<Happening>>,
+        channel: Arc<Signal<PendingCmEvent>>,
     ) -> Result<CmIdNumber, VerbsError> {
         self.present()?;
         let mut endpoint = self.new_endpoint(channel, request.port_space, request.qp_type);
@@ -60,7 +60,7 @@ impl Card {
         &mut self,
         port_space: PortSpace,
         qp_type: QpType,
-        channel: Arc<Signal<Happening>>,
+        channel: Arc<Signal<PendingCmEvent>>,
     ) -> Result<CmIdNumber, VerbsError> {
         self.present()?;
         let endpoint = self.new_endpoint(channel, port_space, qp_type);
@@ -69,7 +69,7 @@ impl Card {
 
     pub(super) fn new_endpoint(
         &mut self,
-        channel: Arc<Signal<Happening>>,
+        channel: Arc<Signal<PendingCmEvent>>,
         port_space: PortSpace,
         qp_type: QpType,
     ) -> Endpoint {
@@ -207,10 +207,10 @@ impl Card {
                 endpoint.peer = Some(remote);
                 endpoint.role = Role::Active { remote };
                 endpoint.has_route = false;
-                self.cm.tell(id, HappeningKind::AddressResolved, Vec::new());
+                self.cm.push_event(id, PendingCmEventKind::AddressResolved, Vec::new());
             }
             // The program may try another peer with the same endpoint.
-            Err(error) => drop(self.cm.tell(id, HappeningKind::AddressError(error), Vec::new())),
+            Err(error) => drop(self.cm.push_event(id, PendingCmEventKind::AddressError(error), Vec::new())),
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Card {
             return Err(VerbsError::Invalid("the address is not resolved, or the route is"));
         }
         endpoint.has_route = true;
-        self.cm.tell(id, HappeningKind::RouteResolved, Vec::new());
+        self.cm.push_event(id, PendingCmEventKind::RouteResolved, Vec::new());
         Ok(())
     }
 
@@ -287,6 +287,9 @@ impl Card {
     /// The address that the host's routing would send from, if it names one. Refuses what it knows no
     /// way to; a network in process has no routing of its own.
     fn way(&self, remote: SocketAddr) -> Result<Option<IpAddr>, VerbsError> {
+        if !self.asks_host {
+            return Ok(None);
+        }
         let may_refuse = self.host.is_some() && !remote.ip().is_unspecified();
         match route_source(remote) {
             Err(error) if may_refuse && is_nowhere(&error) => Err(error.into()),

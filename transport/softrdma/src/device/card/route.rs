@@ -45,8 +45,8 @@ impl Route {
     /// A time-out passed without an answer.
     pub(super) fn silent(&mut self) {
         self.silences = self.silences.saturating_add(1);
-        let elsewhere = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
-        self.destination.set_port(if elsewhere { ROCE_PORT } else { self.seen });
+        let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
+        self.destination.set_port(if use_roce_port { ROCE_PORT } else { self.seen });
     }
 }
 

@@ -4,10 +4,9 @@
 //! same as in the other port spaces.
 
 use super::Card;
-use super::connect::{HappeningKind, Role, refusal};
-use crate::cm::{Answer, Ask, ConnectionId};
-use std::time::Instant;
-use trunkline_verbs::{CmIdNumber, ConnectParameters, PortSpace, QpNumber, VerbsError};
+use super::connect::{PendingCmEventKind, Role, refusal};
+use trunkline_roce::cm::{Answer, Ask, ConnectionId};
+use trunkline_verbs::{CmIdNumber, ConnectParameters, PortSpace, QpNumber, Time, VerbsError};
 
 impl Card {
     /// Whether an endpoint asks and answers instead of connecting.
@@ -20,9 +19,8 @@ impl Card {
         &mut self,
         id: CmIdNumber,
         parameters: &ConnectParameters,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
-        let time = self.time(now);
         let endpoint = self.endpoint(id)?;
         let Role::Active { remote } = endpoint.role else {
             return Err(VerbsError::Invalid("an endpoint without a peer, or a passive one, does not ask"));
@@ -31,7 +29,7 @@ impl Card {
             return Err(VerbsError::Invalid("an endpoint asks once, when the way to the peer is resolved"));
         }
         let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
-        let question = self.cm.machine.ask(time.0, &ask).map_err(refusal)?;
+        let question = self.cm.machine.ask(now.0, &ask).map_err(refusal)?;
         self.under_way(id, question, now)
     }
 
@@ -40,21 +38,21 @@ impl Card {
         &mut self,
         id: CmIdNumber,
         parameters: &ConnectParameters,
-        now: Instant,
+        now: Time,
     ) -> Result<(), VerbsError> {
         let qpn = parameters.qp_number.ok_or(VerbsError::Invalid("an answer names a QP"))?;
-        let (time, question) = (self.time(now), self.question(id)?);
+        let question = self.question(id)?;
         let answer = Answer { qpn, qkey: parameters.q_key, private: &parameters.private_data };
-        self.cm.machine.answer(time.0, question, &answer).map_err(refusal)?;
+        self.cm.machine.answer(now.0, question, &answer).map_err(refusal)?;
         self.spend(id, question);
         self.finish(now);
         Ok(())
     }
 
     /// Refuses the question of an endpoint.
-    pub(super) fn decline(&mut self, id: CmIdNumber, private: &[u8], now: Instant) -> Result<(), VerbsError> {
-        let (time, question) = (self.time(now), self.question(id)?);
-        self.cm.machine.decline(time.0, question, private).map_err(refusal)?;
+    pub(super) fn decline(&mut self, id: CmIdNumber, private: &[u8], now: Time) -> Result<(), VerbsError> {
+        let question = self.question(id)?;
+        self.cm.machine.decline(now.0, question, private).map_err(refusal)?;
         self.spend(id, question);
         self.finish(now);
         Ok(())
@@ -85,7 +83,7 @@ impl Card {
     ) {
         self.spend(id, question);
         let parameters = named(Some(qpn), q_key, private.clone());
-        self.cm.tell(id, HappeningKind::ServiceResolved { parameters }, private);
+        self.cm.push_event(id, PendingCmEventKind::ServiceResolved { parameters }, private);
     }
 }
 

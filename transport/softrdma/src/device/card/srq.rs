@@ -50,20 +50,20 @@ impl Card {
         if self.srqs.len() >= MAX_SRQS {
             return Err(VerbsError::OutOfResources("the device holds no more SRQs"));
         }
-        let number = self.srq_numbers.take(|number| self.srqs.contains_key(&number))?;
+        let number = self.srq_numbers.take(|number| self.srqs.contains(number))?;
         self.srqs.insert(number, SrqState { queue, pd, xrc, limit: 0, context });
         Ok(number)
     }
 
     /// Forgets an SRQ and what is posted in it (contract D9).
     pub(in crate::device) fn destroy_srq(&mut self, number: u32) {
-        if self.srqs.remove(&number).is_some() {
+        if self.srqs.remove(number).is_some() {
             self.srq_numbers.free(number);
         }
     }
 
     fn srq(&mut self, number: u32) -> Result<&mut SrqState, VerbsError> {
-        self.srqs.get_mut(&number).ok_or(VerbsError::Gone)
+        self.srqs.get_mut(number).ok_or(VerbsError::Gone)
     }
 
     /// Posts receives.

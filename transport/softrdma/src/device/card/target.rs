@@ -5,7 +5,7 @@
 //! Nothing is touched by a packet that is refused.
 
 use super::completions::Completer;
-use super::sharing::Elsewhere;
+use super::sharing::{PlacementNote, RemotePlacement};
 use super::srq::SrqState;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::DomainNumber;
@@ -13,17 +13,17 @@ use crate::device::keys::{Keys, PdNumber, Range, Refused, append};
 use crate::device::numbers::NumberMap;
 use crate::device::options::UnknownSrq;
 use crate::device::receive_queue::{ReceiveQueue, Taken};
-use crate::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
 use trunkline_verbs::{
     Access, AsyncEventKind, AsyncSubject, Completion, CompletionFlags, CompletionOpcode, CompletionStatus,
     QpNumber, RemoteAddress, SrqNumber,
 };
 
-/// Where the messages of a QP go.
+/// Where a QP takes its receives from.
 #[derive(Debug)]
-pub(super) enum Inlets {
+pub(super) enum ReceiveSource {
     /// An INI receives nothing.
     None,
     /// An RC QP with a queue of its own.
@@ -37,7 +37,7 @@ pub(super) enum Inlets {
 /// The receive side of a QP.
 #[derive(Debug)]
 pub(super) struct Reception {
-    pub(super) inlets: Inlets,
+    pub(super) source: ReceiveSource,
     /// The receive of the message in progress, when `in_use`; else room for the next.
     taken: Taken,
     in_use: bool,
@@ -45,8 +45,8 @@ pub(super) struct Reception {
     srq: Option<SrqNumber>,
 }
 
-/// One of the inlets, found.
-struct Inlet<'a> {
+/// The receive queue that a message uses, with what belongs to it.
+struct SelectedQueue<'a> {
     queue: &'a mut ReceiveQueue,
     lkey_pd: PdNumber,
     rkey_pd: PdNumber,
@@ -56,8 +56,8 @@ struct Inlet<'a> {
 }
 
 impl Reception {
-    pub(super) fn new(inlets: Inlets) -> Self {
-        Self { inlets, taken: Taken::default(), in_use: false, srq: None }
+    pub(super) fn new(source: ReceiveSource) -> Self {
+        Self { source, taken: Taken::default(), in_use: false, srq: None }
     }
 
     /// Ends a half-received message, when the QP goes to ERR (contract I2), and flushes a receive
@@ -69,7 +69,7 @@ impl Reception {
         completer: &mut Completer<'_>,
     ) {
         let (taken, srq) = (&mut self.taken, self.srq);
-        let Some(inlet) = find(&mut self.inlets, srqs, srq) else {
+        let Some(selected) = select(&mut self.source, srqs, srq) else {
             self.in_use = false;
             return;
         };
@@ -81,11 +81,11 @@ impl Reception {
             ..Completion::default()
         };
         if std::mem::take(&mut self.in_use) {
-            completer.complete(inlet.cq, flushed(taken.wr_id), false);
+            completer.complete(selected.cq, flushed(taken.wr_id), false);
         }
-        if inlet.limit.is_none() {
-            while inlet.queue.take(taken) {
-                completer.complete(inlet.cq, flushed(taken.wr_id), false);
+        if selected.limit.is_none() {
+            while selected.queue.take(taken) {
+                completer.complete(selected.cq, flushed(taken.wr_id), false);
             }
         }
     }
@@ -93,23 +93,25 @@ impl Reception {
     /// Forgets everything without completions, when the QP goes to RESET.
     pub(super) fn reset(&mut self) {
         self.in_use = false;
-        if let Inlets::Own { queue, .. } = &mut self.inlets {
+        if let ReceiveSource::Own { queue, .. } = &mut self.source {
             queue.clear();
         }
     }
 }
 
-fn find<'a>(
-    inlets: &'a mut Inlets,
+fn select<'a>(
+    source: &'a mut ReceiveSource,
     srqs: &'a mut NumberMap<SrqState>,
     srq: Option<SrqNumber>,
-) -> Option<Inlet<'a>> {
-    match inlets {
-        Inlets::None => None,
-        Inlets::Own { queue, pd, cq } => Some(Inlet { queue, lkey_pd: *pd, rkey_pd: *pd, cq, limit: None }),
-        Inlets::Basic { srq, pd, cq } => {
-            let state = srqs.get_mut(srq)?;
-            Some(Inlet {
+) -> Option<SelectedQueue<'a>> {
+    match source {
+        ReceiveSource::None => None,
+        ReceiveSource::Own { queue, pd, cq } => {
+            Some(SelectedQueue { queue, lkey_pd: *pd, rkey_pd: *pd, cq, limit: None })
+        }
+        ReceiveSource::Basic { srq, pd, cq } => {
+            let state = srqs.get_mut(*srq)?;
+            Some(SelectedQueue {
                 queue: &mut state.queue,
                 lkey_pd: state.pd,
                 rkey_pd: *pd,
@@ -117,10 +119,10 @@ fn find<'a>(
                 limit: Some((&mut state.limit, state.context)),
             })
         }
-        Inlets::Xrc { domain } => {
-            let state = srqs.get_mut(&srq?.get())?;
+        ReceiveSource::Xrc { domain } => {
+            let state = srqs.get_mut(srq?.get())?;
             let side = state.xrc.as_ref().filter(|side| side.domain.number() == *domain)?;
-            Some(Inlet {
+            Some(SelectedQueue {
                 queue: &mut state.queue,
                 lkey_pd: state.pd,
                 rkey_pd: state.pd,
@@ -140,7 +142,9 @@ pub(super) struct QpTarget<'a> {
     pub(super) completer: Completer<'a>,
     pub(super) unknown_srq: UnknownSrq,
     /// SRQs of other members, for a TGT that is shared and executed here.
-    pub(super) elsewhere: Option<Elsewhere<'a>>,
+    pub(super) remote: Option<RemotePlacement<'a>>,
+    /// For a TGT that another member executes.
+    pub(super) note: Option<PlacementNote<'a>>,
 }
 
 /// A completion-to-be of a receive.
@@ -156,16 +160,23 @@ impl QpTarget<'_> {
         self.unknown_srq.placement(self.completer.counters)
     }
 
+    /// Notes, for a shared TGT, that a packet was placed. Before its completion.
+    fn note_placed(&self) {
+        if let Some(note) = self.remote.as_ref().map(RemotePlacement::note).or(self.note.as_ref()) {
+            note.make();
+        }
+    }
+
     /// Takes a receive for a message; `false` when none is posted.
     fn take(&mut self, srq: Option<SrqNumber>) -> bool {
-        let Some(inlet) = find(&mut self.reception.inlets, self.srqs, srq) else {
+        let Some(selected) = select(&mut self.reception.source, self.srqs, srq) else {
             return false;
         };
-        if !inlet.queue.take(&mut self.reception.taken) {
+        if !selected.queue.take(&mut self.reception.taken) {
             return false;
         }
-        if let Some((limit, context)) = inlet.limit
-            && inlet.queue.len() < *limit as usize
+        if let Some((limit, context)) = selected.limit
+            && selected.queue.len() < *limit as usize
         {
             *limit = 0;
             self.completer.events.raise(AsyncEventKind::SrqLimitReached, AsyncSubject::Srq(context));
@@ -180,7 +191,7 @@ impl QpTarget<'_> {
         self.reception.in_use = false;
         let wr_id = self.reception.taken.wr_id;
         let srq = self.reception.srq;
-        let Some(inlet) = find(&mut self.reception.inlets, self.srqs, srq) else { return };
+        let Some(selected) = select(&mut self.reception.source, self.srqs, srq) else { return };
         let mut flags = CompletionFlags::empty();
         flags.set(CompletionFlags::WITH_IMMEDIATE, ending.immediate.is_some());
         flags.set(CompletionFlags::SOLICITED, ending.solicited);
@@ -193,7 +204,7 @@ impl QpTarget<'_> {
             qp_number: self.number,
             flags,
         };
-        self.completer.complete(inlet.cq, completion, ending.solicited);
+        self.completer.complete(selected.cq, completion, ending.solicited);
     }
 
     /// Ends the receive in use in an error of its own and refuses the message (contract G10).
@@ -207,8 +218,8 @@ impl QpTarget<'_> {
             ..Completion::default()
         };
         let srq = self.reception.srq;
-        if let Some(inlet) = find(&mut self.reception.inlets, self.srqs, srq) {
-            self.completer.complete(inlet.cq, completion, false);
+        if let Some(selected) = select(&mut self.reception.source, self.srqs, srq) {
+            self.completer.complete(selected.cq, completion, false);
         }
         Placement::Nak(code)
     }
@@ -229,10 +240,10 @@ impl QpTarget<'_> {
         if u64::from(offset) + payload.len() as u64 > self.reception.taken.bytes() {
             return self.fail(CompletionStatus::LocalLengthError, NakCode::INVALID_REQUEST);
         }
-        let Some(inlet) = find(&mut self.reception.inlets, self.srqs, request.srq) else {
+        let Some(selected) = select(&mut self.reception.source, self.srqs, request.srq) else {
             return self.unknown_srq();
         };
-        let pd = inlet.lkey_pd;
+        let pd = selected.lkey_pd;
         match self.reception.taken.scatter(self.keys, pd, offset, payload) {
             Ok(()) => Placement::Placed,
             Err(_) => self.fail(CompletionStatus::LocalProtectionError, NakCode::REMOTE_OPERATIONAL),
@@ -274,20 +285,28 @@ impl QpTarget<'_> {
 
 impl Target for QpTarget<'_> {
     fn place(&mut self, request: &Place<'_>) -> Placement {
-        if let Some(outcome) = self.elsewhere.as_mut().and_then(Elsewhere::inherited) {
+        if let Some(outcome) = self.remote.as_mut().and_then(RemotePlacement::inherited) {
             return outcome.placement(self.unknown_srq, self.completer.counters);
         }
-        let Some(inlet) = find(&mut self.reception.inlets, self.srqs, request.srq) else {
+        let Some(selected) = select(&mut self.reception.source, self.srqs, request.srq) else {
             self.reception.in_use = false;
             let number = self.number;
-            let asked = self.elsewhere.as_mut().is_some_and(|elsewhere| elsewhere.place(number, request));
-            return if asked { Placement::Later } else { self.unknown_srq() };
+            let requested = self.remote.as_mut().is_some_and(|remote| remote.place(number, request));
+            let was_placed = || self.remote.as_ref().is_some_and(|shared| shared.note().covers(request));
+            return match requested {
+                true => Placement::Later,
+                false if was_placed() => Placement::Placed,
+                false => self.unknown_srq(),
+            };
         };
-        let rkey_pd = inlet.rkey_pd;
-        let stocked = inlet.queue.len() > 0;
+        let rkey_pd = selected.rkey_pd;
+        let stocked = selected.queue.len() > 0;
         match request.work {
             Work::Send { offset, payload, first, last, immediate } => {
                 let placed = self.place_send(request, offset, payload, first);
+                if placed == Placement::Placed {
+                    self.note_placed();
+                }
                 if last && placed == Placement::Placed {
                     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
                     self.end(&Ending {
@@ -307,6 +326,7 @@ impl Target for QpTarget<'_> {
                 if !self.place_write(rkey_pd, range, offset, payload) {
                     return Placement::Nak(NakCode::REMOTE_ACCESS);
                 }
+                self.note_placed();
                 if notifies && self.take(request.srq) {
                     self.end(&Ending {
                         opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
@@ -339,9 +359,9 @@ impl Target for QpTarget<'_> {
     }
 
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome {
-        let Some(inlet) = find(&mut self.reception.inlets, self.srqs, piece.srq) else {
+        let Some(selected) = select(&mut self.reception.source, self.srqs, piece.srq) else {
             let number = self.number;
-            let fetched = self.elsewhere.as_mut().and_then(|elsewhere| elsewhere.read(number, piece, out));
+            let fetched = self.remote.as_mut().and_then(|remote| remote.read(number, piece, out));
             let refused = match fetched {
                 Some(Ok(outcome)) => return outcome,
                 Some(Err(outcome)) => outcome.placement(self.unknown_srq, self.completer.counters),
@@ -357,7 +377,7 @@ impl Target for QpTarget<'_> {
         if piece.length == 0 {
             return ReadOutcome::Read;
         }
-        let pd = inlet.rkey_pd;
+        let pd = selected.rkey_pd;
         let start = piece.range.start;
         let whole = piece.range.length as usize;
         let inside = u64::from(piece.offset) + u64::from(piece.length) <= u64::from(piece.range.length);

@@ -4,9 +4,9 @@
 //! deadline is put off, which happens with each acknowledgement: it comes up early, the engine
 //! does nothing, and the QP is entered again at its new time.
 
-use crate::engine::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use trunkline_verbs::Time;
 
 /// The heap.
 #[derive(Debug, Default)]

@@ -8,27 +8,27 @@ use super::completions::Completer;
 use super::memory::QpMemory;
 use super::qp::Qp;
 use super::route::Route;
-use super::sharing::Elsewhere;
+use super::sharing::RemotePlacement;
 use super::target::QpTarget;
-use crate::engine::{NakCode, RequesterEvent, ResponderEvent, Time, Transmit};
 use crate::link::SendBatch;
-use crate::wire::{IpUdp, icrc};
-use std::time::Instant;
-use trunkline_verbs::{AsyncEventKind, QpState};
+use trunkline_mutants::mutant;
+use trunkline_roce::engine::{NakCode, RequesterEvent, ResponderEvent, Transmit};
+use trunkline_roce::wire::{IpUdp, icrc};
+use trunkline_verbs::{AsyncEventKind, QpState, Time};
 
 /// Packets of one QP before the next has its turn.
 const PACKETS_IN_TURN: usize = 64;
 /// Packets gathered before the link is called.
 const PACKETS_AT_ONCE: usize = 64;
-/// Times that a QP which stops repeats its last acknowledgement.
-const FAREWELLS: usize = 3;
-/// Packets that may wait while QPs stop one after the other; beyond that they go without a word.
-const FAREWELLS_WAIT_AT_MOST: usize = 4 * PACKETS_AT_ONCE;
+/// How often the last acknowledgement of a QP that stops receiving is repeated.
+const FINAL_ACK_COPIES: usize = 3;
+/// Packets that may wait when many QPs stop one after the other; beyond that, QPs stop silently.
+const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Card {
     /// Puts a QP on the list of those that want service.
     pub(super) fn mark_ready(&mut self, number: u32) {
-        if let Some(qp) = self.qps.get_mut(&number)
+        if let Some(qp) = self.qps.get_mut(number)
             && !qp.is_ready
         {
             qp.is_ready = true;
@@ -37,23 +37,22 @@ impl Card {
     }
 
     /// Serves QPs until none wants more, the link has no room, or each had a fair number of turns.
-    pub(in crate::device) fn flush(&mut self, now: Instant) {
-        let time = self.time(now);
+    pub(in crate::device) fn flush(&mut self, now: Time) {
         let turns = self.ready.len() + 4;
         for _ in 0..turns {
             if self.outgoing.len() >= PACKETS_AT_ONCE && !self.send(now) {
                 return;
             }
             let Some(number) = self.ready.pop_front() else { break };
-            self.serve(number, time);
+            self.serve(number, now);
         }
         self.serve_overflows();
         self.send_to_members(now);
         self.send(now);
     }
 
-    /// Hands what was gathered to the link; answers whether all of it left.
-    pub(super) fn send(&mut self, now: Instant) -> bool {
+    /// Passes the gathered packets to the link; returns whether all of them were sent.
+    pub(super) fn send(&mut self, now: Time) -> bool {
         if !self.outgoing.is_empty() {
             let before = self.outgoing.len();
             self.link.send(&mut self.outgoing, now);
@@ -62,16 +61,16 @@ impl Card {
         self.outgoing.is_empty()
     }
 
-    /// A QP is about to stop receiving, by its owner's will. Its peer may still wait for the last
-    /// acknowledgement, which can have got lost, and would ask a QP that is no more until its retries
-    /// run out. So it is repeated now; each copy takes its chances on the link.
-    pub(super) fn say_farewell(&mut self, number: u32) {
+    /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may
+    /// still wait for that acknowledgement, which can have been lost, and would retransmit to a QP that
+    /// no longer exists until its retries run out. Several copies are sent, since each can be lost.
+    pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, outgoing, .. } = self;
-        let Some(qp) = qps.get_mut(&number) else { return };
+        let Some(qp) = qps.get_mut(number) else { return };
         let (Some(route), Some(responder)) = (qp.route, &mut qp.responder) else { return };
-        for _ in 0..FAREWELLS {
-            if outgoing.len() >= FAREWELLS_WAIT_AT_MOST
-                || !push(outgoing, route, |out| responder.farewell(out))
+        for _ in 0..FINAL_ACK_COPIES {
+            if outgoing.len() >= FINAL_ACK_QUEUE_LIMIT
+                || !push(outgoing, route, |out| responder.final_ack(out))
             {
                 return;
             }
@@ -79,7 +78,7 @@ impl Card {
     }
 
     fn serve(&mut self, number: u32, now: Time) {
-        let Some(qp) = self.qps.get_mut(&number) else { return };
+        let Some(qp) = self.qps.get_mut(number) else { return };
         qp.is_ready = false;
         let mut more = false;
         if let Some(route) = qp.route {
@@ -91,14 +90,14 @@ impl Card {
         self.serve_completions(number);
         // Before the answers leave.
         self.publish(number);
-        self.tell_handles(number);
+        self.notify_handles(number);
         let Self { qps, timers, ready, .. } = self;
-        let Some(qp) = qps.get_mut(&number) else { return };
+        let Some(qp) = qps.get_mut(number) else { return };
         if let Some(requester) = &mut qp.requester {
             timers.schedule(number, &mut qp.scheduled, requester.next_timeout());
         }
-        if let Some(home) = &qp.home {
-            timers.schedule(number, &mut qp.scheduled, home.next_timeout());
+        if let Some(executor) = &qp.executor {
+            timers.schedule(number, &mut qp.scheduled, executor.next_timeout());
         }
         if more && !qp.is_ready {
             qp.is_ready = true;
@@ -106,11 +105,11 @@ impl Card {
         }
     }
 
-    /// Answers first, requests then; answers whether the QP has more.
+    /// Sends answers first, then requests; returns whether the QP has more.
     fn serve_packets(&mut self, number: u32, route: Route, now: Time) -> bool {
         let Self { qps, keys, srqs, counters, events, outgoing, unknown_srq, sharing, .. } = self;
-        let Some(qp) = qps.get_mut(&number) else { return false };
-        let Qp { number, requester, responder, reception, pd, home, .. } = &mut **qp;
+        let Some(qp) = qps.get_mut(number) else { return false };
+        let Qp { number, requester, responder, reception, pd, executor, .. } = &mut **qp;
         let mut sent = 0;
         if let Some(responder) = responder {
             let mut target = QpTarget {
@@ -120,7 +119,8 @@ impl Card {
                 reception,
                 completer: Completer { events, counters },
                 unknown_srq: *unknown_srq,
-                elsewhere: Elsewhere::of(home, sharing, responder.serial(), now),
+                remote: RemotePlacement::of(executor, sharing, responder.serial(), now),
+                note: None,
             };
             while sent < PACKETS_IN_TURN {
                 let left = push(outgoing, route, |out| responder.poll_transmit(&mut target, out));
@@ -145,7 +145,7 @@ impl Card {
 
     fn serve_completions(&mut self, number: u32) {
         let Self { qps, counters, events, .. } = self;
-        let Some(qp) = qps.get_mut(&number) else { return };
+        let Some(qp) = qps.get_mut(number) else { return };
         let Some(requester) = &mut qp.requester else { return };
         let mut completer = Completer { events, counters };
         while let Some(completion) = requester.poll_completion() {
@@ -157,10 +157,11 @@ impl Card {
 
     fn serve_events(&mut self, number: u32) {
         let Self { qps, srqs, counters, events, .. } = self;
-        let Some(qp) = qps.get_mut(&number) else { return };
+        let Some(qp) = qps.get_mut(number) else { return };
         let mut completer = Completer { events, counters };
         let mut failed = false;
-        while let Some(event) = qp.requester.as_mut().and_then(crate::engine::Requester::poll_event) {
+        while let Some(event) = qp.requester.as_mut().and_then(trunkline_roce::engine::Requester::poll_event)
+        {
             match event {
                 RequesterEvent::Failed(_) => {
                     qp.fail();
@@ -169,7 +170,9 @@ impl Card {
                 RequesterEvent::Drained => qp.raise(AsyncEventKind::SqDrained, completer.events),
             }
         }
-        while let Some(event) = qp.responder.as_mut().and_then(crate::engine::ResponderState::poll_event) {
+        while let Some(event) =
+            qp.responder.as_mut().and_then(trunkline_roce::engine::ResponderState::poll_event)
+        {
             let kind = match event {
                 ResponderEvent::CommunicationEstablished => AsyncEventKind::CommunicationEstablished,
                 ResponderEvent::Failed(code) => {
@@ -184,28 +187,30 @@ impl Card {
             qp.raise(kind, completer.events);
         }
         if failed {
-            self.end_message_elsewhere(number, true);
+            self.end_remote_message(number, true);
         }
     }
 
     /// Calls the QPs whose time has come.
-    pub(super) fn run_timers(&mut self, now: Instant) {
-        let time = self.time(now);
-        while let Some(due) = self.timers.pop_due(time) {
-            let Some(qp) = self.qps.get_mut(&due.number) else { continue };
+    pub(super) fn run_timers(&mut self, now: Time) {
+        while let Some(due) = self.timers.pop_due(now) {
+            if mutant!(timers_do_not_fire) {
+                continue;
+            }
+            let Some(qp) = self.qps.get_mut(due.number) else { continue };
             if !due.accept(&mut qp.scheduled) {
                 continue;
             }
             if let Some(requester) = &mut qp.requester {
                 let before = requester.counters().timeouts;
-                requester.handle_timeout(time);
+                requester.handle_timeout(now);
                 if requester.counters().timeouts != before
                     && let Some(route) = &mut qp.route
                 {
                     route.silent();
                 }
             }
-            self.ask_again(due.number, time);
+            self.ask_again(due.number, now);
             self.mark_ready(due.number);
         }
     }
@@ -220,7 +225,7 @@ fn failure(code: NakCode) -> AsyncEventKind {
     }
 }
 
-/// Appends a packet that `write` appends, with its ICRC; answers whether there was one.
+/// Appends the packet that `write` appends, with its ICRC; returns whether there was one.
 fn push(batch: &mut SendBatch, route: Route, write: impl FnOnce(&mut Vec<u8>) -> Option<Transmit>) -> bool {
     let headers = IpUdp::new(route.source, route.destination);
     batch.push_if(route.source, route.destination, |out| {

@@ -1,7 +1,7 @@
 //! A link that misbehaves on purpose.
 //!
-//! Wraps any link and loses, doubles, reorders, corrupts and delays what is sent, as a
-//! [`FaultPlan`] says; what is received passes untouched. Owns the datagrams it holds back, for a
+//! Wraps any link and loses, duplicates, reorders, corrupts and delays what is sent, as a
+//! [`FaultPlan`] describes; what is received passes untouched. Owns the datagrams it holds back, for a
 //! bounded time and in bounded number. The same plan and the same datagrams give the same
 //! faults: the only randomness is the plan's seed.
 #![forbid(unsafe_code)]
@@ -10,12 +10,12 @@ mod plan;
 
 pub use plan::{FaultPlan, FaultPlanError};
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch, UdpLink};
+use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
-use trunkline_verbs::Counter;
+use std::time::Duration;
+use trunkline_verbs::{Counter, Time};
 
 /// A datagram that is reordered is overtaken by at most this many others...
 const OVERTAKEN_AT_MOST: u64 = 4;
@@ -54,7 +54,7 @@ struct Held {
     bytes: Vec<u8>,
     /// It leaves when this many datagrams were given to `send`, or at `due`.
     overtaken_at: u64,
-    due: Instant,
+    due: Time,
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ pub struct FaultyLink {
     /// On their way into the inner link.
     out: SendBatch,
     /// When `out` is tried again, if it is not empty.
-    again_at: Option<Instant>,
+    again_at: Option<Time>,
     scratch: Vec<u8>,
     counts: Counts,
 }
@@ -105,7 +105,7 @@ impl FaultyLink {
         }
     }
 
-    fn take(&mut self, datagram: Datagram<'_>, now: Instant) {
+    fn take(&mut self, datagram: Datagram<'_>, now: Time) {
         // The same number of draws for each datagram, so that one probability can be changed
         // without moving the other faults elsewhere.
         let lost = self.random.happens(self.plan.drop);
@@ -142,7 +142,7 @@ impl FaultyLink {
         destination: SocketAddr,
         bytes: &[u8],
         late: Option<u64>,
-        now: Instant,
+        now: Time,
     ) {
         if let Some(detail) = late {
             self.counts.reordered += 1;
@@ -155,7 +155,7 @@ impl FaultyLink {
         }
     }
 
-    fn depart(&mut self, datagram: Datagram<'_>, now: Instant) {
+    fn depart(&mut self, datagram: Datagram<'_>, now: Time) {
         if self.plan.delay.is_zero() {
             self.out.push(datagram);
         } else if self.delayed.len() >= HELD_AT_MOST {
@@ -173,7 +173,7 @@ impl FaultyLink {
     }
 
     /// Lets go what has been overtaken enough or is due.
-    fn release(&mut self, now: Instant) {
+    fn release(&mut self, now: Time) {
         let mut position = 0;
         while let Some(held) = self.reordered.get(position) {
             if held.overtaken_at <= self.given || held.due <= now {
@@ -190,7 +190,7 @@ impl FaultyLink {
         }
     }
 
-    fn flush(&mut self, now: Instant) {
+    fn flush(&mut self, now: Time) {
         if !self.out.is_empty() {
             self.inner.send(&mut self.out, now);
         }
@@ -229,11 +229,7 @@ impl Link for FaultyLink {
         self.inner.changes()
     }
 
-    fn udp(&mut self) -> Option<&mut UdpLink> {
-        self.inner.udp()
-    }
-
-    fn send(&mut self, batch: &mut SendBatch, now: Instant) {
+    fn send(&mut self, batch: &mut SendBatch, now: Time) {
         self.flush(now);
         while self.out.is_empty() && !batch.is_empty() {
             // As many at once as one system call takes; the batch keeps what follows while the
@@ -263,17 +259,21 @@ impl Link for FaultyLink {
         self.inner.stays_armed()
     }
 
+    fn has_arrivals(&self) -> bool {
+        self.inner.has_arrivals()
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.fds()
     }
 
-    fn next_timeout(&self) -> Option<Instant> {
+    fn next_timeout(&self) -> Option<Time> {
         let reordered = self.reordered.iter().map(|held| held.due).min();
         let delayed = self.delayed.front().map(|held| held.due);
         [reordered, delayed, self.again_at, self.inner.next_timeout()].into_iter().flatten().min()
     }
 
-    fn poll(&mut self, now: Instant) {
+    fn poll(&mut self, now: Time) {
         self.release(now);
         self.flush(now);
         self.inner.poll(now);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn malformed_plans_are_refused_by_name() {
         for (text, named) in [
             ("drop", "key=value"),
             ("loss=0.1", "`loss`"),

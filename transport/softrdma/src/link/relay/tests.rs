@@ -1,14 +1,19 @@
-//! Members of one address: who gets what, what hostile ones achieve, and who follows a dead holder.
+//! Members of one address: who receives what, what hostile members achieve, and who succeeds a dead holder.
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
 use crate::host::testing::Folder;
-use crate::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
-use crate::wire::{Opcode, mad_packet};
+use crate::host::{MAX_QUEUED, MemberMessage, PortHolder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use trunkline_verbs::{PortSpace, Psn, QpNumber, RejectReason, SidrStatus};
+use std::time::Duration;
+use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
+use trunkline_roce::wire::{Opcode, mad_packet};
+use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
+
+fn now() -> Time {
+    Clock::monotonic().now()
+}
 
 /// A member with its link.
 struct Member {
@@ -20,7 +25,7 @@ struct Member {
 impl Member {
     fn new(folder: &Folder) -> Self {
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-        let link = UdpLink::new().shared(LocalLink::new(Arc::clone(&host)).unwrap());
+        let link = UdpLink::new().of_members(Some(&Members::new(Arc::clone(&host)).unwrap()), None);
         let numbers = host.take_block().unwrap();
         Self { host, link, numbers }
     }
@@ -38,14 +43,14 @@ impl Member {
             batch.push(Datagram { source, destination: to, bytes });
         }
         while !batch.is_empty() {
-            self.link.send(&mut batch, Instant::now());
+            self.link.send(&mut batch, now());
         }
     }
 
     fn receive(&mut self) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
         let mut batch = ReceiveBatch::new(64);
         let mut all = Vec::new();
-        // Looks at the local link are rare while nothing comes, unless it was armed.
+        // Looks at the other members are rare while nothing comes, unless it was armed.
         self.link.arm();
         while self.link.receive(&mut batch) > 0 {
             all.extend(batch.iter().map(|got| (got.source, got.destination, got.bytes.to_vec())));
@@ -109,7 +114,7 @@ fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
         }
     }
     while !batch.is_empty() {
-        peer.send(&mut batch, Instant::now());
+        peer.send(&mut batch, now());
     }
     let of = |number| (0..40).map(move |round| (to_port(elsewhere), to_port(address), packet(number, round)));
     let kept = holder.receive();
@@ -127,7 +132,7 @@ fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
     assert_eq!(others[0].receive(), [(others[1].link.source(address), to, packet(1, 1))]);
 }
 
-/// Behind BTH, DETH and the header of the MAD.
+/// After BTH, DETH and the header of the MAD.
 const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
 
 fn other_after(holder: &mut Member, other: &mut Member) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
@@ -146,13 +151,16 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     let slots = [holder.host.me().slot, other.host.me().slot, 1000];
     let ids = slots.map(|slot| u32::from(slot) << 22 | 5);
     let req = |service| {
-        let data = [0; crate::wire::MAD_DATA_BYTES];
-        let mad = Mad { header: crate::wire::MadHeader::cm(1, crate::wire::Attribute::REQ), data };
+        let data = [0; trunkline_roce::wire::MAD_DATA_BYTES];
+        let mad = Mad {
+            header: trunkline_roce::wire::MadHeader::cm(1, trunkline_roce::wire::Attribute::REQ),
+            data,
+        };
         let CmMessage::Req(req) = CmMessage::parse(&mad) else { panic!() };
-        cm_packet(&CmMessage::Req(crate::wire::cm::Req { service_id: service, ..req }))
+        cm_packet(&CmMessage::Req(trunkline_roce::wire::cm::Req { service_id: service, ..req }))
     };
     let sidr_req = |service_id| {
-        let (pkey, private) = (0xffff, [0; crate::wire::cm::SIDR_REQ_PRIVATE_BYTES]);
+        let (pkey, private) = (0xffff, [0; trunkline_roce::wire::cm::SIDR_REQ_PRIVATE_BYTES]);
         cm_packet(&CmMessage::SidrReq(SidrReq { request_id: 1, pkey, reserved_6: 0, service_id, private }))
     };
     let mut messages = vec![req(service), req(ServiceId::new(PortSpace::Ib, 7472))];
@@ -164,7 +172,7 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     // Cut short, and with no MAD inside: nobody's.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
-    // Questions, by the service that is asked for, and answers, by who asked.
+    // SIDR requests, by the service that they name, and replies, by the requester's id.
     messages.push(sidr_req(service));
     messages.push(sidr_req(ServiceId::new(PortSpace::Udp, 7472)));
     for request_id in ids {
@@ -229,7 +237,7 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
-/// Who polls notices the end of the holder within this; the kernel's part is microseconds.
+/// A member that polls notices the end of the holder within this; the kernel's part is microseconds.
 const SOON: Duration = Duration::from_millis(100);
 
 #[test]
@@ -240,21 +248,21 @@ fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own
     let holder = Member::at(&folder, address);
     let mut others = [Member::at(&folder, address), Member::at(&folder, address)];
     let ports = [0, 1].map(|index: usize| others[index].link.source(address));
-    assert_eq!(holder.host.port_holder(address), Some(holder.host.me()));
+    assert_eq!(holder.host.port_holder(address), PortHolder::Alive(holder.host.me()));
     drop(holder);
-    let start = Instant::now();
+    let start = now();
     let mut taken = Duration::MAX;
     let mut batch = ReceiveBatch::new(8);
-    while start.elapsed() < 20 * SOON {
+    while now() - start < 20 * SOON {
         for member in &mut others {
             member.link.arm();
             member.link.receive(&mut batch);
-            if member.link.next_timeout().is_some_and(|when| when <= Instant::now()) {
-                member.link.poll(Instant::now());
+            if member.link.next_timeout().is_some_and(|when| when <= now()) {
+                member.link.poll(now());
             }
         }
         if others.iter().any(|member| member.link.changes() > 0) {
-            taken = taken.min(start.elapsed());
+            taken = taken.min(now() - start);
             if others.iter().all(|member| member.link.next_timeout().is_none()) {
                 break;
             }
@@ -262,7 +270,7 @@ fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own
     }
     assert!(taken < SOON, "{taken:?}");
     let new = others.iter().position(|member| member.link.changes() > 0).unwrap();
-    assert_eq!(others[new].host.port_holder(address), Some(others[new].host.me()));
+    assert_eq!(others[new].host.port_holder(address), PortHolder::Alive(others[new].host.me()));
     assert_eq!(others[1 - new].link.changes(), 0);
     assert_eq!(others[new].link.fds().len(), 3);
     let number = others[1 - new].numbers.start;
@@ -281,18 +289,18 @@ fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own
     let [a, b] = others;
     let (gone, mut left) = if new == 0 { (a, b) } else { (b, a) };
     drop(gone);
-    let start = Instant::now();
-    while left.link.changes() == 0 && start.elapsed() < 20 * SOON {
+    let start = now();
+    while left.link.changes() == 0 && now() - start < 20 * SOON {
         left.receive();
         peer.receive();
-        let now = Instant::now();
-        left.link.poll(now);
-        peer.link.poll(now);
+        let at = now();
+        left.link.poll(at);
+        peer.link.poll(at);
         if peer.link.changes() > 0 {
             break;
         }
     }
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(now() - start < SOON, "{:?}", now() - start);
 }
 
 #[test]
@@ -328,12 +336,12 @@ fn a_flood_for_a_member_that_does_not_read_keeps_nothing() {
 }
 
 #[test]
-fn nonsense_from_a_member_reaches_no_batch() {
+fn malformed_bundles_of_a_member_reach_no_batch() {
     let folder = Folder::new("relay-nonsense");
     let address = own_address();
     let mut victim = Member::at(&folder, address);
     let host = Host::join(Some(&folder.path().join("run"))).unwrap();
-    let mut hostile = LocalLink::new(host).unwrap();
+    let hostile = Members::new(host).unwrap();
     let to = victim.host.me();
     let good = |destination: SocketAddr, length: usize| {
         let mut bundle = Vec::new();
@@ -348,7 +356,7 @@ fn nonsense_from_a_member_reaches_no_batch() {
     };
     let nonsense = [
         vec![0],
-        vec![0xff; MAX_LOCAL_BYTES],
+        vec![0xff; MAX_MESSAGE_BYTES],
         fine[..HEADER_BYTES - 1].to_vec(),
         fine[..fine.len() - 1].to_vec(),
         with(2, 5),
@@ -363,32 +371,32 @@ fn nonsense_from_a_member_reaches_no_batch() {
         assert_eq!(victim.receive(), [], "{index}");
         assert_eq!(victim.counter("drop_relayed_nonsense"), index as u64 + 1);
     }
-    // What is good before the nonsense counts, what is behind it does not.
+    // Datagrams before the malformed part count, those after it do not.
     hostile.send(to, DATAGRAMS, &[&fine, &fine, b"x", &fine]).unwrap();
     assert_eq!(victim.receive().len(), 2);
     hostile.send(to, 77, &[b"for the card"]).unwrap();
     assert_eq!(victim.receive(), []);
     let from = hostile.host().me();
     let message = MemberMessage::Message { from, kind: 77, bytes: b"for the card".to_vec() };
-    assert_eq!(victim.link.next_message(), Some(message));
+    assert_eq!(victim.link.relay_for_tests().members().next_message(), Some(message));
     // Kept back while the card does not take them.
-    for _ in 0..3 * MAX_WAITING {
+    for _ in 0..3 * MAX_QUEUED {
         let _full = hostile.send(to, 77, &[b"more"]);
         victim.receive();
     }
-    assert!(victim.link.relay_for_tests().waiting.len() <= MAX_WAITING);
+    assert!(victim.link.relay_for_tests().members().queued_for_tests() <= MAX_QUEUED);
     let full = (0..100_000).any(|_| {
         victim.receive();
         hostile.send(to, 77, &[&[0; 4096]]).is_err()
     });
-    assert!(full && victim.link.relay_for_tests().waiting.len() <= MAX_WAITING);
+    assert!(full && victim.link.relay_for_tests().members().queued_for_tests() <= MAX_QUEUED);
     drop(hostile);
-    while victim.link.next_message().is_some() {
+    while victim.link.relay_for_tests().members().next_message().is_some() {
         victim.receive();
     }
 }
 
-/// Neither what comes by UDP nor what members send keeps the other out.
+/// Neither what arrives by UDP nor what members send starves the other.
 #[test]
 fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
     let folder = Folder::new("relay-both");
@@ -407,7 +415,7 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
             &mut bundle,
         );
     }
-    other.link.local().unwrap().send(to, DATAGRAMS, &[&bundle]).unwrap();
+    other.link.relay_for_tests().members().send(to, DATAGRAMS, &[&bundle]).unwrap();
     let mut batch = ReceiveBatch::new(64);
     victim.link.arm();
     assert!(victim.link.receive(&mut batch) >= 64);

@@ -21,7 +21,7 @@ fn state_of(code: u64) -> Option<QpState> {
     QpState::from_code(u32::try_from(code).ok()?)
 }
 
-/// Appends a change. The source of the address vector travels beside it.
+/// Appends a change. The source of the address vector travels next to it.
 pub(super) fn put_change(out: &mut Vec<u8>, change: &QpModify) {
     let fields = [
         change.state.map(state_code),

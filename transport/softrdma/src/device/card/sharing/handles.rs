@@ -1,47 +1,46 @@
 //! Handles on TGTs that another member may execute (contract C4 to C8, B10).
 //!
-//! Owns opening and closing, and changes on their way to the home and back. Who asks waits outside
-//! of the card's lock; the home answers from its own thread, whatever its program does.
+//! Owns opening and closing, and changes on their way to the executor and back. Who asks waits outside
+//! of the card's lock; the executor answers from its own thread, whatever its program does.
 #![forbid(unsafe_code)]
 
 use super::change::take_attributes;
 use super::message::Message;
-use super::{Home, Opened, Sharing};
+use super::{Executor, Opened, Sharing};
 use crate::device::card::Card;
 use crate::device::domain_table::Domain;
 use crate::host::{Left, MemberId};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
-use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpAttributes, QpModify, QpNumber, VerbsError};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpAttributes, QpModify, QpNumber, Time, VerbsError};
 
-/// How often a home that writes faster than we read is read.
+/// How often an executor that writes faster than we read is read.
 const TRIES: usize = 1000;
 
 /// A change that is on its way.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct ModifyTicket {
     ticket: u64,
-    home: MemberId,
+    executor: MemberId,
 }
 
 /// Changes that are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     last: u64,
-    /// What the home answered: an errno, 0 for done.
+    /// What the executor answered: an errno, 0 for done.
     waiting: Vec<(u64, Option<i32>)>,
 }
 
-/// What became of an asked change.
+/// How far a change has got that the executing process was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::device) enum Asked {
+pub(in crate::device) enum ModifyProgress {
     /// Nothing yet.
-    Waiting,
+    Pending,
     /// It was carried out, or refused.
-    Answered(Result<(), VerbsError>),
-    /// The home changed: nobody knows. Ask what the state is, then decide.
-    HomeGone,
+    Done(Result<(), VerbsError>),
+    /// Another process has taken over the TGT, so the outcome is unknown. Query the state, then decide.
+    ExecutorGone,
 }
 
 impl Card {
@@ -50,11 +49,11 @@ impl Card {
         &mut self,
         number: u32,
         domain: &Arc<Domain>,
-    ) -> Result<Option<Box<Home>>, VerbsError> {
+    ) -> Result<Option<Box<Executor>>, VerbsError> {
         let (Some(sharing), Some(id)) = (&mut self.sharing, domain.shared()) else { return Ok(None) };
         let record = sharing.targets.create(number, id)?;
         sharing.opened.insert(number, Opened { record, domain: Arc::clone(domain), handles: 1 });
-        Ok(Some(Box::new(Home::new(record))))
+        Ok(Some(Box::new(Executor::new(record))))
     }
 
     /// Opens a handle on a TGT of a domain that belongs to a file.
@@ -62,7 +61,7 @@ impl Card {
         &mut self,
         number: u32,
         domain: &Arc<Domain>,
-        now: Instant,
+        now: Time,
     ) -> Result<Option<()>, VerbsError> {
         let Some(id) = domain.shared() else { return Ok(None) };
         let Some(sharing) = &mut self.sharing else { return Ok(None) };
@@ -70,32 +69,31 @@ impl Card {
         let record = joined.ok_or(VerbsError::Invalid("no TGT of this number is in the XRC domain"))?;
         sharing
             .opened
-            .entry(number)
-            .or_insert_with(|| Opened { record, domain: Arc::clone(domain), handles: 0 })
+            .get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 })
             .handles += 1;
-        self.watch_homes(now);
+        self.watch_executors(now);
         Ok(Some(()))
     }
 
     /// The numbers of shared TGTs that this member has handles on.
     pub(in crate::device::card) fn shared_handles(&self) -> Vec<u32> {
-        self.sharing.as_ref().map(|sharing| sharing.opened.keys().copied().collect()).unwrap_or_default()
+        self.sharing.as_ref().map(|sharing| sharing.opened.numbers()).unwrap_or_default()
     }
 
     /// Closes a handle on a shared TGT; `None` when it is not shared.
     pub(in crate::device::card) fn close_shared(&mut self, number: u32) -> Option<()> {
         let sharing = self.sharing.as_mut()?;
-        let opened = sharing.opened.get_mut(&number)?;
+        let opened = sharing.opened.get_mut(number)?;
         opened.handles -= 1;
         let record = opened.record;
         if opened.handles == 0 {
-            sharing.opened.remove(&number);
+            sharing.opened.remove(number);
         }
         match sharing.targets.leave(record) {
             Ok(Left::Others) => {}
-            Ok(Left::Nobody(home)) => {
-                if let Some(home) = home {
-                    sharing.outbox.push(home, &Message::Closed { tgt: number });
+            Ok(Left::Nobody(executor)) => {
+                if let Some(executor) = executor {
+                    sharing.outbox.push(executor, &Message::Closed { tgt: number });
                 }
                 self.remove_qp(number);
             }
@@ -104,12 +102,12 @@ impl Card {
         Some(())
     }
 
-    /// The home of a TGT hears that nobody has a handle any more.
+    /// The executor of a TGT hears that nobody has a handle any more.
     pub(super) fn handle_closed(&mut self, tgt: u32) {
         let Some(sharing) = &self.sharing else { return };
-        let Some(home) = self.qps.get(&tgt).and_then(|qp| qp.home.as_ref()) else { return };
-        if !sharing.targets.stands(home.record) {
-            self.end_message_elsewhere(tgt, false);
+        let Some(executor) = self.qps.get(tgt).and_then(|qp| qp.executor.as_ref()) else { return };
+        if !sharing.targets.exists(executor.record) {
+            self.end_remote_message(tgt, false);
             self.remove_qp(tgt);
         }
     }
@@ -117,7 +115,7 @@ impl Card {
     /// The attributes of a TGT that another member executes.
     pub(in crate::device::card) fn query_shared(&self, number: u32) -> Option<QpAttributes> {
         let sharing = self.sharing.as_ref()?;
-        let opened = sharing.opened.get(&number)?;
+        let opened = sharing.opened.get(number)?;
         let mut words = Vec::new();
         if !sharing.targets.image(opened.record).load(&mut words, TRIES) {
             return None;
@@ -130,19 +128,19 @@ impl Card {
         Some(attributes)
     }
 
-    /// Asks the home of a TGT for a change; `None` when this member is the home, or the TGT is not
+    /// Asks the executor of a TGT for a change; `None` when this member is the executor, or the TGT is not
     /// shared.
-    pub(in crate::device) fn ask_home(
+    pub(in crate::device) fn ask_executor(
         &mut self,
         number: QpNumber,
         change: &QpModify,
     ) -> Option<Result<ModifyTicket, VerbsError>> {
-        if self.qps.contains_key(&number.get()) {
+        if self.qps.contains(number.get()) {
             return None;
         }
         let Self { sharing: Some(sharing), gids, .. } = self else { return None };
-        let record = sharing.opened.get(&number.get())?.record;
-        let home = sharing.targets.home(record)?;
+        let record = sharing.opened.get(number.get())?.record;
+        let executor = sharing.targets.executor(record)?;
         let source = match change.address_vector {
             None => None,
             Some(vector) => match gids.at(vector.source_gid_index) {
@@ -153,23 +151,27 @@ impl Card {
         sharing.tickets.last += 1;
         let ticket = sharing.tickets.last;
         let message = Message::Modify { tgt: number.get(), ticket, source, change: *change };
-        if !sharing.outbox.push(home, &message) {
+        if !sharing.outbox.push(executor, &message) {
             return Some(Err(VerbsError::OutOfResources("too many messages wait for other processes")));
         }
         sharing.tickets.waiting.push((ticket, None));
-        Some(Ok(ModifyTicket { ticket, home }))
+        Some(Ok(ModifyTicket { ticket, executor }))
     }
 
-    /// What became of a change.
-    pub(in crate::device) fn asked(&mut self, number: QpNumber, ticket: ModifyTicket) -> Asked {
-        let Some(sharing) = &mut self.sharing else { return Asked::HomeGone };
+    /// How far a change has got.
+    pub(in crate::device) fn modify_progress(
+        &mut self,
+        number: QpNumber,
+        ticket: ModifyTicket,
+    ) -> ModifyProgress {
+        let Some(sharing) = &mut self.sharing else { return ModifyProgress::ExecutorGone };
         let waiting = &mut sharing.tickets.waiting;
         let Some(place) = waiting.iter().position(|(number, _)| *number == ticket.ticket) else {
-            return Asked::HomeGone;
+            return ModifyProgress::ExecutorGone;
         };
         if let Some(errno) = waiting[place].1 {
             waiting.swap_remove(place);
-            return Asked::Answered(match errno {
+            return ModifyProgress::Done(match errno {
                 0 => Ok(()),
                 22 => Err(VerbsError::Invalid(
                     "the process that executes the TGT refused the change: no such transition now, or its \
@@ -179,16 +181,16 @@ impl Card {
                 errno => Err(VerbsError::Os(errno)),
             });
         }
-        let home = sharing.targets.home_of(number.get());
-        if home == Some(ticket.home) {
-            return Asked::Waiting;
+        let executor = sharing.targets.executor_of(number.get());
+        if executor == Some(ticket.executor) {
+            return ModifyProgress::Pending;
         }
         waiting.swap_remove(place);
-        Asked::HomeGone
+        ModifyProgress::ExecutorGone
     }
 
-    /// Forgets a change that nobody waits for any more.
-    pub(in crate::device) fn forget_asked(&mut self, ticket: ModifyTicket) {
+    /// Drops a change that nobody waits for any more.
+    pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         if let Some(sharing) = &mut self.sharing {
             sharing.tickets.waiting.retain(|(number, _)| *number != ticket.ticket);
         }
@@ -211,7 +213,7 @@ impl Card {
         mut change: QpModify,
     ) {
         let Self { sharing: Some(sharing), qps, gids, .. } = self else { return };
-        let record = qps.get(&tgt).and_then(|qp| qp.home.as_ref()).map(|home| home.record);
+        let record = qps.get(tgt).and_then(|qp| qp.executor.as_ref()).map(|executor| executor.record);
         let holds = record.is_some_and(|record| sharing.targets.holders(record).contains(&from));
         let index = source.map(|source| gids.index_of(source));
         let result = match (&mut change.address_vector, index) {
@@ -233,8 +235,8 @@ impl Card {
     /// Something happened to a TGT that another member executes.
     pub(super) fn handle_event(&mut self, from: MemberId, tgt: u32, kind: AsyncEventKind) {
         let Some(sharing) = &self.sharing else { return };
-        let Some(opened) = sharing.opened.get(&tgt) else { return };
-        if sharing.targets.home(opened.record) == Some(from) {
+        let Some(opened) = sharing.opened.get(tgt) else { return };
+        if sharing.targets.executor(opened.record) == Some(from) {
             self.events.raise(kind, AsyncSubject::Qp(QpNumber::new(tgt)));
         }
     }
@@ -245,7 +247,7 @@ impl Card {
         from: MemberId,
         kind: u8,
         bytes: &[u8],
-        now: Instant,
+        now: Time,
     ) {
         let Some(message) = Message::read(kind, bytes) else {
             self.counters.unknown_messages += 1;

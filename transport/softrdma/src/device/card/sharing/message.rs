@@ -5,22 +5,22 @@
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
-//! | 16 place | home, owner of the SRQ | TGT, serial, PSN, SRQ, flags, work, payload |
-//! | 17 placed | owner, home | TGT, serial, outcome |
-//! | 18 read | home, owner | TGT, PSN, SRQ, range, offset, length |
-//! | 19 read bytes | owner, home | TGT, PSN, offset, outcome, bytes |
-//! | 20 flush | home, owner | TGT, whether the TGT is in error |
-//! | 21 modify | holder of a handle, home | TGT, ticket, local address, change |
-//! | 22 modified | home, holder | ticket, errno |
-//! | 23 closed | holder, home | TGT |
-//! | 24 event | home, holder | TGT, event |
+//! | 16 place | executor, owner of the SRQ | TGT, serial, PSN, SRQ, flags, work, payload |
+//! | 17 placed | owner, executor | TGT, serial, outcome |
+//! | 18 read | executor, owner | TGT, PSN, SRQ, range, offset, length |
+//! | 19 read bytes | owner, executor | TGT, PSN, offset, outcome, bytes |
+//! | 20 flush | executor, owner | TGT, whether the TGT is in error |
+//! | 21 modify | holder of a handle, executor | TGT, ticket, local address, change |
+//! | 22 modified | executor, holder | ticket, errno |
+//! | 23 closed | holder, executor | TGT |
+//! | 24 event | executor, holder | TGT, event |
 #![forbid(unsafe_code)]
 
 use super::change::{put_change, take_change};
 use crate::device::counters::CardCounters;
 use crate::device::options::UnknownSrq;
-use crate::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
 use std::net::IpAddr;
+use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
 use trunkline_verbs::{AsyncEventKind, Gid, IoAddress, Psn, QpModify, RemoteAddress, Rkey, SrqNumber};
 
 /// The kinds that are read here.
@@ -37,7 +37,7 @@ pub(super) enum Message<'a> {
     Read { tgt: u32, piece: ReadPiece },
     /// They are these; or the READ is refused.
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], Outcome> },
-    /// The message in progress ends: in error, or without a word.
+    /// The message in progress ends: in error, or silently.
     Flush { tgt: u32, is_error: bool },
     /// Change the TGT. The GID index of the address vector means nothing to another process, so
     /// the address goes along.
@@ -53,14 +53,14 @@ pub(super) enum Message<'a> {
 /// A placement as its owner answers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::card) enum Outcome {
-    /// As the engine has it; never `Later`, and never `Drop`, which is the home's to choose.
+    /// As the engine has it; never `Later`, and never `Drop`, which is the executor's to choose.
     Done(Placement),
-    /// There is no such SRQ in the domain: the home has the policy for that (contract G7).
+    /// There is no such SRQ in the domain: the executor has the policy for that (contract G7).
     UnknownSrq,
 }
 
 impl Outcome {
-    /// The placement that it stands for, by the policy of the home.
+    /// The placement that it stands for, by the policy of the executor.
     pub(in crate::device::card) fn placement(
         self,
         policy: UnknownSrq,
@@ -102,7 +102,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Appends the body; answers the kind.
+    /// Appends the body; returns the kind.
     pub(super) fn write(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
             Self::Place { tgt, serial, place } => {
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_panic() {
-        let mut random = Random::new(Some(11));
+        let mut random = Random::new(11);
         let samples = samples();
         for round in 0..20_000 {
             let mut bytes = Vec::new();

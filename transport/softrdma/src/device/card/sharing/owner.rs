@@ -1,20 +1,22 @@
 //! Placements for TGTs that other members execute.
 //!
 //! Owns the receive that a half-arrived message of each such TGT holds here, and what became of
-//! its last placement: a home that took over asks once more for what its predecessor may have had
+//! its last placement: an executor that took over asks once more for what its predecessor may have had
 //! done, and is told instead of served twice.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
+use super::executor::PlacementNote;
 use super::message::{Message, Outcome};
 use crate::device::card::Card;
 use crate::device::card::completions::Completer;
 use crate::device::card::srq::SrqState;
-use crate::device::card::target::{Inlets, QpTarget, Reception};
+use crate::device::card::target::{QpTarget, ReceiveSource, Reception};
 use crate::device::domain_table::DomainNumber;
 use crate::device::numbers::NumberMap;
-use crate::engine::{Place, Placement, ReadOutcome, ReadPiece, Target};
 use crate::host::MemberId;
+use std::sync::Arc;
+use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece, Target};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
 /// What is to be done with a placement that is asked for.
@@ -24,7 +26,7 @@ enum Admission {
     Do,
     /// It was done: this became of it.
     Done(Outcome),
-    /// A later one was done: who asks is a home of the past.
+    /// A later one was done: who asks is an executor of the past.
     Overtaken,
 }
 
@@ -69,23 +71,24 @@ impl Sharing {
         srq: Option<SrqNumber>,
     ) -> Result<DomainNumber, NotOurs> {
         let record = self.targets.find(tgt).ok_or(NotOurs::Stale)?;
-        if self.targets.home(record) != Some(from) {
+        if self.targets.executor(record) != Some(from) {
             return Err(NotOurs::Stale);
         }
         let domain = self.targets.domain(record).ok_or(NotOurs::Stale)?;
-        let side = srq.and_then(|srq| srqs.get(&srq.get())).and_then(|srq| srq.xrc.as_ref());
+        let side = srq.and_then(|srq| srqs.get(srq.get())).and_then(|srq| srq.xrc.as_ref());
         let side = side.filter(|side| side.domain.shared() == Some(domain)).ok_or(NotOurs::UnknownSrq)?;
         Ok(side.domain.number())
     }
 
     fn remote(&mut self, tgt: u32, domain: DomainNumber) -> &mut Remote {
-        if self.receptions.len() >= MANY && !self.receptions.contains_key(&tgt) {
+        if self.receptions.len() >= MANY && !self.receptions.contains(tgt) {
             let targets = &self.targets;
-            self.receptions.retain(|tgt, _| targets.find(*tgt).is_some());
+            self.receptions.retain(|tgt, _| targets.find(tgt).is_some());
         }
-        self.receptions
-            .entry(tgt)
-            .or_insert_with(|| Remote { reception: Reception::new(Inlets::Xrc { domain }), last: None })
+        self.receptions.get_or_insert_with(tgt, || Remote {
+            reception: Reception::new(ReceiveSource::Xrc { domain }),
+            last: None,
+        })
     }
 }
 
@@ -103,6 +106,8 @@ impl Card {
         let Self { sharing: Some(sharing), keys, srqs, events, counters, unknown_srq, .. } = self else {
             return;
         };
+        let targets = Arc::clone(&sharing.targets);
+        let Some(record) = targets.find(tgt) else { return };
         let outcome = match sharing.common_domain(srqs, from, tgt, place.srq) {
             Err(NotOurs::Stale) => return,
             Err(NotOurs::UnknownSrq) => Outcome::UnknownSrq,
@@ -119,7 +124,8 @@ impl Card {
                             reception: &mut remote.reception,
                             completer: Completer { events, counters },
                             unknown_srq: *unknown_srq,
-                            elsewhere: None,
+                            remote: None,
+                            note: Some(PlacementNote { targets: &targets, record, serial }),
                         };
                         let outcome = Outcome::Done(target.place(place));
                         remote.note(serial, outcome);
@@ -150,7 +156,8 @@ impl Card {
                     reception: &mut remote.reception,
                     completer: Completer { events, counters },
                     unknown_srq: *unknown_srq,
-                    elsewhere: None,
+                    remote: None,
+                    note: None,
                 };
                 match target.read(piece, &mut fetched) {
                     ReadOutcome::Read => Ok(&fetched[..]),
@@ -166,11 +173,11 @@ impl Card {
     /// Ends what a TGT of another member has begun here (contract I2).
     pub(super) fn flush_for(&mut self, from: MemberId, tgt: u32, is_error: bool) {
         let Self { sharing: Some(sharing), srqs, events, counters, .. } = self else { return };
-        let home = sharing.targets.find(tgt).and_then(|record| sharing.targets.home(record));
-        if home != Some(from) {
+        let executor = sharing.targets.find(tgt).and_then(|record| sharing.targets.executor(record));
+        if executor != Some(from) {
             return;
         }
-        let Some(remote) = sharing.receptions.get_mut(&tgt) else { return };
+        let Some(remote) = sharing.receptions.get_mut(tgt) else { return };
         if is_error {
             remote.reception.flush(QpNumber::new(tgt), srqs, &mut Completer { events, counters });
         } else {

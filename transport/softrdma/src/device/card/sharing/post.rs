@@ -6,11 +6,9 @@
 
 use super::message::Message;
 use crate::device::card::Card;
-use crate::host::MemberId;
-use crate::host::local::LocalError;
-use crate::link::UdpLink;
+use crate::host::{MemberId, Undelivered};
 use std::collections::VecDeque;
-use std::time::Instant;
+use trunkline_verbs::Time;
 
 /// Messages that wait at most.
 const MAX_WAITING: usize = 2048;
@@ -50,32 +48,32 @@ impl Outbox {
 }
 
 impl Card {
-    /// Hands what waits to the local link.
-    pub(in crate::device::card) fn send_to_members(&mut self, now: Instant) {
+    /// Sends what waits to its receivers.
+    pub(in crate::device::card) fn send_to_members(&mut self, now: Time) {
         let Some(sharing) = &mut self.sharing else { return };
         let mut gone: Vec<MemberId> = Vec::new();
         let mut full: Vec<MemberId> = Vec::new();
         for _ in 0..sharing.outbox.waiting.len() {
             let Some((to, kind, bytes)) = sharing.outbox.waiting.pop_front() else { break };
             // What is behind a message without room waits behind it.
-            let sent = match self.link.udp().and_then(UdpLink::local) {
-                Some(_) if full.contains(&to) => Err(LocalError::Full),
-                Some(local) => local.send(to, kind, &[&bytes]),
-                None => Err(LocalError::Gone),
+            let sent = match &self.members {
+                Some(_) if full.contains(&to) => Err(Undelivered::Full),
+                Some(members) => members.send(to, kind, &[&bytes]),
+                None => Err(Undelivered::Gone),
             };
             match sent {
-                Err(LocalError::Full) => {
+                Err(Undelivered::Full) => {
                     full.push(to);
                     sharing.outbox.waiting.push_back((to, kind, bytes));
                     continue;
                 }
-                Err(LocalError::Gone) => gone.push(to),
-                Ok(()) | Err(LocalError::TooLong) => {}
+                Err(Undelivered::Gone) => gone.push(to),
+                Ok(()) | Err(Undelivered::TooLong) => {}
             }
             sharing.outbox.recycle(bytes);
         }
         for member in gone {
-            sharing.suspect(member, now);
+            sharing.member_disconnected(member, now);
         }
     }
 }

@@ -1,107 +1,111 @@
-//! What follows when a member dies.
+//! What happens when a member dies.
 //!
-//! Owns the members whose connection has ended and of whom it is not known whether they live: a
-//! process that dies closes its sockets at some time and gives up its lock at another. Only who
-//! has lost the lock is dead. Then:
+//! Owns the members whose connection has ended and which may or may not be alive: a process that dies
+//! closes its sockets at one time and releases its lock at another. Only a member that has lost its
+//! lock is dead. Then:
 //!
-//! | the dead was | |
+//! | the dead member was | what happens |
 //! |---|---|
-//! | the home of a TGT that we have a handle on | the first to swap the record's home goes on from the image |
-//! | the owner of an SRQ that a placement waits for | the packet is answered as contract G7 says |
+//! | the executor of a TGT that we have a handle on | the first to swap the record's executor goes on from the image |
+//! | the owner of an SRQ that a placement waits for | the packet is acknowledged if it was placed, else answered by contract G7 |
 //! | the last holder of handles on a TGT of ours | it is destroyed |
 #![forbid(unsafe_code)]
 
 use super::change::{ATTRIBUTE_WORDS, take_attributes};
-use super::home::Fetch;
+use super::executor::Fetch;
 use super::message::Outcome;
-use super::{Home, Sharing};
+use super::{Executor, Sharing};
 use crate::device::card::Card;
 use crate::host::{Left, MemberId, TargetRecord};
-use crate::link::UdpLink;
-use std::time::{Duration, Instant};
-use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, QpState, QpType, VerbsError};
+use std::time::Duration;
+use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, QpState, QpType, Time, VerbsError};
 
-/// How often the lock of a suspect is tried.
+/// How often the lock of a member that may have died is tried.
 const EVERY: Duration = Duration::from_millis(2);
-/// How soon a home that had no room for a connection is tried again.
+/// How soon an executor that had no room for a connection is tried again.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
-/// After so many times it lives, whatever became of the connection.
+/// After so many tries the member counts as alive, although its connection ended.
 const TRIES: u32 = 250;
 
-/// A member that may have died.
+/// A member whose connection has ended: if it is dead, its work is taken over.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Suspect {
+pub(super) struct PendingTakeover {
     member: MemberId,
     tries: u32,
-    again: Instant,
+    again: Time,
 }
 
 impl Sharing {
     /// The connection with a member ended.
-    pub(in crate::device::card) fn suspect(&mut self, member: MemberId, now: Instant) {
-        if !self.suspects.iter().any(|suspect| suspect.member == member) {
-            self.suspects.push(Suspect { member, tries: 0, again: now });
+    pub(in crate::device::card) fn member_disconnected(&mut self, member: MemberId, now: Time) {
+        if !self.pending_takeovers.iter().any(|pending| pending.member == member) {
+            self.pending_takeovers.push(PendingTakeover { member, tries: 0, again: now });
         }
     }
 
     /// When the next lock is tried.
-    pub(in crate::device::card) fn next_timeout(&self) -> Option<Instant> {
-        self.suspects.iter().map(|suspect| suspect.again).chain(self.watch_again).min()
+    pub(in crate::device::card) fn next_timeout(&self) -> Option<Time> {
+        self.pending_takeovers.iter().map(|pending| pending.again).chain(self.watch_again).min()
     }
 }
 
 impl Card {
-    /// Looks whether suspects are dead.
-    pub(in crate::device::card) fn serve_suspects(&mut self, now: Instant) {
+    /// Finds out which of the members whose connection ended are dead, and takes over from those.
+    pub(in crate::device::card) fn serve_pending_takeovers(&mut self, now: Time) {
         let Some(sharing) = &mut self.sharing else { return };
         let mut dead: Vec<MemberId> = Vec::new();
         let mut alive: Vec<MemberId> = Vec::new();
-        for suspect in &mut sharing.suspects {
-            if suspect.again > now {
+        for pending in &mut sharing.pending_takeovers {
+            if pending.again > now {
                 continue;
             }
-            suspect.again = now + EVERY;
-            suspect.tries += 1;
-            if !sharing.targets.host().is_alive(suspect.member) {
-                dead.push(suspect.member);
-            } else if suspect.tries >= TRIES {
-                alive.push(suspect.member);
+            pending.again = now + EVERY;
+            pending.tries += 1;
+            if !sharing.targets.host().is_alive(pending.member) {
+                dead.push(pending.member);
+            } else if pending.tries >= TRIES {
+                alive.push(pending.member);
             }
         }
         sharing
-            .suspects
-            .retain(|suspect| !dead.contains(&suspect.member) && !alive.contains(&suspect.member));
+            .pending_takeovers
+            .retain(|pending| !dead.contains(&pending.member) && !alive.contains(&pending.member));
         for member in alive {
             tracing::debug!(?member, "the connection with a member ended, but it lives");
             sharing.watch_again = Some(now);
         }
         let watches = sharing.watch_again.is_some_and(|again| again <= now);
         for member in dead {
-            self.bury(member, now);
+            self.take_over_from(member, now);
         }
         if watches {
-            self.watch_homes(now);
+            self.watch_executors(now);
         }
     }
 
-    fn bury(&mut self, dead: MemberId, now: Instant) {
+    fn take_over_from(&mut self, dead: MemberId, now: Time) {
         let Some(sharing) = &self.sharing else { return };
-        // Its numbers lead nowhere from now on.
+        // From now on its QP and SRQ numbers belong to nobody.
         sharing.targets.host().sweep();
         let orphans: Vec<(u32, TargetRecord)> = sharing
             .opened
-            .iter()
-            .filter(|(_, opened)| sharing.targets.home(opened.record) == Some(dead))
-            .map(|(number, opened)| (*number, opened.record))
+            .numbers()
+            .into_iter()
+            .filter_map(|number| Some((number, sharing.opened.get(number)?.record)))
+            .filter(|(_, record)| sharing.targets.executor(*record) == Some(dead))
             .collect();
         for (number, record) in orphans {
             self.inherit(number, record, dead, now);
         }
-        self.watch_homes(now);
-        let homes: Vec<(u32, TargetRecord)> =
-            self.qps.iter().filter_map(|(number, qp)| Some((*number, qp.home.as_ref()?.record))).collect();
-        for (number, record) in homes {
-            self.mourn(number, dead, now);
+        self.watch_executors(now);
+        let executors: Vec<(u32, TargetRecord)> = self
+            .qps
+            .numbers()
+            .into_iter()
+            .filter_map(|number| Some((number, self.qps.get(number)?.executor.as_ref()?.record)))
+            .collect();
+        for (number, record) in executors {
+            self.abandon_requests_to(number, dead, now);
             let Some(sharing) = &self.sharing else { return };
             if !sharing.targets.is_held_by(record, dead) {
                 continue;
@@ -114,51 +118,50 @@ impl Card {
         }
     }
 
-    /// Sees to it that the death of each home of a TGT that we have a handle on is told.
-    pub(super) fn watch_homes(&mut self, now: Instant) {
-        let Self { sharing: Some(sharing), link, .. } = self else { return };
-        let Some(local) = link.udp().and_then(UdpLink::local) else { return };
+    /// Connects to every member that executes a TGT that we have a handle on, so that its death is noticed.
+    pub(super) fn watch_executors(&mut self, now: Time) {
+        let Self { sharing: Some(sharing), members: Some(members), .. } = self else { return };
         let me = sharing.targets.host().me();
-        let homes = sharing.opened.values().filter_map(|opened| sharing.targets.home(opened.record));
+        let opened = sharing.opened.numbers().into_iter().filter_map(|number| sharing.opened.get(number));
+        let executors = opened.filter_map(|opened| sharing.targets.executor(opened.record));
         let mut connected = true;
-        for home in homes.filter(|home| *home != me) {
-            connected &= local.connect(home);
+        for executor in executors.filter(|executor| *executor != me) {
+            connected &= members.watch(executor);
         }
         sharing.watch_again = (!connected).then(|| now + WATCH_AGAIN);
     }
 
-    /// Ends what a TGT of ours waited for from the dead.
-    fn mourn(&mut self, number: u32, dead: MemberId, now: Instant) {
-        let Some(home) = self.qps.get_mut(&number).and_then(|qp| qp.home.as_mut()) else { return };
-        home.message_at.take_if(|owner| *owner == dead);
-        if matches!(&home.fetch, Fetch::Asked { owner, .. } if *owner == dead) {
-            home.fetch = Fetch::Refused(Outcome::UnknownSrq);
+    /// Ends the placements and READs of a TGT of ours that wait for the dead member.
+    fn abandon_requests_to(&mut self, number: u32, dead: MemberId, now: Time) {
+        let Some(executor) = self.qps.get_mut(number).and_then(|qp| qp.executor.as_mut()) else { return };
+        executor.message_at.take_if(|owner| *owner == dead);
+        if matches!(&executor.fetch, Fetch::Requested { owner, .. } if *owner == dead) {
+            executor.fetch = Fetch::Refused(Outcome::UnknownSrq);
         }
-        let waited = home.pending.take_if(|pending| pending.owner == dead).is_some();
-        if waited {
-            self.answer_placement(number, Outcome::UnknownSrq, None, now);
+        if let Some(pending) = executor.pending.take_if(|pending| pending.owner == dead) {
+            self.answer_placement(number, &pending, Outcome::UnknownSrq, None, now);
         }
         self.mark_ready(number);
     }
 
-    /// Goes on where a dead home ended, unless another member does.
-    fn inherit(&mut self, number: u32, record: TargetRecord, dead: MemberId, now: Instant) {
+    /// Continues to execute a TGT where the dead member stopped, unless another member already does.
+    fn inherit(&mut self, number: u32, record: TargetRecord, dead: MemberId, now: Time) {
         let Some(sharing) = &mut self.sharing else { return };
         if !sharing.targets.take_over(record, dead) {
             return;
         }
-        let Some(opened) = sharing.opened.get(&number) else { return };
+        let Some(opened) = sharing.opened.get(number) else { return };
         let domain = std::sync::Arc::clone(&opened.domain);
         let mut words = Vec::new();
         let image = sharing.targets.image(record).load(&mut words, 1).then_some(&words[..]);
         let attributes = image.and_then(take_attributes);
         let number24 = QpNumber::new(number);
-        let remote = sharing.receptions.remove(&number);
+        let remote = sharing.receptions.remove(number);
         let (reception, last) = remote.map_or((None, None), |remote| (Some(remote.reception), remote.last));
         let state = words.get(ATTRIBUTE_WORDS..).unwrap_or(&[]);
-        let mut home = Home::new(record);
-        home.inherited = last;
-        let mut qp = self.qp_from_image(number24, state, domain, reception, Box::new(home));
+        let mut executor = Executor::new(record);
+        executor.inherited = last;
+        let mut qp = self.qp_from_image(number24, state, domain, reception, Box::new(executor));
         let is_whole = attributes.is_some();
         let (attributes, source) = attributes.unwrap_or_else(|| (QpAttributes::new(QpType::XrcTgt), None));
         qp.attributes = attributes;
@@ -177,8 +180,8 @@ impl Card {
             Ok(route) => qp.route = route,
             Err(error) => tracing::error!(%error, number, "a TGT was taken over, but not its address"),
         }
-        if let (owner @ Some(_), Some(home)) = (self.message_owner(&qp), &mut qp.home) {
-            home.message_at = owner;
+        if let (owner @ Some(_), Some(executor)) = (self.message_owner(&qp), &mut qp.executor) {
+            executor.message_at = owner;
         }
         if failed && qp.attributes.state != QpState::Reset {
             qp.fail();
@@ -189,8 +192,8 @@ impl Card {
         self.qps.insert(number, qp);
         self.publish(number);
         self.mark_ready(number);
-        // Whoever held what the responder waits for may be the one that died.
-        self.mourn(number, dead, now);
+        // The member that the responder waits for may be the one that died.
+        self.abandon_requests_to(number, dead, now);
     }
 
     /// Who holds the receive of the message in progress, if it is another member.

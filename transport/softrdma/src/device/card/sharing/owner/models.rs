@@ -1,14 +1,14 @@
-//! Every order in which two homes, the owner of an SRQ and the peer can act on three packets.
+//! Every order in which two executors, the owner of an SRQ and the peer can act on three packets.
 //!
-//! The first home may die at any point, a repeated request may overtake nothing but be read late,
-//! answers and acknowledgements may get lost; what the homes do with an answer is the model's, what
+//! The first executor may die at any point, a repeated request may overtake nothing but be read late,
+//! answers and acknowledgements may get lost; what the executors do with an answer is the model's, what
 //! the owner does with a request is the code's own.
 
 use super::{Admission, Outcome, Remote};
-use crate::device::card::target::{Inlets, Reception};
+use crate::device::card::target::{ReceiveSource, Reception};
 use crate::device::domain_table::DomainNumber;
-use crate::engine::Placement;
 use std::collections::HashSet;
+use trunkline_roce::engine::Placement;
 
 const PACKETS: u64 = 3;
 /// Messages of one kind on their way at most.
@@ -17,16 +17,16 @@ const ON_THE_WAY: usize = 2;
 /// The whole world, small enough to be looked at in every state that it can get into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct World {
-    /// Which home executes: 0, then 1.
-    home: usize,
-    /// The first home runs.
+    /// Which of the two executes now: 0, then 1.
+    executor: usize,
+    /// The first executor runs.
     first_lives: bool,
     /// Published: the serial of the packet that is expected.
     published: u64,
-    /// What the executing home knows: expected serial, and whether it waits for the owner.
+    /// What the present executor knows: expected serial, and whether it waits for the owner.
     expected: u64,
     waits: bool,
-    /// Requests on their way to the owner, by the home that sent them, oldest first.
+    /// Requests on their way to the owner, by the executor that sent them, oldest first.
     asked: [Vec<u64>; 2],
     /// Answers on their way back.
     answered: Vec<u64>,
@@ -36,12 +36,12 @@ struct World {
     placed: Vec<u64>,
     /// Packets that the peer knows to be there.
     acknowledged: u64,
-    /// The home has placed or learnt of something that it has not published.
+    /// The executor has placed or learnt of something that it has not published.
     is_ahead: bool,
 }
 
 fn owner(world: &World) -> Remote {
-    let reception = Reception::new(Inlets::Xrc { domain: DomainNumber(1) });
+    let reception = Reception::new(ReceiveSource::Xrc { domain: DomainNumber(1) });
     let last = world.last.map(|serial| (serial, Outcome::Done(Placement::Placed)));
     Remote { reception, last }
 }
@@ -52,7 +52,7 @@ impl World {
     }
 
     fn executes(&self) -> bool {
-        self.home == 1 || self.first_lives
+        self.executor == 1 || self.first_lives
     }
 
     /// The owner answers; what is too much gets lost.
@@ -70,25 +70,25 @@ impl World {
             change(&mut world);
             next.push(world);
         };
-        // The peer's packet comes, for the first time or again: the home publishes, then asks.
+        // The peer's packet comes, for the first time or again: the executor publishes, then asks.
         if self.executes() && !self.waits && self.expected < PACKETS {
             step(&|world| {
                 world.published = world.expected;
                 world.is_ahead = false;
-                world.asked[world.home].push(world.expected);
+                world.asked[world.executor].push(world.expected);
                 world.waits = true;
             });
         }
-        // No answer for a while: the home asks again.
-        if self.executes() && self.waits && self.asked[self.home].len() < ON_THE_WAY {
-            step(&|world| world.asked[world.home].push(world.expected));
+        // No answer for a while: the executor asks again.
+        if self.executes() && self.waits && self.asked[self.executor].len() < ON_THE_WAY {
+            step(&|world| world.asked[world.executor].push(world.expected));
         }
-        // The owner reads the oldest request of either home; one that is no home is not served.
+        // The owner reads the oldest request of either process; one that no longer executes is not served.
         for from in 0..2 {
             let Some(serial) = self.asked[from].first().copied() else { continue };
             step(&|world| {
                 world.asked[from].remove(0);
-                if from != world.home {
+                if from != world.executor {
                     return;
                 }
                 let mut remote = owner(world);
@@ -118,7 +118,7 @@ impl World {
                 world.answered.remove(0);
             });
         }
-        // The home publishes, then acknowledges.
+        // The executor publishes, then acknowledges.
         if self.executes() && self.is_ahead {
             step(&|world| {
                 world.published = world.expected;
@@ -135,14 +135,14 @@ impl World {
         if self.executes() && self.acknowledged < self.published {
             step(&|world| world.acknowledged = world.published);
         }
-        // The first home dies; its requests are still read.
+        // The first executor dies; its requests are still read.
         if self.first_lives {
             step(&|world| world.first_lives = false);
         }
         // The second takes over.
-        if !self.first_lives && self.home == 0 {
+        if !self.first_lives && self.executor == 0 {
             step(&|world| {
-                world.home = 1;
+                world.executor = 1;
                 world.expected = world.published;
                 world.waits = false;
                 world.is_ahead = false;

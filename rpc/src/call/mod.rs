@@ -1,0 +1,17 @@
+//! A call on its way: what callers, pollers and the inbox between them share.
+//!
+//! A caller fills a [`Submission`] and holds a [`Call`]; a poller takes the submission and completes its
+//! [`Answer`]. Nothing here sends or receives.
+
+mod answer;
+mod future;
+mod local_queue;
+mod response;
+mod spare;
+mod submission;
+
+pub(crate) use answer::{Answer, LocalCell, Outcome};
+pub use future::{Call, Wait};
+pub(crate) use local_queue::LocalQueue;
+pub use response::Response;
+pub(crate) use submission::{Submission, too_many};

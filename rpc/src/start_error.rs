@@ -1,0 +1,66 @@
+//! Why a node does not start.
+//!
+//! Owns the mapping from the transport's errors to those of the public API, which name neither a
+//! provider's types nor those of verbs.
+
+use std::io;
+use std::net::SocketAddr;
+use trunkline_transport::{NoNic, StartError as Transport};
+
+/// Why a node did not start. Each text names the cause and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting of the program, or a variable of the environment, is out of range or cannot be parsed.
+    #[error(transparent)]
+    BadSetting(StartCause),
+    /// An address cannot be resolved or listened on.
+    #[error("cannot listen on {address}: {cause}")]
+    BadAddress {
+        /// The address, as it was given.
+        address: String,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// Other hosts can reach this address, peers are not authenticated, and
+    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called.
+    #[error("{}", Transport::NotLoopback(*.0))]
+    NotLoopback(SocketAddr),
+    /// [`crate::ProviderChoice::Require`] was asked for, and no NIC can serve.
+    #[error("{}", Transport::NoHardware(.0.clone()))]
+    NoNic(NoNic),
+    /// [`crate::Connections::Xrc`] was asked for, and the device of this name has no XRC.
+    #[error("{}", Transport::NoXrc(.0.clone()))]
+    NoXrc(String),
+    /// The device or the operating system refused something that every node needs.
+    #[error(transparent)]
+    Refused(StartCause),
+    /// Two services have the same name, or names with the same hash.
+    #[error(
+        "the service {0} is offered twice; give one of them another name: #[trunkline::service(name = \"...\")]"
+    )]
+    DuplicateService(&'static str),
+}
+
+/// The cause behind a [`StartError`]; programs print it.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct StartCause(Transport);
+
+impl StartError {
+    /// The same failure in the terms of the public API.
+    pub(crate) fn from_transport(error: Transport) -> Self {
+        match error {
+            Transport::NotLoopback(address) => Self::NotLoopback(address),
+            Transport::NoHardware(why) => Self::NoNic(why),
+            Transport::NoXrc(device) => Self::NoXrc(device),
+            Transport::Listen { address, cause } => {
+                Self::BadAddress { address: address.to_string(), cause: io::Error::other(cause) }
+            }
+            error @ (Transport::BadOption { .. }
+            | Transport::BadEnvironment { .. }
+            | Transport::BadDeviceSetting(_)) => Self::BadSetting(StartCause(error)),
+            error => Self::Refused(StartCause(error)),
+        }
+    }
+}

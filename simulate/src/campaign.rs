@@ -1,0 +1,164 @@
+//! Many runs, on all CPUs, and what they add up to.
+
+use crate::coverage::{Coverage, Kind};
+use crate::run::{Outcome, run};
+use crate::trace::Trace;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// From so many runs on a campaign must have exercised enough.
+const ENOUGH_RUNS: u64 = 200;
+/// What a run must have on average.
+const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
+/// The share of runs in which each kind of event must occur.
+const LEAST_SHARE: f64 = 0.02;
+
+/// A run in which a rule was broken.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) seed: u64,
+    pub(crate) why: String,
+}
+
+/// What a campaign was.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) runs: u64,
+    pub(crate) nodes: u64,
+    pub(crate) calls: u64,
+    pub(crate) faults: u64,
+    pub(crate) turns: u64,
+    pub(crate) simulated: Duration,
+    pub(crate) took: Duration,
+    /// Events by kind, and the runs in which any occurred.
+    pub(crate) kinds: Vec<(u64, u64)>,
+    /// Runs that failed, by seed.
+    pub(crate) failures: Vec<Failure>,
+}
+
+impl Summary {
+    /// Adds a run.
+    pub(crate) fn add(&mut self, outcome: &Outcome) {
+        self.kinds.resize(Kind::ALL.len(), (0, 0));
+        self.runs += 1;
+        self.nodes += outcome.nodes as u64;
+        self.calls += outcome.coverage.of(Kind::CallMade);
+        self.faults += outcome.coverage.faults();
+        self.turns += outcome.turns;
+        self.simulated += outcome.simulated;
+        for (kind, (events, runs)) in Kind::ALL.iter().zip(&mut self.kinds) {
+            let count = outcome.coverage.of(*kind);
+            *events += count;
+            *runs += u64::from(count > 0);
+        }
+    }
+
+    /// What the campaign should have exercised more of.
+    pub(crate) fn shortfalls(&self) -> Vec<String> {
+        if self.runs < ENOUGH_RUNS {
+            return Vec::new();
+        }
+        let runs = self.runs as f64;
+        let means = [self.nodes, self.calls, self.faults].map(|sum| sum as f64 / runs);
+        let mut all = Vec::new();
+        for ((what, least), mean) in LEAST.iter().zip(means) {
+            if mean < *least {
+                all.push(format!("{mean:.1} {what} a run; at least {least} are needed"));
+            }
+        }
+        for (kind, (_, with)) in Kind::ALL.iter().zip(&self.kinds) {
+            let share = *with as f64 / runs;
+            if share < LEAST_SHARE {
+                all.push(format!(
+                    "\"{}\" occurs in {:.1} % of runs; in 2 % it must",
+                    kind.name(),
+                    share * 100.0
+                ));
+            }
+        }
+        all
+    }
+}
+
+/// Runs one seed. A panic of the project's own code is a failure like any other.
+pub(crate) fn run_one(seed: u64, trace: Trace) -> Outcome {
+    let flushed = trace.clone();
+    catch_unwind(AssertUnwindSafe(|| run(seed, trace))).unwrap_or_else(|panic| {
+        flushed.flush();
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of unknown kind");
+        Outcome {
+            broken: Some(format!("a panic: {text}")),
+            coverage: Coverage::default().into(),
+            nodes: 0,
+            turns: 0,
+            simulated: Duration::ZERO,
+            checksum: 0,
+        }
+    })
+}
+
+/// Which runs a campaign has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CampaignPlan<'a> {
+    /// The first seed.
+    pub(crate) first: u64,
+    /// Runs at most.
+    pub(crate) runs: u64,
+    /// For how long runs begin.
+    pub(crate) time: Duration,
+    /// Runs at a time.
+    pub(crate) jobs: usize,
+    /// Whether it goes on after a run that fails.
+    pub(crate) keep_going: bool,
+    /// The deliberate fault that is on.
+    pub(crate) mutant: Option<&'a str>,
+}
+
+/// Runs seeds from the first on until so many have run, the time is over, or one fails.
+pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
+    let CampaignPlan { first, runs, time, jobs, keep_going, mutant } = *plan;
+    let began = Instant::now();
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    let bar = bar(runs, mutant);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                crate::switch::choose(mutant);
+                loop {
+                    let run = next.fetch_add(1, Ordering::Relaxed);
+                    if run >= runs || began.elapsed() >= time || failed.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let seed = first.wrapping_add(run);
+                    let outcome = run_one(seed, Trace::checksum_only());
+                    let mut summary = summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    summary.add(&outcome);
+                    if let Some(why) = outcome.broken {
+                        failed.store(!keep_going, Ordering::Relaxed);
+                        summary.failures.push(Failure { seed, why });
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut summary = summary.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    summary.took = began.elapsed();
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}
+
+fn bar(runs: u64, mutant: Option<&str>) -> ProgressBar {
+    let bar = if runs == u64::MAX { ProgressBar::new_spinner() } else { ProgressBar::new(runs) };
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} runs, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(mutant.unwrap_or("simulating").to_owned());
+    bar
+}

@@ -1,0 +1,298 @@
+//! Clients: what the programs of a run do.
+
+use crate::coverage::{Coverage, Kind};
+use crate::oracle::{Open, Oracle, pattern};
+use crate::service::{WorkClient, WorkLocal};
+use crate::timers::Timers;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use trunkline::{Node, PollerIndex, Status};
+
+/// A client of one node.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) process: u64,
+    pub(crate) oracle: Oracle,
+    pub(crate) timers: Timers,
+    pub(crate) coverage: Arc<Coverage>,
+    pub(crate) node: Rc<Node>,
+    pub(crate) pollers: u16,
+    /// The other nodes.
+    pub(crate) servers: Vec<SocketAddr>,
+    pub(crate) random: fastrand::Rng,
+}
+
+impl Client {
+    /// Makes so many calls, with pauses between them.
+    pub(crate) async fn run(mut self, calls: usize, think: Duration) {
+        for _ in 0..calls {
+            let pause = self.random.u64(..=u64::try_from(think.as_nanos()).unwrap_or(0) * 2);
+            self.timers.sleep(Duration::from_nanos(pause)).await;
+            let server = self.server();
+            match self.random.u8(..100) {
+                0..=29 => self.echo(server).await,
+                30..=49 => self.number(server).await,
+                50..=59 => self.slow(server).await,
+                60..=64 => self.block(server).await,
+                65..=68 => self.refuse(server).await,
+                69..=71 => self.panic(server).await,
+                72..=73 => self.hang(server).await,
+                74..=79 => self.nested(server).await,
+                80..=87 => self.tell(server).await,
+                88..=91 => self.burst(server).await,
+                92..=95 => self.cancel(server).await,
+                _ => self.local(server).await,
+            }
+        }
+    }
+
+    fn server(&mut self) -> SocketAddr {
+        self.servers[self.random.usize(..self.servers.len())]
+    }
+
+    fn timeout(&mut self) -> Duration {
+        let (least, most) = if self.random.u8(..4) == 0 { (1, 30) } else { (200, 2000) };
+        Duration::from_millis(self.random.u64(least..most))
+    }
+
+    fn connect(&self, server: SocketAddr, timeout: Duration) -> Option<WorkClient> {
+        match WorkClient::connect(&self.node, server) {
+            Ok(client) => Some(client.with_timeout(timeout)),
+            Err(error) => {
+                self.oracle.fail(format!("no client of {server}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Makes a call whose reply is its number, and judges it.
+    async fn judge<F>(
+        &self,
+        server: SocketAddr,
+        what: &'static str,
+        timeout: Duration,
+        call: impl FnOnce(WorkClient, u64) -> F,
+    ) -> Option<Status>
+    where
+        F: Future<Output = Result<u64, Status>>,
+    {
+        let client = self.connect(server, timeout)?;
+        let id = self.oracle.made(self.process, what, timeout);
+        let open = Open::new(&self.oracle, id);
+        let outcome = call(client, id).await;
+        open.ended();
+        match outcome {
+            Ok(replied) => self.oracle.succeeded(id, replied, false),
+            Err(status) => {
+                self.oracle.failed(id, &status);
+                return Some(status);
+            }
+        }
+        None
+    }
+
+    async fn echo(&mut self, server: SocketAddr) {
+        let timeout = self.timeout();
+        let size = |random: &mut fastrand::Rng| match random.u8(..10) {
+            0..=5 => random.usize(..300),
+            6..=7 => random.usize(1 << 10..16 << 10),
+            _ => random.usize(16 << 10..200 << 10),
+        };
+        let (there, back) = (size(&mut self.random), size(&mut self.random));
+        let _outcome = self.echo_of(server, timeout, there, back).await;
+    }
+
+    /// Sends so many bytes there and back; returns how the call failed, if it did.
+    pub(crate) async fn echo_of(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        there: usize,
+        back: usize,
+    ) -> Option<Status> {
+        for bytes in [there, back] {
+            match bytes {
+                0..=1024 => {}
+                1025..=16_000 => self.coverage.count(Kind::EagerMessage),
+                _ => self.coverage.count(Kind::LargeMessage),
+            }
+        }
+        let client = self.connect(server, timeout)?;
+        let id = self.oracle.made(self.process, "echo", timeout);
+        let open = Open::new(&self.oracle, id);
+        let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
+        let outcome = client.echo(id, reply_bytes, pattern(id, there).into()).await;
+        open.ended();
+        match outcome {
+            Ok(reply) => {
+                self.oracle.judge_reply(id, &reply, back);
+                self.oracle.succeeded(id, id, false);
+                None
+            }
+            Err(status) => {
+                self.oracle.failed(id, &status);
+                Some(status)
+            }
+        }
+    }
+
+    async fn number(&mut self, server: SocketAddr) {
+        let timeout = self.timeout();
+        let _outcome = self.number_of(server, timeout).await;
+    }
+
+    /// A small call; returns how it failed, if it did.
+    pub(crate) async fn number_of(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
+        self.judge(server, "number", timeout, |client, id| async move { client.number(id).await }).await
+    }
+
+    async fn slow(&mut self, server: SocketAddr) {
+        let (timeout, wait) = (self.timeout(), self.random.u64(..50_000));
+        let call = |client: WorkClient, id| async move { client.slow(id, wait).await };
+        let _outcome = self.judge(server, "slow", timeout, call).await;
+    }
+
+    async fn block(&mut self, server: SocketAddr) {
+        let (timeout, work) = (self.timeout(), self.random.u64(..10_000));
+        let call = |client: WorkClient, id| async move { client.block(id, work).await };
+        let _outcome = self.judge(server, "block", timeout, call).await;
+    }
+
+    async fn refuse(&mut self, server: SocketAddr) {
+        let timeout = self.timeout();
+        let call = |client: WorkClient, id| async move { client.refuse(id).await };
+        if self.judge(server, "refuse", timeout, call).await.is_none() {
+            self.oracle.fail("a call succeeded whose handler returned an error".to_owned());
+        }
+    }
+
+    async fn panic(&mut self, server: SocketAddr) {
+        let timeout = self.timeout();
+        let call = |client: WorkClient, id| async move { client.panic(id).await };
+        if self.judge(server, "panic", timeout, call).await.is_none() {
+            self.oracle.fail("a call succeeded whose handler panicked".to_owned());
+        }
+    }
+
+    async fn hang(&mut self, server: SocketAddr) {
+        let timeout = Duration::from_millis(self.random.u64(1..300));
+        self.hang_at(server, timeout).await;
+    }
+
+    /// Makes a call that never returns, and judges that it fails.
+    pub(crate) async fn hang_at(&self, server: SocketAddr, timeout: Duration) {
+        let call = |client: WorkClient, id| async move { client.hang(id).await };
+        if self.judge(server, "hang", timeout, call).await.is_none() {
+            self.oracle.fail("a call succeeded whose handler never returns".to_owned());
+        }
+    }
+
+    /// Drops a call while another of the same method runs; returns how that one failed, if it did.
+    pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
+        let slow = |wait| {
+            let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
+            self.judge(server, "slow, beside one given up", Duration::from_millis(500), call)
+        };
+        let mut stays = pin!(slow(6_000));
+        let mut dropped = Some(Box::pin(slow(8_000)));
+        let mut pause = pin!(self.timers.sleep(Duration::from_millis(3)));
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = stays.as_mut().poll(context) {
+                return Poll::Ready(outcome);
+            }
+            if let Some(call) = &mut dropped
+                && (call.as_mut().poll(context).is_ready() || pause.as_mut().poll(context).is_ready())
+            {
+                dropped = None;
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn nested(&mut self, server: SocketAddr) {
+        let (timeout, at) = (self.timeout(), self.server());
+        let call = |client: WorkClient, id| async move { client.nested(id, at.to_string()).await };
+        let _outcome = self.judge(server, "nested", timeout, call).await;
+    }
+
+    async fn tell(&mut self, server: SocketAddr) {
+        let timeout = self.timeout();
+        let bytes = if self.random.u8(..8) == 0 { self.random.usize(..100 << 10) } else { 64 };
+        let Some(client) = self.connect(server, timeout) else { return };
+        self.coverage.count(Kind::OneWay);
+        let id = self.oracle.made(self.process, "tell", timeout);
+        let open = Open::new(&self.oracle, id);
+        let outcome = client.tell(id, pattern(id, bytes).into()).await;
+        open.ended();
+        match outcome {
+            Ok(()) => self.oracle.succeeded(id, id, true),
+            Err(status) => self.oracle.failed(id, &status),
+        }
+    }
+
+    /// Many calls at once: more than the server's receives hold.
+    async fn burst(&mut self, server: SocketAddr) {
+        self.coverage.count(Kind::Burst);
+        let (timeout, count) = (self.timeout(), self.random.usize(8..40));
+        let mut calls = (0..count)
+            .map(|_| Box::pin(self.number_of(server, timeout)) as Pin<Box<dyn Future<Output = _>>>)
+            .collect::<Vec<_>>();
+        poll_fn(|context| {
+            calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
+            if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Drops a call before it ends, mostly.
+    async fn cancel(&mut self, server: SocketAddr) {
+        let patience = Duration::from_nanos(self.random.u64(..3_000_000));
+        let wait = self.random.u64(..6_000);
+        let large = self.random.bool();
+        let mut pause = pin!(self.timers.sleep(patience));
+        let timeout = Duration::from_secs(1);
+        let call: Pin<Box<dyn Future<Output = Option<Status>>>> = if large {
+            Box::pin(self.echo_of(server, timeout, 100 << 10, 50 << 10))
+        } else {
+            let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
+            Box::pin(self.judge(server, "slow, given up", timeout, call))
+        };
+        let mut call = call;
+        let gave_up = poll_fn(|context| {
+            if call.as_mut().poll(context).is_ready() {
+                return Poll::Ready(false);
+            }
+            pause.as_mut().poll(context).map(|()| true)
+        })
+        .await;
+        if gave_up {
+            self.coverage.count(Kind::CallCancelled);
+        }
+    }
+
+    /// A call from a task that runs on a poller.
+    async fn local(&mut self, server: SocketAddr) {
+        self.coverage.count(Kind::LocalCall);
+        let timeout = self.timeout();
+        let poller = PollerIndex(self.random.u16(..self.pollers));
+        let id = self.oracle.made(self.process, "number from a poller's task", timeout);
+        let open = Open::new(&self.oracle, id);
+        let task = move |context| async move {
+            WorkLocal::connect(&context, server)?.with_timeout(timeout).number(id).await
+        };
+        let outcome = self.node.run_on(poller, task).await;
+        open.ended();
+        match outcome {
+            Ok(Ok(replied)) => self.oracle.succeeded(id, replied, false),
+            Ok(Err(status)) => self.oracle.failed(id, &status),
+            // The node shut down under the task; whether the call ran is not known.
+            Err(_) => self.oracle.given_up(id),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a run has exercised, by kind of event.
+//!
+//! A simulation that stops exercising something proves nothing about it and goes on passing; so a
+//! campaign counts, and fails when too little of a kind has happened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! kinds {
+    ($($name:ident $text:literal $fault:literal,)*) => {
+        /// A kind of event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Kind {
+            $(
+                #[doc = $text]
+                $name,
+            )*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// What it is called in summaries.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// Whether it counts as a fault. Single packets do not: there are too many to say much.
+            pub(crate) const fn is_fault(self) -> bool {
+                match self {
+                    $(Self::$name => $fault,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    CallMade "call made" false,
+    CallSucceeded "call succeeded" false,
+    CallFailed "call failed" false,
+    CallTimedOut "call timed out" false,
+    CallCancelled "call cancelled" true,
+    OneWay "one-way call" false,
+    EagerMessage "message above 1 KiB by SEND" false,
+    LargeMessage "large message by READ" false,
+    Burst "burst of calls" false,
+    LocalCall "call from a task on a poller" false,
+    NestedCall "call made inside a handler" false,
+    HandlerSlept "handler waited" false,
+    HandlerBlocked "handler blocked its poller" true,
+    HandlerPanicked "handler panicked" true,
+    HandlerHung "handler never returned" true,
+    HandlerRefused "handler returned an error" false,
+    OverXrc "run over XRC" false,
+    OverRc "run over RC" false,
+    SeveralPollers "run with several pollers" false,
+    PacketLost "packet lost" false,
+    PacketDoubled "packet duplicated" false,
+    PacketOvertaken "packet reordered" false,
+    PacketCorrupted "packet corrupted" false,
+    PacketCut "packet cut off by a partition" false,
+    Partition "partition" true,
+    MachinePaused "machine stopped" true,
+    ProcessPaused "process stopped" true,
+    NodeKilled "node killed" true,
+    NodeRestarted "node restarted" true,
+    NodeShutDown "node shut down under load" true,
+    DeviceRemoved "device removed" true,
+    DeviceRestored "device restored" true,
+}
+
+/// Counters by kind.
+#[derive(Debug)]
+pub(crate) struct Coverage(Vec<AtomicU64>);
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self(Kind::ALL.iter().map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Coverage {
+    /// One more of a kind.
+    pub(crate) fn count(&self, kind: Kind) {
+        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of a kind.
+    pub(crate) fn of(&self, kind: Kind) -> u64 {
+        self.0[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Faults of all kinds.
+    pub(crate) fn faults(&self) -> u64 {
+        Kind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
+    }
+}

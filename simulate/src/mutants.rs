@@ -1,0 +1,80 @@
+//! The deliberate faults that the code knows, and the campaign that must catch each.
+
+use crate::campaign::{CampaignPlan, Summary, campaign};
+use std::time::Duration;
+
+/// Runs in which a fault must be caught.
+pub(crate) const MOST_RUNS: u64 = 500;
+
+/// A deliberate fault: its name in the code, and what it does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+}
+
+/// All of them.
+pub(crate) const ALL: &[Mutant] = &[
+    Mutant {
+        name: "last_look_is_left_out",
+        what: "wake-up: a poller sleeps without a last look at its queues",
+    },
+    Mutant {
+        name: "crossed_frames_wake_nobody",
+        what: "wake-up: a frame for another poller, over RC, does not wake it",
+    },
+    Mutant {
+        name: "cq_is_not_armed",
+        what: "arming: a poller sleeps without asking for the next completion",
+    },
+    Mutant { name: "message_uses_no_credit", what: "credit: a sender does not count what it sends" },
+    Mutant { name: "receive_is_not_reposted", what: "repost: one receive of each batch is not posted again" },
+    Mutant {
+        name: "fin_is_not_sent",
+        what: "FIN: the sender of a large message is not told that it was read",
+    },
+    Mutant {
+        name: "memory_is_not_returned",
+        what: "budget: memory of large messages counts as in use after its return",
+    },
+    Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },
+    Mutant {
+        name: "epoch_is_always_the_same",
+        what: "session epoch: a restarted node looks like the one before",
+    },
+    Mutant {
+        name: "second_session_is_dialed",
+        what: "duplicate dial: a session is dialed while another is being made",
+    },
+    Mutant { name: "removal_is_ignored", what: "removal: a node goes on with a device that is gone" },
+    Mutant {
+        name: "cancel_ends_another_call",
+        what: "cancellation: a caller that gives up ends another's call",
+    },
+    Mutant {
+        name: "replies_match_any_call",
+        what: "reply matching: a late reply is taken for a later call's",
+    },
+    Mutant {
+        name: "failed_requests_count_as_not_run",
+        what: "may_have_run: a request that may have arrived counts as not run",
+    },
+    Mutant {
+        name: "drained_is_not_reported",
+        what: "shutdown: a poller does not report that nothing is under way",
+    },
+    Mutant { name: "deadline_is_not_kept", what: "timer: nobody looks at a call's deadline" },
+    Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
+];
+
+/// Looks for a fault until it is caught.
+pub(crate) fn hunt(mutant: Mutant, first_seed: u64, jobs: usize) -> Summary {
+    campaign(&CampaignPlan {
+        first: first_seed,
+        runs: MOST_RUNS,
+        time: Duration::MAX,
+        jobs,
+        keep_going: false,
+        mutant: Some(mutant.name),
+    })
+}

@@ -1,0 +1,157 @@
+//! A simulated node: a process with its address, its device and its incarnations.
+
+use crate::coverage::Kind;
+use crate::plan::NodePlan;
+use crate::scheduler::Scheduler;
+use crate::service::{WorkServer, Worker};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline::{Connections, Node, ProviderChoice};
+use trunkline_softrdma::device::{LinkChoice, LinkFactory, Slot, SoftOptions};
+use trunkline_transport::NodeOptions;
+
+/// The port that every node listens on.
+const PORT: u16 = 7471;
+/// How long a shutdown waits for calls that run.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// A node of the run, whether it runs now or not.
+pub(crate) struct SimNode {
+    plan: NodePlan,
+    rc: bool,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Where its device sits.
+    slot: Slot,
+    running: Option<Running>,
+    /// A process that was shut down, and has not ended.
+    ending: Option<Running>,
+}
+
+struct Running {
+    process: u64,
+    node: Rc<Node>,
+}
+
+impl SimNode {
+    /// A node that does not run yet.
+    pub(crate) fn new(index: usize, plan: NodePlan, rc: bool) -> Self {
+        let last = u8::try_from(index + 1).unwrap_or(u8::MAX);
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), PORT);
+        Self { plan, rc, address, slot: Slot::new(), running: None, ending: None }
+    }
+
+    /// The running node and its process.
+    pub(crate) fn running(&self) -> Option<(u64, &Rc<Node>)> {
+        self.running.as_ref().map(|running| (running.process, &running.node))
+    }
+
+    /// Whether a process of it exists, running or about to end.
+    pub(crate) fn process(&self) -> Option<u64> {
+        self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
+    }
+
+    /// Starts it, unless it runs, or its device is away.
+    pub(crate) fn start(&mut self, scheduler: &mut Scheduler) {
+        if self.running.is_some() {
+            return;
+        }
+        if let Some(ending) = self.ending.take() {
+            // Whoever starts it again has lost patience with the last one.
+            self.end(scheduler, ending);
+        }
+        self.slot.restore();
+        let (process, runtime) = scheduler.process();
+        let network = scheduler.network.clone();
+        let device = SoftOptions {
+            addresses: vec![self.address.ip()],
+            link: LinkChoice::Custom(LinkFactory::new(move || Ok(Box::new(network.link())))),
+            slot: Some(self.slot.clone()),
+            runtime: runtime.clone(),
+            ..SoftOptions::default()
+        };
+        let options = NodeOptions::new()
+            .runtime(runtime)
+            .device(device)
+            .provider(ProviderChoice::Soft)
+            .connections(if self.rc { Connections::Rc } else { Connections::Xrc })
+            .srq_depth(self.plan.srq_depth)
+            .max_message_bytes(512 << 10)
+            .rendezvous_bytes(2 << 20);
+        let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
+        let coverage = Arc::clone(&scheduler.coverage);
+        let make = move |context: &trunkline::PollerContext| {
+            Worker::new(oracle.clone(), timers.clone(), Arc::clone(&coverage), context.clone(), process)
+        };
+        let node = Node::builder()
+            .transport(options)
+            .listen(self.address)
+            .pollers(self.plan.pollers)
+            .serve(WorkServer::with_context(make))
+            .start();
+        match node {
+            Ok(node) => self.running = Some(Running { process, node: Rc::new(node) }),
+            Err(error) => {
+                scheduler.oracle.fail(format!("a node does not start at {}: {error}", self.address))
+            }
+        }
+    }
+
+    /// Ends it without a goodbye.
+    pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
+        for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
+            scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
+            scheduler.coverage.count(Kind::NodeKilled);
+            self.end(scheduler, running);
+        }
+    }
+
+    /// Ends what is left of a process.
+    fn end(&self, scheduler: &mut Scheduler, running: Running) {
+        scheduler.network.kill(self.address.ip());
+        scheduler.kill(running.process);
+        drop(running);
+    }
+
+    /// Asks it to end.
+    pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
+        let Some(running) = self.running.take() else { return };
+        scheduler.trace.line(scheduler.now(), "fault", format_args!("shut down {}", self.address));
+        running.node.begin_shutdown(GRACE);
+        self.ending = Some(running);
+    }
+
+    /// Notes that a process that was shut down has ended.
+    pub(crate) fn settle(&mut self, scheduler: &Scheduler) {
+        let ended = |running: &Running| scheduler.machines_of(running.process).is_empty();
+        if self.ending.as_ref().is_some_and(ended) {
+            self.ending = None;
+        }
+    }
+
+    /// Lets go of a process that has ended; returns what it should not have left.
+    pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
+        let ending = self.ending.take()?;
+        let report = ending.node.report();
+        scheduler.trace.line(scheduler.now(), "phase", format_args!("{} has ended", self.address));
+        let left = report.ini + report.tgt;
+        (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
+    }
+
+    /// Takes its device away.
+    pub(crate) fn remove_device(&self) {
+        self.slot.remove();
+    }
+
+    /// Puts its device back.
+    pub(crate) fn restore_device(&self) {
+        self.slot.restore();
+    }
+
+    /// Opened devices of which any object is left.
+    pub(crate) fn devices(&self) -> usize {
+        self.slot.devices()
+    }
+}

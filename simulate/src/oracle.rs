@@ -1,0 +1,262 @@
+//! What must be true of every call, whatever happens to nodes, machines and packets.
+//!
+//! | rule | broken when |
+//! |---|---|
+//! | each call ends, once | a call is open long after its deadline, or when the run is over |
+//! | no call runs twice | a handler is entered twice for one call |
+//! | bytes are equal | arguments or a reply differ from what was sent |
+//! | no reply crosses | a reply is another call's |
+//! | success is true | a call succeeds whose handler did not run, or had not returned |
+//! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
+//! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
+//! | senders hold credits | a node sent or received an RNR NAK |
+//! | nothing is left | after shutdown a QP, a device's object or an open address remains |
+//! | calm is calm | without faults a call takes longer than [`CALM_LIMIT`] or fails |
+//!
+//! [`NOT_JUDGED`] lists what is left out so far.
+
+use crate::coverage::{Coverage, Kind};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use trunkline::{Code, Status};
+use trunkline_verbs::{Time, VirtualClock};
+
+/// What the workload leaves out or the oracle does not judge yet, and why.
+pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
+    ("budgets", "memory and handlers are bounded per lane and poller, not per peer"),
+    ("may_have_run", "`true` is not held against a call that was never handed to the device"),
+    ("bounded shutdown", "a handler that never returns may keep a node from ending within its grace"),
+    ("order", "calls of one client may start in another order than they were made in"),
+];
+
+/// A call may end so long after its deadline: pollers look at deadlines every few milliseconds, and
+/// keepalives and retries of the handshake come before some.
+const LATE_LIMIT: Duration = Duration::from_secs(2);
+
+/// A call between nodes that are connected takes at most so long while nothing is wrong.
+pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
+
+/// A rule was broken.
+#[derive(Debug, Clone)]
+pub(crate) struct Broken(pub(crate) String);
+
+#[derive(Debug)]
+struct Call {
+    what: &'static str,
+    process: u64,
+    entered: u32,
+    returned: u32,
+    ended: Option<Ended>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ended {
+    Succeeded,
+    Failed {
+        code: Code,
+        may_have_run: bool,
+    },
+    /// The future was dropped, or its process killed: nobody knows.
+    GivenUp,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: BTreeMap<u64, Call>,
+    open: BTreeMap<u64, Time>,
+    last: u64,
+    /// Machines were stopped so long in all: nobody can be in time meanwhile.
+    allowance: Duration,
+    broken: Option<Broken>,
+}
+
+/// The judge of a run. Clones are the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Oracle {
+    clock: Arc<VirtualClock>,
+    coverage: Arc<Coverage>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Oracle {
+    /// Knows of no call yet.
+    pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>) -> Self {
+        Self { clock: Arc::clone(clock), coverage: Arc::clone(coverage), state: Arc::default() }
+    }
+
+    /// A client makes a call; returns the call's number, which its arguments carry.
+    pub(crate) fn made(&self, process: u64, what: &'static str, timeout: Duration) -> u64 {
+        self.coverage.count(Kind::CallMade);
+        let deadline = self.clock.now() + timeout;
+        let mut state = self.lock();
+        state.last += 1;
+        let id = state.last;
+        let call = Call { what, process, entered: 0, returned: 0, ended: None };
+        state.calls.insert(id, call);
+        state.open.insert(id, deadline);
+        id
+    }
+
+    /// A handler was entered for a call, with these bytes.
+    pub(crate) fn entered(&self, id: u64, body: &[u8]) {
+        if body != pattern(id, body.len()) {
+            return self.fail(format!("call {id}: the handler got other bytes than were sent"));
+        }
+        let mut state = self.lock();
+        let Some(call) = state.calls.get_mut(&id) else {
+            drop(state);
+            return self.fail(format!("a handler runs for call {id}, which nobody made"));
+        };
+        call.entered += 1;
+        let (what, times, ended) = (call.what, call.entered, call.ended.clone());
+        drop(state);
+        if times > 1 {
+            self.fail(format!("call {id} ({what}) runs for the {times}. time"));
+        }
+        if let Some(Ended::Failed { code, may_have_run: false }) = ended {
+            self.fail(format!("call {id} ({what}) runs after its caller was told {code:?}, not run"));
+        }
+    }
+
+    /// The handler of a call returned a value.
+    pub(crate) fn returned(&self, id: u64) {
+        if let Some(call) = self.lock().calls.get_mut(&id) {
+            call.returned += 1;
+        }
+    }
+
+    /// A call succeeded, and its reply names this call.
+    pub(crate) fn succeeded(&self, id: u64, replied: u64, one_way: bool) {
+        self.coverage.count(Kind::CallSucceeded);
+        if replied != id {
+            self.fail(format!("call {id} got the reply of call {replied}"));
+        }
+        let returned = self.lock().calls.get(&id).map_or(0, |call| call.returned);
+        if returned == 0 && !one_way {
+            self.fail(format!("call {id} succeeded, but its handler has not returned"));
+        }
+        self.end(id, Ended::Succeeded);
+    }
+
+    /// A reply's bytes differ from what the handler sent.
+    pub(crate) fn judge_reply(&self, id: u64, body: &[u8], bytes: usize) {
+        if body.len() != bytes || body != pattern(!id, body.len()) {
+            self.fail(format!("call {id}: the reply's {} bytes are not the {bytes} sent", body.len()));
+        }
+    }
+
+    /// A call failed.
+    pub(crate) fn failed(&self, id: u64, status: &Status) {
+        self.coverage.count(Kind::CallFailed);
+        if status.code() == Code::DeadlineExceeded {
+            self.coverage.count(Kind::CallTimedOut);
+        }
+        let (entered, what) =
+            self.lock().calls.get(&id).map_or((0, "unknown"), |call| (call.entered, call.what));
+        if entered > 0 && !status.may_have_run() {
+            self.fail(format!(
+                "call {id} ({what}) has run, but its caller was told that it did not: {status}"
+            ));
+        }
+        self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
+    }
+
+    /// A call's future was dropped.
+    pub(crate) fn given_up(&self, id: u64) {
+        self.end(id, Ended::GivenUp);
+    }
+
+    /// A process was killed: its calls have no callers any more.
+    pub(crate) fn killed(&self, process: u64) {
+        let mut open = Vec::new();
+        let state = self.lock();
+        for id in state.open.keys() {
+            if state.calls.get(id).is_some_and(|call| call.process == process) {
+                open.push(*id);
+            }
+        }
+        drop(state);
+        for id in open {
+            self.end(id, Ended::GivenUp);
+        }
+    }
+
+    /// Somebody was stopped for so long.
+    pub(crate) fn allow(&self, pause: Duration) {
+        let mut state = self.lock();
+        state.allowance = state.allowance.saturating_add(pause);
+    }
+
+    /// Calls that have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// A rule was broken; only the first one counts.
+    pub(crate) fn fail(&self, why: String) {
+        self.lock().broken.get_or_insert(Broken(why));
+    }
+
+    /// The rule that was broken, if one was.
+    pub(crate) fn verdict(&self, now: Time) -> Option<Broken> {
+        let state = self.lock();
+        if state.broken.is_some() {
+            return state.broken.clone();
+        }
+        let late = |deadline: &Time| *deadline + LATE_LIMIT + state.allowance;
+        let (id, _) = state.open.iter().find(|(_, deadline)| late(deadline) < now)?;
+        let what = state.calls.get(id).map_or("unknown", |call| call.what);
+        Some(Broken(format!("call {id} ({what}) is still open, long after its deadline")))
+    }
+
+    fn end(&self, id: u64, ended: Ended) {
+        let mut state = self.lock();
+        state.open.remove(&id);
+        let Some(call) = state.calls.get_mut(&id) else { return };
+        let (what, before) = (call.what, call.ended.replace(ended.clone()));
+        drop(state);
+        if let Some(before) = before.filter(|before| *before != Ended::GivenUp) {
+            self.fail(format!("call {id} ({what}) ended twice: {before:?}, {ended:?}"));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that counts as given up when its future is dropped before it has ended.
+#[derive(Debug)]
+pub(crate) struct Open<'a> {
+    oracle: &'a Oracle,
+    id: Option<u64>,
+}
+
+impl<'a> Open<'a> {
+    /// A call that was made.
+    pub(crate) fn new(oracle: &'a Oracle, id: u64) -> Self {
+        Self { oracle, id: Some(id) }
+    }
+
+    /// It has ended.
+    pub(crate) fn ended(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.oracle.given_up(id);
+        }
+    }
+}
+
+/// Bytes that belong to one call.
+pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(id);
+    let mut all = vec![0; bytes];
+    random.fill(&mut all);
+    all
+}

@@ -1,0 +1,115 @@
+//! What a run will be like: everything that its seed decides beforehand.
+
+use crate::network::Conditions;
+use std::time::Duration;
+
+/// Something that happens to nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// One machine of a node is stopped.
+    StopMachine { node: usize, pause: Duration },
+    /// All machines of a node are stopped.
+    StopProcess { node: usize, pause: Duration },
+    /// A node ends without a goodbye, and is started again after a while.
+    Kill { node: usize, restart_after: Duration },
+    /// A node is shut down, and started again after a while.
+    ShutDown { node: usize, restart_after: Duration },
+    /// Two nodes cannot reach each other for a while.
+    Partition { a: usize, b: usize, lasts: Duration },
+    /// A node's device is taken away for a while.
+    RemoveDevice { node: usize, lasts: Duration },
+}
+
+/// A node of the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodePlan {
+    pub(crate) pollers: u16,
+    pub(crate) srq_depth: u32,
+    pub(crate) clients: usize,
+}
+
+/// The plan of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) nodes: Vec<NodePlan>,
+    /// RC connections instead of XRC.
+    pub(crate) rc: bool,
+    pub(crate) calls_per_client: usize,
+    /// Longest pause of a client between two calls.
+    pub(crate) think: Duration,
+    pub(crate) conditions: Conditions,
+    /// When what happens, from the start.
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    /// How long faults go on.
+    pub(crate) lasts: Duration,
+}
+
+impl Plan {
+    /// Whether no node's receives are so few that a sender waits for credit which others have and do
+    /// not need: that decays within 100 ms.
+    pub(crate) fn has_room(&self) -> bool {
+        self.nodes.iter().all(|node| node.srq_depth >= 256)
+    }
+
+    /// The plan of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
+        let count = random.usize(2..=4);
+        let nodes = (0..count)
+            .map(|_| NodePlan {
+                pollers: random.u16(1..=3),
+                srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
+                clients: random.usize(2..=4),
+            })
+            .collect::<Vec<_>>();
+        let clients = nodes.iter().map(|node| node.clients).sum::<usize>().max(1);
+        let lasts = Duration::from_millis(random.u64(1000..4000));
+        let faults = (0..random.usize(6..16))
+            .map(|_| (Duration::from_micros(random.u64(..as_us(lasts))), fault(&mut random, count)))
+            .collect::<Vec<_>>();
+        let mut faults = faults;
+        faults.sort_by_key(|(at, _)| *at);
+        Self {
+            rc: random.u8(..10) < 3,
+            calls_per_client: (random.usize(150..300) / clients).max(10),
+            think: lasts * u32::try_from(clients).unwrap_or(1) / 400,
+            conditions: conditions(&mut random),
+            faults,
+            lasts,
+            nodes,
+        }
+    }
+}
+
+fn as_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn conditions(random: &mut fastrand::Rng) -> Conditions {
+    let mut likely = |most: f64| if random.bool() { random.f64() * most } else { 0.0 };
+    Conditions {
+        lost: likely(0.05),
+        doubled: likely(0.05),
+        overtaken: likely(0.1),
+        corrupted: likely(0.02),
+        least_delay: Duration::from_nanos(random.u64(1_000..20_000)),
+        jitter: Duration::from_nanos(random.u64(100..50_000)),
+    }
+}
+
+fn fault(random: &mut fastrand::Rng, nodes: usize) -> Fault {
+    let node = random.usize(..nodes);
+    let mut ms = |least: u64, most: u64| Duration::from_micros(random.u64(least * 1000..most * 1000));
+    let (short, long) = (ms(0, 40), ms(20, 800));
+    match random.u8(..20) {
+        0..=6 => Fault::StopMachine { node, pause: if random.bool() { short } else { long } },
+        7..=9 => Fault::StopProcess { node, pause: long },
+        10..=12 => Fault::Kill { node, restart_after: short },
+        13..=14 => Fault::ShutDown { node, restart_after: long },
+        15..=17 => {
+            let b = (node + random.usize(1..nodes)) % nodes;
+            Fault::Partition { a: node, b, lasts: long * 2 }
+        }
+        _ => Fault::RemoveDevice { node, lasts: long },
+    }
+}

@@ -1,0 +1,351 @@
+//! The order in which everything runs, and the time at which it does.
+//!
+//! Owns all machines of all processes, and the clock. In each step one thing that can happen now
+//! happens: a machine's turn, a client's, a bell, a timer; the seed decides which. When nothing can,
+//! the clock moves to the next time at which something can. Machines run in parallel as threads do:
+//! a turn takes time, in which its machine does nothing else, and others do.
+
+use crate::coverage::{Coverage, Kind};
+use crate::network::Network;
+use crate::oracle::Oracle;
+use crate::tasks::Tasks;
+use crate::timers::Timers;
+use crate::trace::Trace;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use trunkline_verbs::{Clock, Time, VirtualClock};
+
+/// Longest time that a turn takes unless it is charged.
+const TURN_NS: u64 = 1500;
+/// A ring comes so much later than the push before it, mostly.
+const RING_NS: u64 = 2_000;
+/// And sometimes so much, when its thread is descheduled in between.
+const LATE_RING_NS: u64 = 300_000;
+
+#[derive(Default)]
+struct Requests {
+    spawned: Vec<(u64, String, MakeMachine)>,
+    rung: Vec<Arc<Bell>>,
+}
+
+/// What a process of the simulation has in place of an operating system.
+struct Process {
+    number: u64,
+    requests: Arc<Mutex<Requests>>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Simulator for Process {
+    fn spawn(&self, name: &str, make: MakeMachine) {
+        lock(&self.requests).spawned.push((self.number, name.to_owned(), make));
+    }
+
+    fn ring(&self, bell: Arc<Bell>) {
+        lock(&self.requests).rung.push(bell);
+    }
+
+    fn random(&self) -> u64 {
+        lock(&self.random).u64(..)
+    }
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    Asleep(Option<Time>),
+}
+
+struct Slot {
+    process: u64,
+    name: String,
+    machine: Box<dyn Machine>,
+    state: State,
+    /// Its last turn lasts until then.
+    busy_until: Time,
+    stopped_until: Time,
+}
+
+impl Slot {
+    fn is_runnable(&self, now: Time) -> bool {
+        if self.busy_until > now || self.stopped_until > now {
+            return false;
+        }
+        match self.state {
+            State::Ready => true,
+            State::Asleep(until) => until.is_some_and(|until| until <= now) || self.machine.is_woken(),
+        }
+    }
+
+    /// When it becomes runnable by itself, if it is not now.
+    fn next(&self) -> Option<Time> {
+        let free = self.busy_until.max(self.stopped_until);
+        match self.state {
+            State::Ready => Some(free),
+            State::Asleep(None) => self.machine.is_woken().then_some(free),
+            State::Asleep(Some(until)) => Some(if self.machine.is_woken() { free } else { until.max(free) }),
+        }
+    }
+}
+
+/// The scheduler of a run.
+pub(crate) struct Scheduler {
+    clock: Arc<VirtualClock>,
+    random: fastrand::Rng,
+    requests: Arc<Mutex<Requests>>,
+    machines: Vec<Slot>,
+    bells: Vec<(Time, Arc<Bell>)>,
+    processes: u64,
+    now: Time,
+    /// Turns so far.
+    pub(crate) turns: u64,
+    pub(crate) timers: Timers,
+    pub(crate) tasks: Tasks,
+    pub(crate) network: Network,
+    pub(crate) trace: Trace,
+    pub(crate) oracle: Oracle,
+    pub(crate) coverage: Arc<Coverage>,
+}
+
+/// Something that can happen now.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Machine(usize),
+    Bell(usize),
+    Client(usize),
+    Timer,
+}
+
+impl Scheduler {
+    /// Nothing runs yet.
+    pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
+        let clock = VirtualClock::new();
+        // Time 0 is where a careless subtraction would hide.
+        clock.set(Time(1_000_000_000));
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+            requests: Arc::default(),
+            machines: Vec::new(),
+            bells: Vec::new(),
+            processes: 0,
+            now: clock.now(),
+            turns: 0,
+            timers: Timers::new(&clock),
+            tasks: Tasks::default(),
+            network: Network::new(&clock, &coverage, seed ^ 0x6e65_7477_6f72_6b00, trace.is_kept()),
+            oracle: Oracle::new(&clock, &coverage),
+            coverage,
+            trace,
+            clock,
+        }
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// A new process: its number, and what its nodes run on.
+    pub(crate) fn process(&mut self) -> (u64, Runtime) {
+        self.processes += 1;
+        let process = Process {
+            number: self.processes,
+            requests: Arc::clone(&self.requests),
+            random: Mutex::new(self.random.fork()),
+        };
+        (self.processes, Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), Arc::new(process)))
+    }
+
+    /// A process ends at once: none of its machines and clients runs again.
+    pub(crate) fn kill(&mut self, process: u64) {
+        self.oracle.killed(process);
+        self.tasks.kill(process);
+        let all = std::mem::take(&mut self.machines);
+        let (dead, living) = all.into_iter().partition::<Vec<_>, _>(|slot| slot.process == process);
+        self.machines = living;
+        lock(&self.requests).spawned.retain(|(owner, ..)| *owner != process);
+        drop(dead);
+    }
+
+    /// Stops a machine of a process, or all of them, for so long.
+    pub(crate) fn stop(&mut self, process: u64, one: bool, pause: Duration) {
+        let mut own =
+            (0..self.machines.len()).filter(|at| self.machines[*at].process == process).collect::<Vec<_>>();
+        if one && !own.is_empty() {
+            let chosen = own.swap_remove(self.random.usize(..own.len()));
+            own = vec![chosen];
+        }
+        let until = self.now + pause;
+        for at in own {
+            let slot = &mut self.machines[at];
+            slot.stopped_until = slot.stopped_until.max(until);
+            self.trace.line(self.now, &slot.name, format_args!("stopped until {until:?}"));
+        }
+        self.oracle.allow(pause);
+        self.coverage.count(if one { Kind::MachinePaused } else { Kind::ProcessPaused });
+    }
+
+    /// Nobody is stopped any more.
+    pub(crate) fn resume_all(&mut self) {
+        for slot in &mut self.machines {
+            slot.stopped_until = Time(0);
+        }
+    }
+
+    /// Machines of a process that are not done.
+    pub(crate) fn machines_of(&self, process: u64) -> Vec<&str> {
+        let own = self.machines.iter().filter(|slot| slot.process == process);
+        own.map(|slot| slot.name.as_str()).collect()
+    }
+
+    /// Runs until `done` or that time; returns whether `done` came true. Ends early when a rule is
+    /// broken.
+    pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
+        loop {
+            self.take_requests();
+            if done(self) {
+                return true;
+            }
+            if self.turns.is_multiple_of(64) && self.oracle.verdict(self.now).is_some() {
+                return false;
+            }
+            if !self.step() && !self.advance(limit) {
+                return false;
+            }
+        }
+    }
+
+    fn take_requests(&mut self) {
+        let (spawned, rung) = {
+            let mut requests = lock(&self.requests);
+            (std::mem::take(&mut requests.spawned), std::mem::take(&mut requests.rung))
+        };
+        for (process, name, make) in spawned {
+            let machine = match make() {
+                Ok(machine) => machine,
+                Err(error) => {
+                    self.oracle.fail(format!("the machine {name} cannot be made: {error}"));
+                    continue;
+                }
+            };
+            let name = format!("{process}.{}", name.strip_prefix("trunkline-").unwrap_or(&name));
+            self.trace.line(self.now, &name, format_args!("begins"));
+            self.machines.push(Slot {
+                process,
+                name,
+                machine,
+                state: State::Ready,
+                busy_until: self.now,
+                stopped_until: Time(0),
+            });
+        }
+        for bell in rung {
+            let most = if self.random.u8(..) == 0 { LATE_RING_NS } else { RING_NS };
+            self.bells.push((self.now.plus_ns(self.random.u64(..most)), bell));
+        }
+    }
+
+    /// Lets one of the things happen that can happen now; `false` when there is none.
+    fn step(&mut self) -> bool {
+        let mut choices = 0;
+        let mut chosen = None;
+        // Each is as likely as any other, without a list of them.
+        let mut offer = |random: &mut fastrand::Rng, choice| {
+            choices += 1;
+            if random.usize(..choices) == 0 {
+                chosen = Some(choice);
+            }
+        };
+        for (at, slot) in self.machines.iter().enumerate() {
+            if slot.is_runnable(self.now) {
+                offer(&mut self.random, Choice::Machine(at));
+            }
+        }
+        for (at, (due, _)) in self.bells.iter().enumerate() {
+            if *due <= self.now {
+                offer(&mut self.random, Choice::Bell(at));
+            }
+        }
+        for at in 0..self.tasks.woken() {
+            offer(&mut self.random, Choice::Client(at));
+        }
+        if self.timers.next().is_some_and(|due| due <= self.now) {
+            offer(&mut self.random, Choice::Timer);
+        }
+        let Some(choice) = chosen else { return false };
+        self.turns += 1;
+        self.clock.set(self.now);
+        match choice {
+            Choice::Machine(at) => self.turn(at),
+            Choice::Bell(at) => self.bells.swap_remove(at).1.ring(),
+            Choice::Client(at) => self.tasks.poll(at),
+            Choice::Timer => {
+                let _one = self.timers.fire_one(self.now);
+            }
+        }
+        true
+    }
+
+    fn turn(&mut self, at: usize) {
+        let slot = &mut self.machines[at];
+        let turn = slot.machine.turn();
+        let took =
+            self.random.u64(100..TURN_NS) + u64::try_from(self.clock.charged().as_nanos()).unwrap_or(0);
+        slot.busy_until = self.now.plus_ns(took);
+        slot.state = match turn {
+            Turn::Sleep(until) => State::Asleep(until),
+            Turn::Again | Turn::Spin | Turn::Yield | Turn::Done => State::Ready,
+        };
+        if matches!(turn, Turn::Spin | Turn::Yield) {
+            slot.busy_until = slot.busy_until.plus_ns(self.random.u64(..10 * TURN_NS));
+        }
+        self.trace.mix(self.now.0 ^ (at as u64) << 48);
+        if self.trace.is_kept() {
+            self.network.tell(&self.trace);
+            self.trace.line(self.now, &slot.name, format_args!("turn: {turn:?}"));
+        }
+        if turn == Turn::Done {
+            let gone = self.machines.remove(at);
+            drop(gone);
+        }
+    }
+
+    /// Moves the clock to the next time at which something can happen; `false` when there is none
+    /// before the limit.
+    fn advance(&mut self, limit: Time) -> bool {
+        self.find_sleepers();
+        let machines = self.machines.iter().filter_map(Slot::next);
+        let bells = self.bells.iter().map(|(due, _)| *due);
+        let others = [self.timers.next(), self.network.next_arrival(self.now)];
+        let next = machines.chain(bells).chain(others.into_iter().flatten()).min();
+        // A machine that another's turn has made runnable is seen by the next step.
+        let next = next.map(|next| next.max(self.now.plus_ns(1)));
+        let reached = next.is_some_and(|next| next <= limit);
+        self.now = if reached { next.unwrap_or(limit) } else { limit.max(self.now) };
+        self.clock.set(self.now);
+        reached
+    }
+
+    /// No machine sleeps while work is due and nobody is about to wake it.
+    fn find_sleepers(&self) {
+        if !self.bells.is_empty() {
+            return;
+        }
+        for slot in &self.machines {
+            let sleeps = matches!(slot.state, State::Asleep(_)) && slot.busy_until <= self.now;
+            if sleeps && !slot.is_runnable(self.now) && !slot.machine.is_woken() && slot.machine.is_due() {
+                self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The service that simulated nodes offer: a method for each way a handler may behave.
+
+use crate::coverage::{Coverage, Kind};
+use crate::oracle::{Open, Oracle, pattern};
+use crate::timers::Timers;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline::{Bytes, PollerContext, Status};
+
+/// The payload of a handler's panic, by which the panic hook knows not to print it.
+pub(crate) const PANIC: &str = "simulated panic of a handler";
+
+/// Work that a node does for others. Each call carries its number and bytes that belong to it.
+#[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
+pub(crate) trait Work {
+    /// Replies with `reply_bytes` bytes.
+    async fn echo(&self, id: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status>;
+
+    /// Replies with the call's number.
+    async fn number(&self, id: u64) -> Result<u64, Status>;
+
+    /// Waits before it replies.
+    async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
+
+    /// Blocks its poller before it replies.
+    async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status>;
+
+    /// Returns an error.
+    async fn refuse(&self, id: u64) -> Result<u64, Status>;
+
+    /// Panics.
+    async fn panic(&self, id: u64) -> Result<u64, Status>;
+
+    /// Never returns.
+    async fn hang(&self, id: u64) -> Result<u64, Status>;
+
+    /// Calls `number` at another node before it replies.
+    async fn nested(&self, id: u64, at: String) -> Result<u64, Status>;
+
+    /// Takes bytes.
+    #[oneway]
+    async fn tell(&self, id: u64, body: Bytes);
+}
+
+/// The handler of one poller.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    oracle: Oracle,
+    timers: Timers,
+    coverage: Arc<Coverage>,
+    poller: PollerContext,
+    process: u64,
+}
+
+impl Worker {
+    /// A handler for a poller.
+    pub(crate) fn new(
+        oracle: Oracle,
+        timers: Timers,
+        coverage: Arc<Coverage>,
+        poller: PollerContext,
+        process: u64,
+    ) -> Self {
+        Self { oracle, timers, coverage, poller, process }
+    }
+
+    fn done(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.returned(id);
+        Ok(id)
+    }
+}
+
+impl Work for Worker {
+    async fn echo(&self, id: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
+        self.oracle.entered(id, &body);
+        self.oracle.returned(id);
+        Ok(pattern(!id, usize::try_from(reply_bytes).unwrap_or(0)).into())
+    }
+
+    async fn number(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.done(id)
+    }
+
+    async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::HandlerSlept);
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+        self.done(id)
+    }
+
+    async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::HandlerBlocked);
+        self.timers.block(Duration::from_micros(block_us));
+        self.done(id)
+    }
+
+    async fn refuse(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::HandlerRefused);
+        Err(Status::failed_precondition(id.to_string()))
+    }
+
+    async fn panic(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::HandlerPanicked);
+        std::panic::panic_any(PANIC);
+    }
+
+    async fn hang(&self, id: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::HandlerHung);
+        std::future::pending().await
+    }
+
+    async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
+        self.oracle.entered(id, &[]);
+        self.coverage.count(Kind::NestedCall);
+        let at: SocketAddr = at.parse().map_err(|_| Status::invalid_argument("no address"))?;
+        let timeout = Duration::from_millis(200);
+        let inner = self.oracle.made(self.process, "number inside a handler", timeout);
+        let open = Open::new(&self.oracle, inner);
+        let reply = WorkLocal::connect(&self.poller, at)?.with_timeout(timeout).number(inner).await;
+        open.ended();
+        match &reply {
+            Ok(replied) => self.oracle.succeeded(inner, *replied, false),
+            Err(status) => self.oracle.failed(inner, status),
+        }
+        reply.map_err(|status| Status::aborted(status.message()))?;
+        self.done(id)
+    }
+
+    async fn tell(&self, id: u64, body: Bytes) {
+        self.oracle.entered(id, &body);
+        self.oracle.returned(id);
+    }
+}

@@ -1,0 +1,14 @@
+//! Which deliberate fault is on, if this program was built with them.
+
+/// Switches a fault on in this thread.
+pub(crate) fn choose(name: Option<&str>) {
+    #[cfg(feature = "mutants")]
+    trunkline_mutants::choose(name);
+    #[cfg(not(feature = "mutants"))]
+    let _ = name;
+}
+
+/// Whether this program was built with the faults in it.
+pub(crate) const fn are_built_in() -> bool {
+    cfg!(feature = "mutants")
+}

@@ -1,0 +1,104 @@
+//! Clients: futures that the scheduler polls when they were woken.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+type Client = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Numbers of the clients that were woken.
+#[derive(Debug, Default)]
+struct Woken(Mutex<VecDeque<u64>>);
+
+struct ClientWaker {
+    number: u64,
+    queued: AtomicBool,
+    woken: Arc<Woken>,
+}
+
+impl Wake for ClientWaker {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::Relaxed) {
+            self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(self.number);
+        }
+    }
+}
+
+struct Slot {
+    /// `None` while it is polled.
+    client: Option<Client>,
+    waker: Arc<ClientWaker>,
+    /// The process that it runs in, and dies with.
+    process: u64,
+}
+
+/// All clients of a run.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    slots: RefCell<BTreeMap<u64, Slot>>,
+    woken: Arc<Woken>,
+    last: RefCell<u64>,
+}
+
+impl Tasks {
+    /// Adds a client of a process; it is polled soon.
+    pub(crate) fn add(&self, process: u64, client: impl Future<Output = ()> + 'static) {
+        let mut last = self.last.borrow_mut();
+        *last += 1;
+        let woken = Arc::clone(&self.woken);
+        let waker = Arc::new(ClientWaker { number: *last, queued: AtomicBool::new(false), woken });
+        Arc::clone(&waker).wake();
+        self.slots.borrow_mut().insert(*last, Slot { client: Some(Box::pin(client)), waker, process });
+    }
+
+    /// How many wait to be polled.
+    pub(crate) fn woken(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Clients that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.borrow().len()
+    }
+
+    /// Polls the woken client at this position of the queue.
+    pub(crate) fn poll(&self, position: usize) {
+        let Some(number) = self.lock().remove(position) else { return };
+        let taken = self.slots.borrow_mut().get_mut(&number).and_then(|slot| {
+            slot.waker.queued.store(false, Ordering::Relaxed);
+            slot.client.take().map(|client| (client, Waker::from(Arc::clone(&slot.waker))))
+        });
+        let Some((mut client, waker)) = taken else { return };
+        let polled = client.as_mut().poll(&mut Context::from_waker(&waker));
+        match polled {
+            Poll::Ready(()) => drop(self.slots.borrow_mut().remove(&number)),
+            Poll::Pending => {
+                if let Some(slot) = self.slots.borrow_mut().get_mut(&number) {
+                    slot.client = Some(client);
+                }
+            }
+        }
+    }
+
+    /// A process was killed: its clients are gone.
+    pub(crate) fn kill(&self, process: u64) {
+        let mut gone = Vec::new();
+        let mut slots = self.slots.borrow_mut();
+        for (number, slot) in slots.iter() {
+            if slot.process == process {
+                gone.push(*number);
+            }
+        }
+        let dropped = gone.iter().filter_map(|number| slots.remove(number)).collect::<Vec<_>>();
+        drop(slots);
+        // Dropping a client may wake others.
+        drop(dropped);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<u64>> {
+        self.woken.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

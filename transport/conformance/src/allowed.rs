@@ -1,0 +1,122 @@
+//! Which outcomes the contract allows, where it allows more than one.
+//!
+//! Owns the judgement alone: the items of [`crate::items`] bring about a situation and hand over what they
+//! saw. Nothing here touches a device, so that every outcome a device may show, and some that it may not, are
+//! tested without one.
+
+use crate::check::{EINVAL, Verdict, check};
+use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
+
+/// What became of one posted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// The post itself was refused.
+    Refused(PostError),
+    /// It was taken, and completed with this status.
+    Ended(Status),
+    /// It was taken, and had not completed when the item stopped waiting.
+    Waiting,
+}
+
+impl Posted {
+    fn is_refused_at_once(self) -> bool {
+        matches!(self, Self::Refused(error) if error.index == 0 && error.cause.errno() == EINVAL)
+    }
+
+    fn has_failed(self) -> bool {
+        matches!(self, Self::Ended(status) if !status.is_success())
+    }
+}
+
+/// The end of a send whose receive is too short or has a bad key: NAK 0x61 or 0x63 (contract G10).
+pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
+    one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
+}
+
+/// The end of an operation that the target QP's access flags forbid: an invalid request (contract rocev2 7.9),
+/// or an access error as on RC (contract R6, F3).
+pub(crate) fn denied_by_the_qp(what: &str, status: Status) -> Verdict {
+    one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteAccessError])
+}
+
+/// A request that the QP may not carry out as it is: the post is refused, or the request fails, or it waits.
+///
+/// This covers a send before RTS, which some hardware takes without a check (contract E8), and a READ while
+/// max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
+pub(crate) fn not_carried_out(what: &str, posted: Posted) -> Verdict {
+    let fits = posted.is_refused_at_once() || posted.has_failed() || posted == Posted::Waiting;
+    check(fits, || format!("{what}: {posted:?}"))
+}
+
+/// An atomic whose local buffer is not 8 bytes long: no document says who notices, but it must not succeed
+/// (contract rocev2 7.14).
+pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
+    let fits = posted.is_refused_at_once() || posted.has_failed();
+    check(fits, || format!("{what}: {posted:?}"))
+}
+
+/// A change of an INI to more outstanding READs than its device announces: no document obliges a device to
+/// refuse it, but one that does refuse reports `EINVAL` (contract E1).
+pub(crate) fn depth_above_the_device(what: &str, result: Result<(), VerbsError>) -> Verdict {
+    check(result.is_ok() || result.is_err_and(|error| error.errno() == EINVAL), || {
+        format!("{what}: {result:?}")
+    })
+}
+
+fn one_of(what: &str, status: Status, allowed: &[Status]) -> Verdict {
+    check(allowed.contains(&status), || format!("{what} ended with {status:?}; allowed are {allowed:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSED: Posted = Posted::Refused(PostError { index: 0, cause: VerbsError::Invalid("a test") });
+    const REFUSED_LATER: Posted =
+        Posted::Refused(PostError { index: 1, cause: VerbsError::Invalid("a test") });
+    const BUSY: Posted = Posted::Refused(PostError { index: 0, cause: VerbsError::Busy("a test") });
+    const SUCCESS: Posted = Posted::Ended(Status::Success);
+    const FAILURE: Posted = Posted::Ended(Status::LocalQpOperationError);
+
+    /// Applies a judgement to every outcome in turn, and compares those that pass with those that are allowed.
+    fn allows<T: Copy + PartialEq + std::fmt::Debug>(
+        judgement: fn(&str, T) -> Verdict,
+        allowed: &[T],
+        refused: &[T],
+    ) {
+        for outcome in allowed {
+            assert_eq!(judgement("it", *outcome), Ok(()), "{outcome:?} is allowed");
+        }
+        for outcome in refused {
+            assert!(judgement("it", *outcome).is_err(), "{outcome:?} is not allowed");
+        }
+    }
+
+    #[test]
+    fn g10_an_unusable_receive_is_nak_61_or_63() {
+        let refused = [Status::Success, Status::RemoteAccessError, Status::RetryExceeded];
+        allows(unusable_receive, &[Status::RemoteInvalidRequest, Status::RemoteOperationError], &refused);
+    }
+
+    #[test]
+    fn g4_a_right_that_the_qp_lacks_is_an_invalid_request_or_an_access_error() {
+        let refused = [Status::Success, Status::RemoteOperationError, Status::RetryExceeded];
+        allows(denied_by_the_qp, &[Status::RemoteInvalidRequest, Status::RemoteAccessError], &refused);
+    }
+
+    #[test]
+    fn g4_an_atomic_of_wrong_length_is_refused_or_fails() {
+        allows(atomic_of_wrong_length, &[REFUSED, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY, Posted::Waiting]);
+    }
+
+    #[test]
+    fn e8_f5_what_the_qp_may_not_carry_out_is_refused_or_fails_or_waits() {
+        allows(not_carried_out, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
+    }
+
+    #[test]
+    fn f5_a_device_may_take_a_depth_that_it_does_not_announce() {
+        let refused = [Err(VerbsError::Busy("a test"))];
+        allows(depth_above_the_device, &[Ok(()), Err(VerbsError::Invalid("a test"))], &refused);
+    }
+}

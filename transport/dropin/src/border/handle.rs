@@ -1,0 +1,221 @@
+//! Objects of this library that programs hold pointers to.
+//!
+//! C sees a structure, and the object around it is the library's. [`hand_out`] makes the two, a
+//! [`Handle`] finds the object of a structure, and [`Handle::release`] ends both. Programs read and
+//! write fields of the structure at any time, so no reference to it is ever formed: a [`Field`] is
+//! copied in and out by itself.
+
+use super::Errno;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+/// A C structure that is part of an object of this library.
+///
+/// # Safety
+/// Every `Object` has a `Self` inside of an `UnsafeCell`, `OFFSET` bytes from its start.
+pub(crate) unsafe trait Structure {
+    /// The library's object around the structure.
+    type Object;
+    /// The structure's distance in bytes from the start of its object.
+    const OFFSET: usize = 0;
+}
+
+/// An object of this library, found by the C structure that the program names it by.
+#[derive(Debug)]
+pub(crate) struct Handle<'a, C: Structure> {
+    structure: NonNull<C>,
+    object: PhantomData<&'a C::Object>,
+}
+
+impl<C: Structure> Clone for Handle<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Structure> Copy for Handle<'_, C> {}
+
+impl<'a, C: Structure> Handle<'a, C> {
+    /// The object that the program must name: null is `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is null, or [`hand_out`] made it and the object is not released during `'a`. It is
+    /// the program that passes such pointers only, and destroys no object while a call uses it.
+    pub(crate) unsafe fn new(pointer: *mut C) -> Result<Self, Errno> {
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
+    }
+
+    /// The object that the program may name.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(crate) unsafe fn optional(pointer: *mut C) -> Option<Self> {
+        NonNull::new(pointer).map(|structure| Self { structure, object: PhantomData })
+    }
+
+    /// The object whose structure is at an address that [`Self::address`] returned.
+    ///
+    /// # Safety
+    /// The object is not released during `'a`.
+    pub(crate) unsafe fn at(address: usize) -> Result<Self, Errno> {
+        // SAFETY: `hand_out` exposed the structure's provenance; the rest is this function's
+        // contract.
+        unsafe { Self::new(std::ptr::with_exposed_provenance_mut(address)) }
+    }
+
+    /// The structure, as the program holds it.
+    pub(crate) fn as_ptr(self) -> *mut C {
+        self.structure.as_ptr()
+    }
+
+    /// The structure's address: the key under which tables list the object.
+    pub(crate) fn address(self) -> usize {
+        self.structure.addr().get()
+    }
+
+    /// Copies a field out of the structure.
+    pub(crate) fn get<F: Copy>(self, field: Field<C, F>) -> F {
+        // SAFETY: the structure is alive by the constructor's contract and has an `F` there by
+        // `Field`'s. Whoever else writes it meanwhile breaks a rule of the function's manual page.
+        unsafe { self.structure.byte_add(field.offset).cast::<F>().read_volatile() }
+    }
+
+    /// Stores a field of the structure.
+    pub(crate) fn set<F: Copy>(self, field: Field<C, F>, value: F) {
+        // SAFETY: as in `get`; the structure is inside of an `UnsafeCell`, so it may be written.
+        unsafe { self.structure.byte_add(field.offset).cast::<F>().write_volatile(value) };
+    }
+
+    /// Stores a field of the structure, and returns what it was.
+    pub(crate) fn replace<F: Copy>(self, field: Field<C, F>, value: F) -> F {
+        let before = self.get(field);
+        self.set(field, value);
+        before
+    }
+
+    /// Ends the object and its structure.
+    ///
+    /// # Safety
+    /// The object is alive, and nothing uses it after this: neither the program, whose call this
+    /// serves, nor a table of the library, nor another handle.
+    pub(crate) unsafe fn release(self) {
+        // SAFETY: `hand_out` made the box with the structure at this distance from its start, and
+        // by this function's contract nobody has it any more.
+        drop(unsafe { Box::from_raw(self.structure.as_ptr().byte_sub(C::OFFSET).cast::<C::Object>()) });
+    }
+}
+
+impl<C: Structure> Deref for Handle<'_, C> {
+    type Target = C::Object;
+
+    fn deref(&self) -> &C::Object {
+        // SAFETY: the constructor's contract: the structure is part of an object that is not
+        // released during `'a`.
+        unsafe { self.structure.byte_sub(C::OFFSET).cast::<C::Object>().as_ref() }
+    }
+}
+
+/// Moves an object to memory of its own, where the program can hold a pointer to its structure. The
+/// handle is good until [`Handle::release`].
+pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
+    let structure = NonNull::from(Box::leak(Box::new(object))).cast::<C>();
+    // SAFETY: `Structure`'s contract: the structure is inside of the object, at this distance.
+    let structure = unsafe { structure.byte_add(C::OFFSET) };
+    structure.as_ptr().expose_provenance();
+    Handle { structure, object: PhantomData }
+}
+
+/// A field of the C structure `C`, of type `F`. The macro [`field`] makes one.
+#[derive(Debug)]
+pub(crate) struct Field<C, F> {
+    offset: usize,
+    types: PhantomData<fn(&C) -> &F>,
+}
+
+impl<C, F> Clone for Field<C, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C, F> Copy for Field<C, F> {}
+
+impl<C, F> Field<C, F> {
+    /// The field that is `offset` bytes into the structure, and that `_types` returns.
+    ///
+    /// # Safety
+    /// There is an `F` at that offset of every `C`.
+    pub(crate) const unsafe fn new(offset: usize, _types: fn(&C) -> &F) -> Self {
+        Self { offset, types: PhantomData }
+    }
+}
+
+/// Names a field: `field!(ibv_qp, state)`, `field!(rdma_cm_id, route.addr.src)`.
+macro_rules! field {
+    ($structure:ty, $($field:tt).+) => {{
+        #[allow(unused_unsafe, reason = "the caller may be in an unsafe block itself")]
+        // SAFETY: both arguments name the same field of the same structure.
+        let field = unsafe {
+            $crate::border::Field::new(
+                std::mem::offset_of!($structure, $($field).+),
+                |structure: &$structure| &structure.$($field).+,
+            )
+        };
+        field
+    }};
+}
+pub(crate) use field;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::ptr::null_mut;
+    use std::sync::Arc;
+
+    #[repr(C)]
+    struct Pair {
+        first: u8,
+        second: u32,
+    }
+
+    #[repr(C)]
+    struct PairObject {
+        before: u64,
+        pair: UnsafeCell<Pair>,
+        held: Arc<()>,
+    }
+
+    // SAFETY: the structure is `PairObject::pair`, in an `UnsafeCell`.
+    unsafe impl Structure for Pair {
+        type Object = PairObject;
+        const OFFSET: usize = std::mem::offset_of!(PairObject, pair);
+    }
+
+    #[test]
+    fn a_structure_leads_to_its_object_until_it_is_released() {
+        let held = Arc::new(());
+        let pair = UnsafeCell::new(Pair { first: 1, second: 2 });
+        let made: Handle<'_, Pair> = hand_out(PairObject { before: 3, pair, held: Arc::clone(&held) });
+        // SAFETY: made above, and released below.
+        let (found, listed) =
+            unsafe { (Handle::new(made.as_ptr()).unwrap(), Handle::<Pair>::at(made.address())) };
+        assert_eq!((found.before, listed.unwrap().before), (3, 3));
+        assert_eq!(found.replace(field!(Pair, second), 5), 2);
+        assert_eq!((made.get(field!(Pair, first)), made.get(field!(Pair, second))), (1, 5));
+        // SAFETY: no handle is used after this.
+        unsafe { made.release() };
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn null_names_no_object() {
+        // SAFETY: null is allowed.
+        unsafe {
+            assert_eq!(Handle::<Pair>::new(null_mut()).err(), Some(Errno::EINVAL));
+            assert!(Handle::<Pair>::optional(null_mut()).is_none());
+        }
+    }
+}

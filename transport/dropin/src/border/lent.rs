@@ -1,0 +1,279 @@
+//! Memory that the program lends to the library for the length of one call.
+//!
+//! The constructors are the only unsafe part. Each states what its caller must know; the caller is
+//! an exported function, which knows it from the function's manual page. `'a` must not be longer
+//! than the call: when the function returns, the program has its memory back.
+
+use super::Errno;
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Memory to read: a structure, an array, or a C string.
+#[derive(Debug)]
+pub(crate) struct In<'a, T: ?Sized>(&'a T);
+
+impl<T: ?Sized> Clone for In<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: ?Sized> Copy for In<'_, T> {}
+
+impl<'a, T> In<'a, T> {
+    /// A structure that must be there: null is `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is null, or is aligned and points to a `T` that nobody changes during `'a`.
+    pub(crate) unsafe fn new(pointer: *const T) -> Result<Self, Errno> {
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
+    }
+
+    /// A structure that may be absent.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(crate) unsafe fn optional(pointer: *const T) -> Option<Self> {
+        // SAFETY: not null below; the rest is this function's contract.
+        unsafe { pointer.as_ref() }.map(Self)
+    }
+}
+
+impl<'a, T> In<'a, [T]> {
+    /// An array of `length` elements. With length 0 the pointer means nothing; otherwise null is
+    /// `EINVAL`.
+    ///
+    /// # Safety
+    /// `length` is 0, or `pointer` is null, or it is aligned and points to `length` elements that
+    /// nobody changes during `'a`.
+    pub(crate) unsafe fn array(pointer: *const T, length: usize) -> Result<Self, Errno> {
+        if length == 0 {
+            return Ok(Self(&[]));
+        }
+        if pointer.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: neither null nor empty; the rest is this function's contract.
+        Ok(Self(unsafe { std::slice::from_raw_parts(pointer, length) }))
+    }
+}
+
+impl<'a> In<'a, CStr> {
+    /// A C string that must be there: null is `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is null, or points to characters that end with a zero and that nobody changes
+    /// during `'a`.
+    pub(crate) unsafe fn text(pointer: *const c_char) -> Result<Self, Errno> {
+        if pointer.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not null; the rest is this function's contract.
+        Ok(Self(unsafe { CStr::from_ptr(pointer) }))
+    }
+}
+
+impl<T: ?Sized> Deref for In<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+/// A structure that the library reads, and in which it reports what it granted.
+#[derive(Debug)]
+pub(crate) struct InOut<'a, T>(&'a mut T);
+
+impl<'a, T> InOut<'a, T> {
+    /// A structure that must be there: null is `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is null, or is aligned and points to a `T` that nobody else reads or changes
+    /// during `'a`.
+    pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
+    }
+
+    /// A structure that may be absent.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(crate) unsafe fn optional(pointer: *mut T) -> Option<Self> {
+        // SAFETY: not null below; the rest is this function's contract.
+        unsafe { pointer.as_mut() }.map(Self)
+    }
+}
+
+impl<T> Deref for InOut<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+impl<T> DerefMut for InOut<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0
+    }
+}
+
+/// Memory for a result. It may be uninitialised, so no reference to it is formed.
+#[derive(Debug)]
+pub(crate) struct Out<'a, T> {
+    place: NonNull<T>,
+    lent: PhantomData<&'a mut T>,
+}
+
+impl<T> Out<'_, T> {
+    /// A result that must be wanted: null is `EINVAL`.
+    ///
+    /// # Safety
+    /// `pointer` is null, or is aligned and points to memory for a `T` that nobody else uses during
+    /// `'a`.
+    pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
+    }
+
+    /// A result that need not be wanted.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    pub(crate) unsafe fn optional(pointer: *mut T) -> Option<Self> {
+        NonNull::new(pointer).map(|place| Self { place, lent: PhantomData })
+    }
+
+    /// Stores the result.
+    pub(crate) fn write(&self, value: T) {
+        // SAFETY: the constructor's contract: memory for a `T`, which is the library's alone.
+        unsafe { self.place.write(value) };
+    }
+}
+
+/// Memory for an array of results.
+#[derive(Debug)]
+pub(crate) struct OutArray<'a, T> {
+    start: *mut T,
+    length: usize,
+    lent: PhantomData<&'a mut [T]>,
+}
+
+impl<T> OutArray<'_, T> {
+    /// Memory for `length` elements. With length 0 the pointer means nothing; otherwise null is
+    /// `EINVAL`.
+    ///
+    /// # Safety
+    /// `length` is 0, or `start` is null, or it is aligned and points to memory for `length`
+    /// elements that nobody else uses during `'a`.
+    pub(crate) unsafe fn new(start: *mut T, length: usize) -> Result<Self, Errno> {
+        if length > 0 && start.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self { start, length, lent: PhantomData })
+    }
+
+    /// Stores the element at `index`, which is less than the length.
+    pub(crate) fn write(&self, index: usize, value: T) {
+        assert!(index < self.length);
+        // SAFETY: inside of the array, which the constructor's contract gives to the library alone.
+        unsafe { self.start.add(index).write(value) };
+    }
+}
+
+/// Memory for a result whose size the program names, because its header may be older or newer than
+/// this library. It may have any alignment.
+#[derive(Debug)]
+pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
+
+impl OutBytes<'_> {
+    /// Memory of `size` bytes; null is `EINVAL` unless `size` is 0.
+    ///
+    /// # Safety
+    /// `size` is 0, or `start` is null, or it points to `size` bytes that nobody else uses during
+    /// `'a`.
+    pub(crate) unsafe fn new<T>(start: *mut T, size: usize) -> Result<Self, Errno> {
+        // SAFETY: bytes have no alignment; the rest is this function's contract.
+        Ok(Self(unsafe { OutArray::new(start.cast(), size)? }))
+    }
+
+    /// Stores as much of `value` as there is room for at byte `offset` in a part of `size` bytes,
+    /// and zeros after it. The part lies inside of the memory.
+    pub(crate) fn write_at<T: Copy>(&self, offset: usize, size: usize, value: &T) {
+        assert!(offset.checked_add(size).is_some_and(|end| end <= self.0.length));
+        let known = size.min(size_of::<T>());
+        // SAFETY: the part lies inside of the memory, which the constructor's contract gives to the
+        // library alone; `value` is a reference, so it is elsewhere and has `known` bytes.
+        unsafe {
+            let start = self.0.start.add(offset);
+            start.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), known);
+            start.add(known).write_bytes(0, size - known);
+        }
+    }
+
+    /// Stores as much of `value` as there is room for, and zeros after it.
+    pub(crate) fn write<T: Copy>(&self, value: &T) {
+        self.write_at(0, self.0.length, value);
+    }
+
+    /// Stores a text and the zero that ends it; `EINVAL` without room for both.
+    pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Errno> {
+        if text.len() >= self.0.length {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the text and its end fit into the memory, which the constructor's contract gives
+        // to the library alone.
+        unsafe {
+            self.0.start.copy_from_nonoverlapping(text.as_ptr(), text.len());
+            self.0.start.add(text.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::{null, null_mut};
+
+    #[test]
+    fn null_is_refused_where_something_must_be() {
+        // SAFETY: null is allowed everywhere.
+        unsafe {
+            assert_eq!(In::<u32>::new(null()).err(), Some(Errno::EINVAL));
+            assert!(In::<u32>::optional(null()).is_none());
+            assert_eq!(In::array(null::<u32>(), 1).err(), Some(Errno::EINVAL));
+            assert!(In::array(null::<u32>(), 0).unwrap().is_empty());
+            assert_eq!(In::text(null()).err(), Some(Errno::EINVAL));
+            assert_eq!(InOut::<u32>::new(null_mut()).err(), Some(Errno::EINVAL));
+            assert_eq!(Out::<u32>::new(null_mut()).err(), Some(Errno::EINVAL));
+            assert_eq!(OutArray::<u32>::new(null_mut(), 1).err(), Some(Errno::EINVAL));
+            assert!(OutBytes::new::<u32>(null_mut(), 0).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_result_fits_into_smaller_and_larger_memory() {
+        let mut memory = [0xff_u8; 12];
+        // SAFETY: the array is this test's own.
+        let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 10) }.unwrap();
+        bytes.write_at(0, 2, &[1_u8, 2, 3, 4]);
+        bytes.write_at(2, 6, &[5_u8, 6, 7, 8]);
+        assert_eq!(memory, [1, 2, 5, 6, 7, 8, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn a_text_is_stored_with_its_end_or_not_at_all() {
+        let mut memory = [0xff_u8; 4];
+        // SAFETY: the array is this test's own.
+        let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 4) }.unwrap();
+        assert_eq!(bytes.write_text(b"four"), Err(Errno::EINVAL));
+        assert_eq!(bytes.write_text(b"abc"), Ok(()));
+        assert_eq!(memory, *b"abc\0");
+    }
+}

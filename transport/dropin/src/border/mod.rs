@@ -1,0 +1,22 @@
+//! The border between C and Rust.
+//!
+//! An exported function receives raw pointers and must not let a panic out. It wraps each pointer
+//! once, in a type whose constructor states what the program owes, and works on the wrapper from
+//! there on; its body runs inside a function that catches panics and sets `errno`.
+//!
+//! | part | what it holds |
+//! |---|---|
+//! | `outcome` | error numbers, panics, the three ways in which C functions return |
+//! | `lent` | memory that the program lends for the length of a call: [`In`], [`InOut`], [`Out`] |
+//! | `handle` | objects of this library that programs hold pointers to: [`Handle`] |
+//!
+//! What the program owes is in the manual page of the function. Where that does not allow null, null
+//! is refused with `EINVAL`; no other pointer can be checked.
+
+mod handle;
+mod lent;
+mod outcome;
+
+pub(crate) use handle::{Field, Handle, Structure, field, hand_out};
+pub(crate) use lent::{In, InOut, Out, OutArray, OutBytes};
+pub(crate) use outcome::{Errno, guarded, made, object, status, value};

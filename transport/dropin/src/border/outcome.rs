@@ -1,0 +1,96 @@
+//! How an exported function returns: an error number, a value or an object, and never a panic.
+//!
+//! Every exported function runs its body through one of the functions here. A panic is a bug of
+//! this library; the program gets `EIO` for it instead of undefined behaviour.
+#![forbid(unsafe_code)]
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use trunkline_verbs::{PostError, VerbsError};
+
+/// An error number of `<errno.h>`, as the program gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const EAGAIN: Self = Self(libc::EAGAIN);
+    pub(crate) const EFAULT: Self = Self(libc::EFAULT);
+    pub(crate) const EINVAL: Self = Self(libc::EINVAL);
+    pub(crate) const EIO: Self = Self(libc::EIO);
+    pub(crate) const ENODATA: Self = Self(libc::ENODATA);
+    pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+
+    /// Stores it in the calling thread's `errno`.
+    pub(crate) fn set(self) {
+        nix::errno::Errno::set_raw(self.0);
+    }
+}
+
+impl From<VerbsError> for Errno {
+    fn from(error: VerbsError) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        Self(error.cause.errno())
+    }
+}
+
+impl From<nix::errno::Errno> for Errno {
+    fn from(error: nix::errno::Errno) -> Self {
+        Self(error as c_int)
+    }
+}
+
+/// Runs `body`; returns `fallback` if it panics.
+pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
+}
+
+/// For functions that return 0 or a positive error number.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match guarded(Err(Errno::EIO), body) {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            errno.0
+        }
+    }
+}
+
+/// For functions that return a value, or -1 and set `errno`.
+pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
+}
+
+/// For functions that return an object, or NULL and set `errno`.
+pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
+        errno.set();
+        null_mut()
+    })
+}
+
+/// The pointer that a C function returned, or the `errno` that it set with NULL.
+pub(crate) fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
+    if pointer.is_null() { Err(Errno(nix::errno::Errno::last_raw())) } else { Ok(pointer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_number() {
+        assert_eq!(status(|| panic!("a bug")), libc::EIO);
+        assert_eq!(value(|| panic!("a bug")), -1);
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);
+        assert!(object::<u8>(|| panic!("a bug")).is_null());
+    }
+}

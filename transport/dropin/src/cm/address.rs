@@ -1,0 +1,95 @@
+//! What an id's C structure shows of its addresses and of the path to its peer.
+
+use super::fields::{DESTINATION, GIDS, Id, PATH, PATH_COUNT, PD, PORT, SOURCE, VERBS};
+use super::host::host;
+use super::sockaddr;
+use crate::abi::*;
+use crate::border::{Errno, Field, Handle, guarded};
+use crate::verbs::events::lock;
+use libc::sockaddr_storage;
+use std::cell::UnsafeCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use trunkline_verbs::{Gid, PKEY_DEFAULT};
+
+impl Id<'_> {
+    /// Shows the endpoint's addresses, and the device as soon as an address determines it. A listener at
+    /// every address has no device.
+    pub(super) fn show_addresses(self) -> Result<(), Errno> {
+        let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
+        self.set(SOURCE, sockaddr::stored(local));
+        if let Some(peer) = peer {
+            self.set(DESTINATION, sockaddr::stored(peer));
+        }
+        if local.ip().is_unspecified() || peer.is_none() && names_no_device(local.ip())? {
+            return Ok(());
+        }
+        let (context, pd) = (host().context()?, host().pd()?);
+        self.set(VERBS, context);
+        self.set(PORT, 1);
+        if self.get(PD).is_null() {
+            self.set(PD, pd);
+        }
+        let dgid = peer.map(gid).unwrap_or_default();
+        self.set(GIDS, rdma_ib_addr { sgid: gid(local), dgid, pkey: PKEY_DEFAULT.to_be() });
+        Ok(())
+    }
+
+    /// Shows a path record for the path to the peer.
+    pub(super) fn show_route(self) {
+        let gids = self.get(GIDS);
+        let path = ibv_sa_path_rec {
+            dgid: gids.dgid,
+            sgid: gids.sgid,
+            hop_limit: 64,
+            reversible: 1,
+            numb_path: 1,
+            pkey: PKEY_DEFAULT.to_be(),
+            // "Exactly" 1,024 bytes, in the codes of the subnet administrator.
+            mtu_selector: 2,
+            mtu: 3,
+            rate_selector: 2,
+            packet_life_time_selector: 2,
+            ..ibv_sa_path_rec::default()
+        };
+        let mut facts = lock(&self.facts);
+        self.set(PATH, facts.path.insert(Box::new(UnsafeCell::new(path))).get());
+        self.set(PATH_COUNT, 1);
+    }
+}
+
+/// Whether an id that is bound to this address has no device. A kernel assigns none to ids at loopback
+/// addresses. Here localhost is an address of the device like any other, unless the user listed the
+/// device's addresses without it. It matters to libfabric, whose servers advertise localhost if their id
+/// has a device there, and the device's own address otherwise.
+fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
+    Ok(ip == Ipv4Addr::LOCALHOST && host().device()?.is_named_without(ip))
+}
+
+fn gid(address: SocketAddr) -> ibv_gid {
+    ibv_gid { raw: Gid::from(address.ip()).0 }
+}
+
+/// `rdma_get_src_port(3)`: the id's own port in network order, 0 while it has none.
+///
+/// # Safety
+/// The id is not destroyed.
+#[unsafe(export_name = "trunkline_rdma_get_src_port")]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: this function's contract, which the program keeps.
+    guarded(0, || port(unsafe { Handle::optional(id) }, SOURCE))
+}
+
+/// `rdma_get_dst_port(3)`: the peer's port in network order, 0 while there is no peer.
+///
+/// # Safety
+/// The id is not destroyed.
+#[unsafe(export_name = "trunkline_rdma_get_dst_port")]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: this function's contract, which the program keeps.
+    guarded(0, || port(unsafe { Handle::optional(id) }, DESTINATION))
+}
+
+fn port(id: Option<Id<'_>>, which: Field<rdma_cm_id, sockaddr_storage>) -> u16 {
+    let Some(id) = id else { return 0 };
+    sockaddr::load(&id.get(which)).map_or(0, |address| address.port().to_be())
+}

@@ -1,0 +1,80 @@
+//! Events, as programs take and acknowledge them.
+//!
+//! An event counts as outstanding on the id that it is for (a request on its listener) until the program
+//! acknowledges it. `translate` makes it from an event of the endpoint, and does what librdmacm does by
+//! itself at that moment; `content` gives it the form that C sees.
+
+mod content;
+mod translate;
+
+use super::channel::Channel;
+use crate::abi::*;
+use crate::border::{Errno, Handle, Out, Structure, value};
+use crate::verbs::events::EventCount;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// An event that the program holds, or will be given.
+pub(super) type CmEventHandle<'a> = Handle<'a, rdma_cm_event>;
+
+/// An event.
+#[repr(C)]
+pub(crate) struct EventObject {
+    base: UnsafeCell<rdma_cm_event>,
+    /// What `param.conn.private_data` points to.
+    _private_data: Vec<u8>,
+    /// The count of the id that the event is for.
+    outstanding: Arc<EventCount>,
+}
+
+// SAFETY: `EventObject` is `repr(C)` and begins with `base`.
+unsafe impl Structure for rdma_cm_event {
+    type Object = EventObject;
+}
+
+/// `rdma_get_cm_event(3)`: waits for an event, unless the channel's descriptor is `O_NONBLOCK`.
+///
+/// # Safety
+/// The channel is not destroyed, and `event` points to memory for a pointer.
+#[unsafe(export_name = "trunkline_rdma_get_cm_event")]
+pub unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    value(|| {
+        // SAFETY: this function's contract, which the program keeps.
+        let (event, channel) = unsafe { (Out::new(event)?, Handle::new(channel)?) };
+        event.write(next(channel)?.as_ptr());
+        Ok(0)
+    })
+}
+
+/// `rdma_ack_cm_event(3)`: frees the event. A thread that waits to destroy its id continues.
+///
+/// # Safety
+/// `event` came from [`rdma_get_cm_event`], and the program does not use it after this.
+#[unsafe(export_name = "trunkline_rdma_ack_cm_event")]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    value(|| {
+        // SAFETY: this function's contract, which the program keeps.
+        unsafe { acknowledge(Handle::new(event)?) };
+        Ok(0)
+    })
+}
+
+/// Takes the next event of a channel, as [`rdma_get_cm_event`] does.
+pub(super) fn next<'a>(channel: Channel<'_>) -> Result<CmEventHandle<'a>, Errno> {
+    channel.next(translate::take)
+}
+
+/// Acknowledges an event and frees it.
+///
+/// # Safety
+/// The event is alive, and neither the program nor the library uses it after this.
+pub(super) unsafe fn acknowledge(event: CmEventHandle<'_>) {
+    let outstanding = Arc::clone(&event.outstanding);
+    // SAFETY: this function's contract; no table lists events.
+    unsafe { event.release() };
+    outstanding.acknowledge(1);
+}

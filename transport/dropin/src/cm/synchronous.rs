@@ -1,0 +1,44 @@
+//! Synchronous ids: each call waits for its outcome, and leaves the event that brought it with the id.
+
+use super::channel::Channel;
+use super::event::{acknowledge, next};
+use super::fields::{CHANNEL, EVENT, Id};
+use crate::abi::*;
+use crate::border::{Errno, Handle, field};
+use std::ptr::null_mut;
+
+/// Waits for the outcome of a call on a synchronous id; returns at once for any other.
+pub(super) fn wait_for_outcome(id: Id<'_>) -> Result<(), Errno> {
+    if !id.is_synchronous() {
+        return Ok(());
+    }
+    forget_event(id);
+    let event = next(own_channel(id)?)?;
+    id.set(EVENT, event.as_ptr());
+    match event.get(field!(rdma_cm_event, status)) {
+        0 => Ok(()),
+        _ if event.get(field!(rdma_cm_event, event)) == RDMA_CM_EVENT_REJECTED => {
+            Err(Errno(libc::ECONNREFUSED))
+        }
+        status => Err(Errno(status.saturating_abs())),
+    }
+}
+
+/// The channel of a synchronous id.
+pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
+    // SAFETY: the library stored the channel, programs only read the field, and a synchronous id's
+    // channel lives as long as the id.
+    unsafe { Handle::new(id.get(CHANNEL)) }
+}
+
+/// Acknowledges the event that the last call on a synchronous id has left with it.
+pub(super) fn forget_event(id: Id<'_>) {
+    let event = id.replace(EVENT, null_mut());
+    // SAFETY: only the library writes the field, with an event that the program does not acknowledge
+    // itself; this takes the event out, so it is acknowledged once.
+    unsafe {
+        if let Some(event) = Handle::optional(event) {
+            acknowledge(event);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What the tests of librdmacm's functions share: addresses of this process's device, and the C calls
+//! with their results checked.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::zeroed;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+use trunkline_dropin::abi::*;
+use trunkline_dropin::cm::*;
+use trunkline_dropin::verbs::*;
+pub(crate) use trunkline_testkit::fresh_ip as address;
+
+/// The longest time that anything may take, on a loaded machine.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+pub(crate) fn c_address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::sa_family_t::try_from(libc::AF_INET).unwrap(),
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Runs a call that returns 0, or -1 and sets errno.
+pub(crate) fn call(function: impl FnOnce() -> c_int) -> Result<(), c_int> {
+    match function() {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
+    }
+}
+
+/// A copy of an event with its private data.
+#[derive(Debug, Clone)]
+pub(crate) struct EventCopy {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) listener: *mut rdma_cm_id,
+    pub(crate) kind: c_uint,
+    pub(crate) status: c_int,
+    pub(crate) private_data: Vec<u8>,
+    pub(crate) qp_num: u32,
+    pub(crate) srq: u8,
+}
+
+pub(crate) fn copy(event: *mut rdma_cm_event) -> EventCopy {
+    // SAFETY: the caller has not acknowledged the event.
+    unsafe {
+        let conn = (*event).param.conn;
+        let length = usize::from(conn.private_data_len);
+        EventCopy {
+            id: (*event).id,
+            listener: (*event).listen_id,
+            kind: (*event).event,
+            status: (*event).status,
+            private_data: if length == 0 {
+                Vec::new()
+            } else {
+                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), length).to_vec()
+            },
+            qp_num: conn.qp_num,
+            srq: conn.srq,
+        }
+    }
+}
+
+/// An event channel, destroyed on drop.
+pub(crate) struct Channel(pub(crate) *mut rdma_event_channel);
+
+impl Channel {
+    pub(crate) fn new() -> Self {
+        let channel = rdma_create_event_channel();
+        assert!(!channel.is_null());
+        Self(channel)
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        // SAFETY: the channel lives as long as `self`.
+        unsafe { (*self.0).fd }
+    }
+
+    /// Whether an event is there, or comes within `timeout`.
+    pub(crate) fn is_readable(&self, timeout: Duration) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        let milliseconds = c_int::try_from(timeout.as_millis()).unwrap();
+        // SAFETY: the array has one entry.
+        unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
+    }
+
+    /// The next event, which the caller acknowledges.
+    pub(crate) fn unacknowledged(&self) -> *mut rdma_cm_event {
+        assert!(self.is_readable(BOUND), "no event");
+        let mut event = null_mut();
+        // SAFETY: the channel is not destroyed yet.
+        call(|| unsafe { rdma_get_cm_event(self.0, &raw mut event) }).unwrap();
+        event
+    }
+
+    /// The next event, acknowledged.
+    pub(crate) fn next(&self) -> EventCopy {
+        let event = self.unacknowledged();
+        let taken = copy(event);
+        // SAFETY: it is not used after this.
+        call(|| unsafe { rdma_ack_cm_event(event) }).unwrap();
+        taken
+    }
+
+    pub(crate) fn expect(&self, kind: c_uint) -> EventCopy {
+        let taken = self.next();
+        assert_eq!(taken.kind, kind, "{taken:?}");
+        taken
+    }
+
+    pub(crate) fn id(&self, ps: c_uint) -> *mut rdma_cm_id {
+        let mut id = null_mut();
+        // SAFETY: the channel is not destroyed yet.
+        call(|| unsafe { rdma_create_id(self.0, &raw mut id, null_mut(), ps) }).unwrap();
+        id
+    }
+
+    /// An id that listens at a free port of `ip`, and the port.
+    pub(crate) fn listener(&self, ip: Ipv4Addr, ps: c_uint) -> (*mut rdma_cm_id, SocketAddrV4) {
+        let id = self.id(ps);
+        let mut at = c_address(ip, 0);
+        // SAFETY: the id is not destroyed yet, and the address is local.
+        unsafe {
+            call(|| rdma_bind_addr(id, (&raw mut at).cast())).unwrap();
+            call(|| rdma_listen(id, 4)).unwrap();
+            (id, SocketAddrV4::new(ip, u16::from_be(rdma_get_src_port(id))))
+        }
+    }
+
+    /// An id at `ip` whose address and route to `to` are resolved.
+    pub(crate) fn resolved(&self, ip: Ipv4Addr, to: SocketAddrV4, ps: c_uint) -> *mut rdma_cm_id {
+        let id = self.id(ps);
+        let (mut source, mut destination) = (c_address(ip, 0), c_address(*to.ip(), to.port()));
+        // SAFETY: the id is not destroyed yet, and the addresses are local.
+        unsafe {
+            call(|| rdma_resolve_addr(id, (&raw mut source).cast(), (&raw mut destination).cast(), 2000))
+                .unwrap();
+            assert_eq!(self.expect(RDMA_CM_EVENT_ADDR_RESOLVED).id, id);
+            assert!(!(*id).verbs.is_null() && !(*id).pd.is_null());
+            call(|| rdma_resolve_route(id, 2000)).unwrap();
+            self.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+        }
+        id
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: it is not used after this.
+        unsafe { rdma_destroy_event_channel(self.0) };
+    }
+}
+
+pub(crate) fn destroy(id: *mut rdma_cm_id) {
+    // SAFETY: the id is not used after this.
+    call(|| unsafe { rdma_destroy_id(id) }).unwrap();
+}
+
+/// Destroys ids together with their QPs and SRQs.
+pub(crate) fn destroy_all(ids: &[*mut rdma_cm_id]) {
+    for id in ids {
+        // SAFETY: the ids are not used after this.
+        unsafe { rdma_destroy_ep(*id) };
+    }
+}
+
+/// The attributes of a small QP.
+pub(crate) fn small(qp_type: c_uint) -> ibv_qp_init_attr {
+    // SAFETY: numbers and null pointers, for which zeros are valid.
+    let mut init: ibv_qp_init_attr = unsafe { zeroed() };
+    init.cap =
+        ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    init.qp_type = qp_type;
+    init.sq_sig_all = 1;
+    init
+}
+
+pub(crate) fn create_qp(id: *mut rdma_cm_id) {
+    let mut init = small(IBV_QPT_RC);
+    // SAFETY: the id is not destroyed yet, and the attributes are local.
+    call(|| unsafe { rdma_create_qp(id, null_mut(), &raw mut init) }).unwrap();
+}
+
+/// The parameters of a connection. They point to the private data, which must live as long.
+pub(crate) fn with(private_data: &[u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: if private_data.is_empty() { null() } else { private_data.as_ptr().cast() },
+        private_data_len: u8::try_from(private_data.len()).unwrap(),
+        responder_resources: 2,
+        initiator_depth: 2,
+        flow_control: 0,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+pub(crate) fn connect(id: *mut rdma_cm_id, param: &mut rdma_conn_param) -> Result<(), c_int> {
+    // SAFETY: the id is not destroyed yet, and the caller keeps the parameters.
+    call(|| unsafe { rdma_connect(id, param) })
+}
+
+pub(crate) fn accept(id: *mut rdma_cm_id, param: &mut rdma_conn_param) -> Result<(), c_int> {
+    // SAFETY: the id is not destroyed yet, and the caller keeps the parameters.
+    call(|| unsafe { rdma_accept(id, param) })
+}
+
+pub(crate) fn state_of(qp: *mut ibv_qp) -> c_uint {
+    // SAFETY: numbers and null pointers, for which zeros are valid.
+    let (mut attributes, mut init) = unsafe { (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>()) };
+    // SAFETY: the QP is not destroyed yet.
+    assert_eq!(unsafe { ibv_query_qp(qp, &raw mut attributes, 1, &raw mut init) }, 0);
+    attributes.qp_state
+}
+
+/// Registered memory.
+pub(crate) struct Region {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mr: *mut ibv_mr,
+}
+
+impl Region {
+    pub(crate) fn new(id: *mut rdma_cm_id, text: &[u8]) -> Self {
+        let mut bytes = text.to_vec();
+        // SAFETY: the bytes live as long as the region.
+        let mr = unsafe {
+            let rights = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE).cast_signed();
+            ibv_reg_mr((*id).pd, bytes.as_mut_ptr().cast(), bytes.len(), rights)
+        };
+        assert!(!mr.is_null());
+        Self { bytes, mr }
+    }
+
+    pub(crate) fn sge(&self) -> ibv_sge {
+        // SAFETY: the region is not deregistered yet.
+        let lkey = unsafe { (*self.mr).lkey };
+        ibv_sge {
+            addr: self.bytes.as_ptr().addr() as u64,
+            length: u32::try_from(self.bytes.len()).unwrap(),
+            lkey,
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: it is not used after this.
+        assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
+    }
+}
+
+/// Posts a receive on a QP, or on an SRQ.
+pub(crate) fn receive(qp: *mut ibv_qp, srq: *mut ibv_srq, region: &Region) {
+    let mut sge = region.sge();
+    // SAFETY: numbers and null pointers, for which zeros are valid; the objects are not destroyed yet.
+    unsafe {
+        let mut request: ibv_recv_wr = zeroed();
+        (request.sg_list, request.num_sge) = (&raw mut sge, 1);
+        let mut bad = null_mut();
+        let result = if srq.is_null() {
+            (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut request, &raw mut bad)
+        } else {
+            (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut request, &raw mut bad)
+        };
+        assert_eq!(result, 0);
+    }
+}
+
+/// Posts a SEND, to an SRQ for XRC.
+pub(crate) fn send(qp: *mut ibv_qp, region: &Region, srq_number: u32) {
+    let mut sge = region.sge();
+    // SAFETY: numbers and null pointers, for which zeros are valid; the objects are not destroyed yet.
+    unsafe {
+        let mut request: ibv_send_wr = zeroed();
+        (request.sg_list, request.num_sge, request.opcode) = (&raw mut sge, 1, IBV_WR_SEND);
+        request.send_flags = IBV_SEND_SIGNALED;
+        request.remote_srqn = srq_number;
+        let mut bad = null_mut();
+        assert_eq!((*(*qp).context).ops.post_send.unwrap()(qp, &raw mut request, &raw mut bad), 0);
+    }
+}
+
+/// Polls a CQ until a completion comes.
+pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
+    let until = Instant::now() + BOUND;
+    let mut wc = ibv_wc::default();
+    // SAFETY: the CQ is not destroyed yet.
+    while unsafe { (*(*cq).context).ops.poll_cq.unwrap()(cq, 1, &raw mut wc) } == 0 {
+        assert!(Instant::now() < until, "no completion");
+        std::thread::yield_now();
+    }
+    wc
+}

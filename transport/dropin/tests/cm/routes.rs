@@ -1,0 +1,59 @@
+//! librdmacm's functions on a host whose routing table has only loopback: a network namespace of the test's
+//! own.
+
+use super::lab::*;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ptr::null_mut;
+use trunkline_dropin::abi::*;
+use trunkline_dropin::cm::*;
+use trunkline_testkit::{Folder, in_network_namespace, same_test};
+
+/// The variable that is set for the process in the namespace.
+const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
+
+/// Runs a test of this module again, in a network namespace; skips it visibly if there can be none.
+fn in_namespace(test: &str) {
+    let runtime = Folder::new().unwrap();
+    let again = same_test(module_path!(), test);
+    let made = in_network_namespace(again.get_program())
+        .args(again.get_args())
+        .env(INSIDE, "1")
+        .env("TRUNKLINE_RUNTIME_DIR", runtime.path())
+        .env_remove("TRUNKLINE_ADDRESS")
+        .output();
+    let outcome = made.map(|output| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    });
+    match outcome {
+        Ok((true, out, _)) if out.contains("1 passed") => {}
+        Ok((_, out, err)) if out.contains("running 1 test") => panic!("{out}{err}"),
+        other => eprintln!("skipped: cannot make a network namespace here: {other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_without_a_route_is_refused_at_once() {
+    if std::env::var_os(INSIDE).is_none() {
+        in_namespace("a_peer_without_a_route_is_refused_at_once");
+        return;
+    }
+    let channel = Channel::new();
+    let id = channel.id(RDMA_PS_TCP);
+    let nowhere = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 7), 7);
+    let mut source = c_address(Ipv4Addr::LOCALHOST, 0);
+    let mut destination = c_address(*nowhere.ip(), nowhere.port());
+    let destination = (&raw mut destination).cast();
+    // SAFETY: the id is not destroyed yet, and the addresses are local.
+    unsafe {
+        let result = call(|| rdma_resolve_addr(id, null_mut(), destination, 2000));
+        assert_eq!(result, Err(libc::ENETUNREACH));
+        let result = call(|| rdma_resolve_addr(id, (&raw mut source).cast(), destination, 2000));
+        assert_eq!(result, Err(libc::ENETUNREACH));
+        // The id can still resolve another address.
+        let mut here = c_address(Ipv4Addr::new(127, 3, 2, 1), 7);
+        call(|| rdma_resolve_addr(id, null_mut(), (&raw mut here).cast(), 2000)).unwrap();
+    }
+    channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+    destroy(id);
+}

@@ -1,0 +1,27 @@
+//! Machines: what a thread drives in production, and a seeded scheduler in a simulation.
+//!
+//! The body of each of Trunkline's threads is a [`Machine`]: a value that does one bounded turn at a
+//! time and reports what it wants next. A [`Runtime`] starts machines. The default one gives each a
+//! thread and the system's clock; a simulation hands in its own, runs all machines of all nodes on one
+//! thread in an order that a seed decides, and moves a virtual clock.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `machine` | [`Machine`] and [`Turn`] |
+//! | `runtime` | [`Runtime`]: clock, randomness, and who runs machines; [`Simulator`] is the seam to a simulation |
+//! | `sleeper` | [`Sleeper`] and [`Waker`]: going to sleep without losing a wake-up |
+//! | `thread` | a thread that drives a machine, and [`Running`], its handle |
+//!
+//! Nothing here knows what the machines do.
+
+#![forbid(unsafe_code)]
+
+mod machine;
+mod runtime;
+mod sleeper;
+mod thread;
+
+pub use machine::{Machine, MakeMachine, Turn};
+pub use runtime::{Runtime, Simulator};
+pub use sleeper::{Bell, Sleeper, Waker};
+pub use thread::{Panicked, Running};

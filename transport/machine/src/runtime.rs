@@ -1,0 +1,90 @@
+//! What runs machines, and what they take from the world: time and randomness.
+
+use crate::machine::MakeMachine;
+use crate::sleeper::{Bell, Sleeper, Waker};
+use crate::thread::{self, Running};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use trunkline_verbs::Clock;
+
+/// Where a simulation takes the place of the operating system.
+pub trait Simulator: Send + Sync + fmt::Debug {
+    /// Adds a machine. It is made on the simulation's thread, before any other machine's next turn.
+    fn spawn(&self, name: &str, make: MakeMachine);
+
+    /// Rings a bell, now or later, at any time before the clock moves beyond what a descheduled thread
+    /// may take: between what a machine pushed into a queue and its ring, others may run.
+    fn ring(&self, bell: Arc<Bell>);
+
+    /// The next number of the seeded source.
+    fn random(&self) -> u64;
+}
+
+/// Starts machines and provides their clock and randomness. Clones share everything.
+#[derive(Debug, Clone, Default)]
+pub struct Runtime {
+    clock: Clock,
+    simulator: Option<Arc<dyn Simulator>>,
+}
+
+impl Runtime {
+    /// A thread per machine, the system's clock and randomness: the default.
+    #[must_use]
+    pub fn threads() -> Self {
+        Self::default()
+    }
+
+    /// Machines that a simulation runs, by this clock.
+    #[must_use]
+    pub fn simulated(clock: Clock, simulator: Arc<dyn Simulator>) -> Self {
+        Self { clock, simulator: Some(simulator) }
+    }
+
+    /// The clock that all its machines read.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Whether a simulation runs the machines: then nothing may block, start a thread or open a
+    /// socket.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.simulator.is_some()
+    }
+
+    /// A number that nobody can foresee; in a simulation the next of the seeded source.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        match &self.simulator {
+            Some(simulator) => simulator.random(),
+            // The standard library seeds each of these from the system's source.
+            None => RandomState::new().hash_one(std::process::id()),
+        }
+    }
+
+    /// Starts a machine. Its `make` runs on the thread that drives it.
+    ///
+    /// # Errors
+    /// What the system answered when it was asked for a thread, or what `make` failed with. A
+    /// simulation makes the machine later, and fails as a whole when that fails.
+    pub fn spawn(&self, name: &str, make: MakeMachine) -> io::Result<Running> {
+        match &self.simulator {
+            Some(simulator) => {
+                simulator.spawn(name, make);
+                Ok(Running::simulated())
+            }
+            None => thread::start(name, make),
+        }
+    }
+
+    /// The two halves of sleeping: one for the machine, one for everyone who brings it work.
+    ///
+    /// # Errors
+    /// What the system answered when it was asked for descriptors.
+    pub fn sleeper(&self) -> io::Result<(Sleeper, Waker)> {
+        Sleeper::new(&self.clock, self.simulator.as_ref())
+    }
+}

@@ -1,0 +1,173 @@
+//! Going to sleep without losing a wake-up.
+//!
+//! ```text
+//!   machine                                    whoever brings work
+//!   announce()                                 puts it into a queue
+//!   looks into every queue once more           wake(): a system call only if the machine sleeps
+//!   sleep(until)   -- or --   awake()
+//!   awake()
+//! ```
+//!
+//! A [`Sleeper`] also watches descriptors, such as that of a completion channel. In a simulation
+//! there are neither descriptors nor system calls: the machine asks its channels itself.
+
+use crate::runtime::Simulator;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use trunkline_rings::doorbell::Doorbell;
+use trunkline_verbs::{Clock, Time};
+
+const WAKER: Token = Token(0);
+const WATCHED: Token = Token(1);
+
+/// The word between a machine and those who wake it, in a simulation.
+#[derive(Debug, Default)]
+pub struct Bell(Doorbell);
+
+impl Bell {
+    /// Wakes the machine if it has announced sleep. The simulation calls it for a [`Simulator::ring`].
+    pub fn ring(&self) {
+        // Who sleeps sees the word: there is no descriptor to write.
+        let _was_asleep = self.0.ring();
+    }
+}
+
+/// A machine's own half.
+pub struct Sleeper {
+    clock: Clock,
+    half: SleeperHalf,
+}
+
+enum SleeperHalf {
+    Thread { doorbell: Arc<ThreadBell>, poll: Poll, events: Events },
+    Simulated(Arc<Bell>),
+}
+
+/// The half of those who bring work. Clones wake the same machine.
+#[derive(Clone)]
+pub struct Waker(WakerHalf);
+
+#[derive(Clone)]
+enum WakerHalf {
+    Thread(Arc<ThreadBell>),
+    Simulated { bell: Arc<Bell>, simulator: Arc<dyn Simulator> },
+}
+
+struct ThreadBell {
+    doorbell: Doorbell,
+    waker: mio::Waker,
+}
+
+impl Sleeper {
+    pub(crate) fn new(clock: &Clock, simulator: Option<&Arc<dyn Simulator>>) -> io::Result<(Self, Waker)> {
+        let (half, waker) = match simulator {
+            Some(simulator) => {
+                let bell = Arc::new(Bell::default());
+                let waker =
+                    WakerHalf::Simulated { bell: Arc::clone(&bell), simulator: Arc::clone(simulator) };
+                (SleeperHalf::Simulated(bell), waker)
+            }
+            None => {
+                let poll = Poll::new()?;
+                let waker = mio::Waker::new(poll.registry(), WAKER)?;
+                let doorbell = Arc::new(ThreadBell { doorbell: Doorbell::new(), waker });
+                let waker = WakerHalf::Thread(Arc::clone(&doorbell));
+                (SleeperHalf::Thread { doorbell, poll, events: Events::with_capacity(8) }, waker)
+            }
+        };
+        Ok((Self { clock: clock.clone(), half }, Waker(waker)))
+    }
+
+    /// Wakes up when the descriptor becomes readable, too, edge-triggered. Does nothing in a simulation.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match &self.half {
+            SleeperHalf::Thread { poll, .. } => {
+                poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), WATCHED, Interest::READABLE)
+            }
+            SleeperHalf::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Watches a descriptor no longer. Does nothing in a simulation.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match &self.half {
+            SleeperHalf::Thread { poll, .. } => poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd())),
+            SleeperHalf::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// The machine is about to sleep. It must look into all its queues once more after this, and then
+    /// sleep or call [`Sleeper::awake`].
+    pub fn announce(&self) {
+        self.doorbell().prepare();
+    }
+
+    /// The machine is awake, for whatever reason. It must look into its queues after this.
+    pub fn awake(&self) {
+        self.doorbell().woken();
+    }
+
+    /// Whether somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
+    #[must_use]
+    pub fn is_woken(&self) -> bool {
+        !self.doorbell().is_sleeping()
+    }
+
+    /// Blocks until somebody wakes the machine, a watched descriptor is readable, or that time.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+        let timeout = until.map(|at| at - self.clock.now());
+        let SleeperHalf::Thread { poll, events, .. } = &mut self.half else { return Ok(()) };
+        match poll.poll(events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn doorbell(&self) -> &Doorbell {
+        match &self.half {
+            SleeperHalf::Thread { doorbell, .. } => &doorbell.doorbell,
+            SleeperHalf::Simulated(bell) => &bell.0,
+        }
+    }
+}
+
+impl fmt::Debug for Sleeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleeper").field("doorbell", self.doorbell()).finish_non_exhaustive()
+    }
+}
+
+impl Waker {
+    /// Makes sure that the machine looks at its queues again: what was pushed before this call will
+    /// be seen. A system call only if it sleeps.
+    pub fn wake(&self) {
+        match &self.0 {
+            WakerHalf::Thread(bell) => {
+                if bell.doorbell.ring() {
+                    // It fails only when the eventfd is gone, and with it the sleeper.
+                    let _gone = bell.waker.wake();
+                }
+            }
+            WakerHalf::Simulated { bell, simulator } => simulator.ring(Arc::clone(bell)),
+        }
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}

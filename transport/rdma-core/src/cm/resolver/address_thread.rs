@@ -1,0 +1,132 @@
+//! The address thread, which resolves the addresses of any number of peers at once.
+
+use super::super::address::CAddress;
+use super::super::endpoint::RawId;
+use super::super::error::{Asked, check, last};
+use super::super::event;
+use super::super::id::RESOLVE_MS;
+use super::{Inner, Way};
+use crate::context::unblock;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rdma_sys::rdma_port_space::RDMA_PS_TCP;
+use rdma_sys::{
+    rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_event_channel,
+    rdma_get_cm_event, rdma_resolve_addr,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::sync::Arc;
+use trunkline_verbs::VerbsError;
+
+/// The thread's state: the ids that resolve addresses, by number.
+pub(super) struct AddressThread {
+    channel: NonNull<rdma_event_channel>,
+    ids: HashMap<u64, (RawId, Way)>,
+    last: u64,
+}
+
+impl AddressThread {
+    /// What the thread runs: resolves addresses until the manager is dropped.
+    pub(super) fn run(inner: &Arc<Inner>) {
+        // SAFETY: the function has no requirements.
+        let made = NonNull::new(unsafe { rdma_create_event_channel() }).ok_or_else(|| last(Asked::Create));
+        // SAFETY: the channel is not destroyed before this value, and its descriptor is open as long.
+        let ready = made.and_then(|channel| unblock(unsafe { channel.as_ref() }.fd).map(|()| channel));
+        let mut addresses = ready.map(|channel| Self { channel, ids: HashMap::new(), last: 0 });
+        loop {
+            let ways: Vec<Way> = {
+                let mut work = inner.work();
+                if work.has_ended {
+                    break;
+                }
+                work.unknown.drain(..).collect()
+            };
+            for way in ways {
+                let begun = match &mut addresses {
+                    Ok(addresses) => addresses.begin(way),
+                    Err(error) => Err(*error),
+                };
+                if let Err(error) = begun {
+                    inner.resolved(way, Err(error));
+                }
+            }
+            if let Ok(addresses) = &mut addresses {
+                while let Some((way, outcome)) = addresses.next() {
+                    inner.resolved(way, outcome);
+                }
+            }
+            let mut waited = vec![PollFd::new(inner.for_addresses.as_fd(), PollFlags::POLLIN)];
+            if let Ok(addresses) = &addresses {
+                waited.push(PollFd::new(addresses.descriptor(), PollFlags::POLLIN));
+            }
+            // An interruption by a signal is treated like an event.
+            let _ = poll(&mut waited, PollTimeout::NONE);
+            let _ = inner.for_addresses.read();
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is not destroyed before this value, and its descriptor is open as long.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
+    }
+
+    /// Begins to resolve the address of a peer.
+    fn begin(&mut self, way: Way) -> Result<(), VerbsError> {
+        self.last += 1;
+        let context = without_provenance_mut(usize::try_from(self.last).unwrap_or(0));
+        let mut raw = null_mut();
+        // SAFETY: the channel is destroyed after its ids, and the result is local.
+        check(Asked::Create, unsafe {
+            rdma_create_id(self.channel.as_ptr(), &raw mut raw, context, RDMA_PS_TCP)
+        })?;
+        let raw = RawId::new(raw).ok_or(VerbsError::Gone)?;
+        self.ids.insert(self.last, (raw, way));
+        let (remote, source) =
+            (CAddress::from(way.0), way.1.map(|ip| CAddress::from(SocketAddr::new(ip, 0))));
+        let from = source.as_ref().map_or(null_mut(), CAddress::pointer);
+        // SAFETY: only this thread has the id; the addresses are local. The id is not synchronous, so
+        // the call does not wait.
+        let begun = check(Asked::Resolve, unsafe {
+            rdma_resolve_addr(raw.pointer(), from.cast(), remote.pointer().cast(), RESOLVE_MS)
+        });
+        begun.inspect_err(|_| self.end(self.last))
+    }
+
+    /// The next address that was resolved or was not, if there is one.
+    fn next(&mut self) -> Option<(Way, Result<(), VerbsError>)> {
+        loop {
+            let mut event = null_mut();
+            // SAFETY: the channel is not destroyed, and the result is local. Its descriptor does not block.
+            if unsafe { rdma_get_cm_event(self.channel.as_ptr(), &raw mut event) } != 0 {
+                return None;
+            }
+            // SAFETY: the event was returned above, and is not used after this.
+            let copied = unsafe { event::take(NonNull::new(event)?) };
+            let way = self.ids.get(&copied.number).map(|(_, way)| *way);
+            self.end(copied.number);
+            if let Some(way) = way {
+                return Some((way, copied.resolved()));
+            }
+        }
+    }
+
+    fn end(&mut self, number: u64) {
+        if let Some((raw, _)) = self.ids.remove(&number) {
+            // SAFETY: only this thread has the id, and it has acknowledged the id's events.
+            unsafe { raw.destroy() };
+        }
+    }
+}
+
+impl Drop for AddressThread {
+    fn drop(&mut self) {
+        for (_, (raw, _)) in self.ids.drain() {
+            // SAFETY: only this thread has the id, and it has acknowledged the id's events.
+            unsafe { raw.destroy() };
+        }
+        // SAFETY: its ids are destroyed.
+        unsafe { rdma_destroy_event_channel(self.channel.as_ptr()) };
+    }
+}

@@ -1,0 +1,218 @@
+//! The threads that resolve peers and make endpoints to them, so that no caller waits for that.
+//!
+//! Owns the endpoints that are requested and not made yet. `rdma_create_ep` waits up to 2 s for an
+//! address that does not exist and another 2 s for a route. If threads called it for every request, a
+//! few dead peers would occupy them all while live peers wait. So there are two steps:
+//!
+//! ```text
+//! begin ─► the address thread: resolves the addresses of any number of peers at once, on one event
+//!          channel; the kernel remembers them
+//!            │ resolved                                  │ not resolved, or not within 2 s
+//!            ▼                                           ▼
+//!          ready ─► a maker: rdma_create_ep, now quick   the error, to the caller's `done`
+//! ```
+//!
+//! Dead addresses never reach the makers. A route that cannot be found (on RoCE none must be found)
+//! occupies one maker for 2 s at most, because a peer has only one endpoint in the making at a time.
+//!
+//! The threads start when they are first needed. When the manager is dropped, requests that no maker has
+//! begun fail with [`VerbsError::Gone`], and the drop waits for the threads, including a maker inside of
+//! `rdma_create_ep`.
+//!
+//! `address_thread` holds the first step, `makers` the second.
+
+mod address_thread;
+mod makers;
+
+use super::channel::Channel;
+use super::manager::Shared;
+use address_thread::AddressThread;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use trunkline_verbs::{EndpointDone, EndpointRequest, VerbsError};
+
+/// The most threads that call `rdma_create_ep`.
+const MAKERS: usize = 4;
+/// The most endpoints that may be requested and not made.
+const REQUESTED: usize = 4096;
+
+/// The peer's address, and the local one if the request names it.
+type Way = (SocketAddr, Option<IpAddr>);
+
+/// A request for an endpoint.
+struct Job {
+    request: EndpointRequest,
+    way: Way,
+    channel: Arc<Channel>,
+    done: EndpointDone,
+}
+
+/// The requests that are not finished, and the threads.
+#[derive(Default)]
+struct Work {
+    /// Addresses that the address thread has not begun to resolve.
+    unknown: VecDeque<Way>,
+    /// Requests whose address is not resolved.
+    waiting: HashMap<Way, Vec<Job>>,
+    /// Requests for the makers.
+    ready: VecDeque<Job>,
+    /// Peers to which a maker makes an endpoint now.
+    busy: HashSet<IpAddr>,
+    /// The number of all requests that are not finished.
+    requested: usize,
+    idle_makers: usize,
+    has_ended: bool,
+    address_thread: Option<JoinHandle<()>>,
+    makers: Vec<JoinHandle<()>>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    work: Mutex<Work>,
+    for_makers: Condvar,
+    for_addresses: EventFd,
+}
+
+/// The resolver of a manager.
+pub(super) struct Resolver {
+    /// Made when the first endpoint is requested.
+    inner: Mutex<Option<Arc<Inner>>>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
+}
+
+impl Resolver {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { inner: Mutex::new(None), shared }
+    }
+
+    /// Resolves the peer, makes the endpoint and calls `done` with it, all in other threads. Never waits.
+    pub(super) fn begin(
+        &self,
+        request: EndpointRequest,
+        way: Way,
+        channel: Arc<Channel>,
+        done: EndpointDone,
+    ) {
+        let job = Job { request, way, channel, done };
+        match self.inner() {
+            Ok(inner) => inner.take(job),
+            Err(error) => (job.done)(Err(error)),
+        }
+    }
+
+    fn inner(&self) -> Result<Arc<Inner>, VerbsError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = &*inner {
+            return Ok(Arc::clone(inner));
+        }
+        let for_addresses = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+            .map_err(|errno| VerbsError::Os(errno as i32))?;
+        let made = Arc::new(Inner {
+            shared: Arc::clone(&self.shared),
+            work: Mutex::default(),
+            for_makers: Condvar::new(),
+            for_addresses,
+        });
+        Ok(Arc::clone(inner.insert(made)))
+    }
+}
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(inner) = inner else { return };
+        let (left, threads) = {
+            let mut work = inner.work();
+            work.has_ended = true;
+            let mut left: Vec<Job> = work.waiting.drain().flat_map(|(_, jobs)| jobs).collect();
+            left.extend(work.ready.drain(..));
+            let makers = std::mem::take(&mut work.makers);
+            (left, work.address_thread.take().into_iter().chain(makers).collect::<Vec<_>>())
+        };
+        inner.for_makers.notify_all();
+        inner.wake_address_thread();
+        for job in left {
+            (job.done)(Err(VerbsError::Gone));
+        }
+        for thread in threads {
+            // `done` may hold the last reference to the device, so this may be one of the threads.
+            if thread.thread().id() != thread::current().id() {
+                // A panic there has been printed already.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_address_thread(&self) {
+        // It fails only if the counter is full, and then the thread is awake.
+        let _ = self.for_addresses.write(1);
+    }
+
+    /// Accepts a request, or refuses it.
+    fn take(self: &Arc<Self>, job: Job) {
+        let mut work = self.work();
+        if let Err(error) = self.has_room(&mut work) {
+            drop(work);
+            (job.done)(Err(error));
+            return;
+        }
+        work.requested += 1;
+        let way = job.way;
+        let jobs = work.waiting.entry(way).or_default();
+        jobs.push(job);
+        if jobs.len() == 1 {
+            work.unknown.push_back(way);
+            drop(work);
+            self.wake_address_thread();
+        }
+    }
+
+    fn has_room(self: &Arc<Self>, work: &mut Work) -> Result<(), VerbsError> {
+        if work.requested >= REQUESTED {
+            return Err(VerbsError::OutOfResources("too many endpoints are being made"));
+        }
+        if work.address_thread.is_none() {
+            let inner = Arc::clone(self);
+            let thread = thread::Builder::new().name("trunkline-address".to_owned());
+            work.address_thread = Some(thread.spawn(move || AddressThread::run(&inner))?);
+        }
+        Ok(())
+    }
+
+    /// An address was resolved, or was not.
+    fn resolved(self: &Arc<Self>, way: Way, outcome: Result<(), VerbsError>) {
+        let mut work = self.work();
+        let jobs = work.waiting.remove(&way).unwrap_or_default();
+        let (refused, error) = match outcome {
+            Ok(()) => {
+                work.ready.extend(jobs);
+                match self.start_makers(&mut work) {
+                    Ok(()) => return,
+                    Err(error) => (work.ready.drain(..).collect(), error),
+                }
+            }
+            Err(error) => (jobs, error),
+        };
+        work.requested -= refused.len();
+        drop(work);
+        for job in refused {
+            (job.done)(Err(error));
+        }
+    }
+}

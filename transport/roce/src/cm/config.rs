@@ -1,0 +1,102 @@
+//! What a machine is made with: identity, times, limits.
+
+/// Milliseconds in nanoseconds.
+const MS: u64 = 1_000_000;
+
+/// Identity, times and limits of a [`super::CmMachine`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CmConfig {
+    /// The adapter's GUID, in every REQ and REP.
+    pub ca_guid: u64,
+    /// Seed of the first comm id and transaction id. Outside simulations it must be random: the ids of
+    /// an earlier run of the process must not be used again soon.
+    pub seed: u64,
+    /// The top 10 bits of every comm id, when several processes share an address and messages are
+    /// handed on by comm id: see [`slot_of`].
+    pub comm_id_slot: Option<u16>,
+    /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
+    pub first_retry_ns: u64,
+    /// The number of transmissions of such a message. A DREQ whose program waits for the outcome is
+    /// sent more often, see [`super::CmMachine::disconnect`].
+    pub transmissions: u32,
+    /// How long the program may take to accept a request or to confirm a reply, and how long a SIDR
+    /// request is repeated and its answer is kept for repetitions. Nanoseconds.
+    pub decision_ns: u64,
+    /// How long a peer may delay us by MRAs, altogether. Nanoseconds.
+    pub patience_ns: u64,
+    /// The shortest time in timewait. Nanoseconds.
+    pub timewait_min_ns: u64,
+    /// Our target ACK delay, in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to 31.
+    pub ack_delay: u8,
+    /// The most connections, including those in timewait.
+    pub connections: usize,
+    /// The most passive connections from one peer address that are not established yet.
+    pub half_open_per_peer: usize,
+    /// The same limit for all peers together.
+    pub half_open: usize,
+    /// The most answers to SIDR requests that are kept.
+    pub answers: usize,
+}
+
+impl CmConfig {
+    /// The defaults: five transmissions, 75 ms to 1.2 s apart, so that a peer that is down is
+    /// seen after 2.3 s. The fields of a REQ that tell the peer how long we would wait carry
+    /// the values that rdma_cm puts there (contract rocev2 12.1).
+    #[must_use]
+    pub const fn new(ca_guid: u64, seed: u64) -> Self {
+        Self {
+            ca_guid,
+            seed,
+            comm_id_slot: None,
+            first_retry_ns: 75 * MS,
+            transmissions: 5,
+            decision_ns: 30_000 * MS,
+            patience_ns: 60_000 * MS,
+            timewait_min_ns: 100 * MS,
+            ack_delay: 12,
+            connections: 65_536,
+            half_open_per_peer: 256,
+            half_open: 4_096,
+            answers: 4_096,
+        }
+    }
+}
+
+/// Bits of a comm id below the slot.
+pub(super) const SLOT_SHIFT: u32 = 22;
+
+/// The member whose comm id this is, by [`CmConfig::comm_id_slot`].
+#[must_use]
+pub const fn slot_of(comm_id: u32) -> u16 {
+    let [_, _, low, high] = (comm_id >> SLOT_SHIFT).to_be_bytes();
+    u16::from_be_bytes([low, high])
+}
+
+/// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
+/// life time of its paths (contract rocev2 12.1).
+pub(super) const RESPONSE_TIMEOUT: u8 = 20;
+pub(super) const MAX_CM_RETRIES: u8 = 15;
+const PACKET_LIFE_TIME: u8 = 18;
+
+/// A time of a CM message as the kernel's CM reads it: 2^(code - 8) ms.
+const fn cm_time_ns(code: u8) -> u64 {
+    MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
+}
+
+/// How long the kernel's active side repeats a DREQ: 16 times 6.144 s.
+pub(super) const CLOSING_NS: u64 =
+    (1 + MAX_CM_RETRIES as u64) * (2 * cm_time_ns(PACKET_LIFE_TIME) + cm_time_ns(RESPONSE_TIMEOUT));
+/// The longest time between two of them.
+pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
+
+/// How long the kernel's passive side repeats a DREQ, by two fields of the REQ; no longer than the
+/// active side, whatever the peer asks for.
+pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
+    let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);
+    if asked < CLOSING_NS { asked } else { CLOSING_NS }
+}
+
+/// A time of the wire, 4.096 us * 2^code, in nanoseconds (contract rocev2 12.1).
+pub(super) const fn wire_time_ns(code: u8) -> u64 {
+    4_096 << (if code > 31 { 31 } else { code })
+}

@@ -1,0 +1,111 @@
+//! One connection: the ids of both sides, its state, and the message that it repeats.
+
+use super::{ListenerId, Peer, Transport};
+use crate::wire::cm::CmMessage;
+use std::net::IpAddr;
+use trunkline_verbs::QpNumber;
+
+/// Identifies a connection; it is the comm id that the peer sees. Never 0, and not reused soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u32);
+
+/// The state of a connection; see the drawing in the module above.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum State {
+    /// Active: REQ sent.
+    ReqSent,
+    /// Active: REP received, the program brings its QP up.
+    RepReceived,
+    /// Passive: the program decides. Counts against the backlog of this listener until the request has
+    /// been delivered to the program.
+    ReqReceived(Option<ListenerId>),
+    /// Passive: REP sent.
+    RepSent,
+    /// Both sides may send.
+    Established,
+    /// Passive XRC: the program has released it, the peer's INI has not (contract J9). Kept for a
+    /// while, so that late messages do not look as if there had never been a connection.
+    Idle,
+    /// DREQ sent.
+    DreqSent,
+    /// Ended; kept until none of its packets can be in the network any more.
+    Timewait,
+}
+
+impl State {
+    /// Whether a peer could make many of these at no cost.
+    pub(super) const fn is_half_open(&self) -> bool {
+        matches!(self, Self::ReqReceived(_) | Self::RepSent)
+    }
+}
+
+/// Both addresses of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Addresses {
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
+}
+
+/// A message that is sent until it is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unanswered {
+    pub(super) message: CmMessage,
+    /// The number of transmissions so far.
+    pub(super) sent: u32,
+    /// From this time on MRAs no longer extend the wait.
+    pub(super) patience_until: u64,
+    /// A DREQ of a program that waits for its outcome: sent until this time, not a number of times.
+    pub(super) until: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    /// 0 until known.
+    pub(super) remote_id: u32,
+    pub(super) addresses: Addresses,
+    pub(super) transport: Transport,
+    pub(super) is_active: bool,
+    /// 0 until accepted.
+    pub(super) local_qpn: QpNumber,
+    /// The peer's values. On the active side before the REP: the values that we asked for.
+    pub(super) peer: Peer,
+    /// Transaction id of the REQ, repeated by its answers (contract rocev2 9.4).
+    pub(super) transaction: u64,
+    pub(super) state: State,
+    pub(super) unanswered: Option<Unanswered>,
+    /// The REQ offered an alternate path.
+    pub(super) has_alternate: bool,
+    /// Private data of the REP, until `confirm`.
+    pub(super) reply_private: Vec<u8>,
+    /// The program has released it: only the last event is reported.
+    pub(super) is_released: bool,
+    /// How long a DREQ is repeated while the program waits for its outcome.
+    pub(super) closing_ns: u64,
+    /// When the timer fires, if it runs.
+    pub(super) timer: Option<u64>,
+}
+
+/// How a peer's messages find a connection: the peer's address is part of the key, so that
+/// nobody can speak for another host's adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct RemoteKey<N> {
+    pub(super) address: IpAddr,
+    pub(super) ca_guid: u64,
+    pub(super) number: N,
+}
+
+impl Connection {
+    pub(super) const fn remote_id_key(&self) -> RemoteKey<u32> {
+        RemoteKey { address: self.addresses.remote, ca_guid: self.peer.ca_guid, number: self.remote_id }
+    }
+
+    pub(super) const fn remote_qpn_key(&self) -> RemoteKey<QpNumber> {
+        RemoteKey { address: self.addresses.remote, ca_guid: self.peer.ca_guid, number: self.peer.qpn }
+    }
+
+    /// Whether the peer's comm id is known.
+    pub(super) const fn is_known(&self) -> bool {
+        self.remote_id != 0
+    }
+}

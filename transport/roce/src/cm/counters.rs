@@ -1,0 +1,110 @@
+//! Counters of messages, and of drops by cause.
+
+use trunkline_verbs::RejectReason;
+
+/// Why a message was dropped. Duplicates are counted too, since they indicate loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum CmDrop {
+    /// Not a CM message of the known version.
+    NotCm,
+    /// An attribute that is not served (LAP, APR).
+    Unserved,
+    /// A field that makes no sense: an id of 0, a QP number of 0 or 1.
+    Malformed,
+    /// For an unknown connection.
+    UnknownConnection,
+    /// For a connection of another address, or with the wrong ids.
+    WrongPeer,
+    /// A DREQ for another QP.
+    WrongQp,
+    /// Does not fit the state.
+    WrongState,
+    /// Seen before.
+    Duplicate,
+    /// The listener's backlog is full.
+    Backlog,
+    /// Too many half-open connections, or connections.
+    Limit,
+    /// The request was refused with a REJ or SIDR_REP, by the machine itself.
+    Refused,
+    /// A message of ours, because the ones before it were not fetched.
+    TransmitQueueFull,
+}
+
+impl CmDrop {
+    /// All causes with their names in metrics.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::NotCm, "cm_not_cm"),
+        (Self::Unserved, "cm_unserved_attribute"),
+        (Self::Malformed, "cm_malformed"),
+        (Self::UnknownConnection, "cm_unknown_connection"),
+        (Self::WrongPeer, "cm_wrong_peer"),
+        (Self::WrongQp, "cm_wrong_qp"),
+        (Self::WrongState, "cm_wrong_state"),
+        (Self::Duplicate, "cm_duplicate"),
+        (Self::Backlog, "cm_backlog_full"),
+        (Self::Limit, "cm_limit"),
+        (Self::Refused, "cm_refused"),
+        (Self::TransmitQueueFull, "cm_transmit_queue_full"),
+    ];
+}
+
+/// Why the machine itself refuses, each with its name in metrics.
+const REFUSALS: [(RejectReason, &str); 8] = [
+    (RejectReason::NO_QP, "cm_refused_no_qp"),
+    (RejectReason::UNSUPPORTED, "cm_refused_pkey"),
+    (RejectReason::INVALID_SERVICE_ID, "cm_refused_service_id"),
+    (RejectReason::INVALID_TRANSPORT_TYPE, "cm_refused_transport"),
+    (RejectReason::STALE_CONNECTION, "cm_refused_stale"),
+    (RejectReason::INVALID_PRIMARY_GID, "cm_refused_gid"),
+    (RejectReason::INVALID_PATH_MTU, "cm_refused_mtu"),
+    (RejectReason::CONSUMER, "cm_refused_consumer"),
+];
+
+/// Counters of messages received, sent and dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CmCounters {
+    /// Messages that came in.
+    pub received: u64,
+    /// Messages that were queued, retransmissions included.
+    pub sent: u64,
+    /// Retransmissions.
+    pub retransmitted: u64,
+    dropped: [u64; CmDrop::ALL.len()],
+    refused: [u64; REFUSALS.len()],
+    other_kind: u64,
+}
+
+impl CmCounters {
+    /// How many were dropped for this cause.
+    #[must_use]
+    pub const fn dropped(&self, cause: CmDrop) -> u64 {
+        self.dropped[cause as usize]
+    }
+
+    /// How many were refused, for each reason with its name in metrics; together they are
+    /// [`CmDrop::Refused`].
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));
+        by_reason.chain([("cm_refused_other_kind", self.other_kind)])
+    }
+
+    pub(super) const fn count(&mut self, cause: CmDrop) {
+        self.dropped[cause as usize] += 1;
+    }
+
+    /// A refusal of the machine itself, because the listener takes connections of the other kind.
+    pub(super) const fn refuse_other_kind(&mut self) {
+        self.count(CmDrop::Refused);
+        self.other_kind += 1;
+    }
+
+    /// A refusal of the machine itself.
+    pub(super) fn refuse(&mut self, reason: RejectReason) {
+        self.count(CmDrop::Refused);
+        for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {
+            *count += u64::from(*known == reason);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The end of connections: REJ, DREQ, DREP, timewait, and release by the program.
+
+use super::active::check_private;
+use super::config::wire_time_ns;
+use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
+use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
+use trunkline_verbs::RejectReason;
+
+impl CmMachine {
+    /// Refuses a request, or a reply that this side can't use. No event follows but
+    /// `TimewaitExit` for a reply.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
+    pub fn reject(
+        &mut self,
+        now: u64,
+        id: ConnectionId,
+        reason: RejectReason,
+        private: &[u8],
+    ) -> Result<(), CmError> {
+        check_private(private, REJ_PRIVATE_BYTES)?;
+        let connection = self.own(id)?;
+        match connection.state {
+            State::ReqReceived(_) => {
+                let rej = message::rej((id.0, connection.remote_id), Answered::REQ, reason, private);
+                self.send(id, &rej);
+                self.remove(id);
+            }
+            State::RepReceived => {
+                let rej = message::rej((id.0, connection.remote_id), Answered::REP, reason, private);
+                self.send(id, &rej);
+                self.mark_released(id);
+                self.enter_timewait(now, id);
+            }
+            _ => return Err(CmError::WrongState),
+        }
+        Ok(())
+    }
+
+    /// Ends a connection; `Disconnected` follows. Does nothing if it is ending already.
+    ///
+    /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and
+    /// on the passive side as the REQ asked, at most as long. [`Self::release`] ends the wait.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`]; [`CmError::WrongState`] before there is a connection (`release` or
+    /// `reject` it then).
+    pub fn disconnect(&mut self, now: u64, id: ConnectionId) -> Result<(), CmError> {
+        match self.own(id)?.state {
+            State::RepSent | State::Established => {
+                self.start_dreq(now, id);
+                self.wait_for_answer(now, id);
+                Ok(())
+            }
+            State::Idle | State::DreqSent | State::Timewait => Ok(()),
+            State::ReqSent | State::RepReceived | State::ReqReceived(_) => Err(CmError::WrongState),
+        }
+    }
+
+    /// Releases a connection in any state, because the program has dropped its endpoint. The peer is
+    /// sent what its state requires. The only event that may still come is `TimewaitExit`.
+    pub fn release(&mut self, now: u64, id: ConnectionId) {
+        if self.release_question(now, id) {
+            return;
+        }
+        let Ok(connection) = self.own(id) else { return };
+        let is_target = connection.transport == Transport::Xrc && !connection.is_active;
+        match connection.state {
+            State::ReqSent => {
+                let rej = message::rej_timeout(&self.config, id);
+                self.send(id, &rej);
+                self.remove(id);
+            }
+            State::ReqReceived(_) | State::RepReceived => {
+                // `own` has shown that it is there and in a state for it.
+                let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
+            }
+            // Others may use the TGT (contract J9).
+            State::Established if is_target => {
+                self.mark_released(id);
+                self.enter(id, State::Idle);
+                self.table.set_timer(id, Some(now.saturating_add(self.config.decision_ns)));
+            }
+            State::RepSent | State::Established => {
+                self.mark_released(id);
+                self.start_dreq(now, id);
+            }
+            State::DreqSent => {
+                self.mark_released(id);
+                self.stop_waiting_for_answer(now, id);
+            }
+            State::Idle | State::Timewait => self.mark_released(id),
+        }
+    }
+
+    /// Sends each peer one message that ends its connection, for a process that exits without
+    /// disconnecting, as the kernel does when it closes a process's files. Nothing else changes: the
+    /// program may still use its connections.
+    pub fn disconnect_all(&mut self, now: u64) {
+        for id in self.table.ids() {
+            let Ok(connection) = self.own(id) else { continue };
+            let is_target = connection.transport == Transport::Xrc && !connection.is_active;
+            match connection.state {
+                // Others may use the TGT (contract J9).
+                State::Established if is_target => {}
+                State::RepSent | State::Established => self.start_dreq(now, id),
+                State::ReqReceived(_) | State::RepReceived => {
+                    // `own` has shown that it is there and in a state for it.
+                    let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
+                }
+                State::ReqSent => {
+                    let rej = message::rej_timeout(&self.config, id);
+                    self.send(id, &rej);
+                }
+                State::Idle | State::DreqSent | State::Timewait => {}
+            }
+        }
+    }
+
+    pub(super) fn handle_rej(&mut self, now: u64, addresses: Addresses, rej: &Rej) {
+        let Some(connection) = self.rejected(addresses, rej) else {
+            self.counters.count(CmDrop::UnknownConnection);
+            return;
+        };
+        let is_same = connection.addresses == addresses
+            && (connection.remote_id == rej.local_id || connection.state == State::ReqSent);
+        if !is_same {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        let id = connection.id;
+        let rejected = Event::Rejected(id, rej.reason, rej.private.to_vec());
+        match connection.state {
+            State::ReqSent | State::ReqReceived(_) => {
+                self.report(rejected);
+                self.remove(id);
+            }
+            State::RepReceived | State::RepSent => {
+                self.report(rejected);
+                self.mark_released(id);
+                self.enter_timewait(now, id);
+            }
+            // The peer has no such connection (any more).
+            State::Established | State::Idle | State::DreqSent => self.finish(now, id, true),
+            State::Timewait => self.counters.count(CmDrop::Duplicate),
+        }
+    }
+
+    /// The connection that a REJ is about: that of our id, or, when the peer takes a REQ back
+    /// before it knows our id, that of its own.
+    fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
+        if rej.remote_id != 0 {
+            return self.table.get(ConnectionId(rej.remote_id));
+        }
+        let ca_guid = message::guid_of_rej(rej)?;
+        let key = RemoteKey { address: addresses.remote, ca_guid, number: rej.local_id };
+        self.table.with_remote_id(&key).filter(|connection| !connection.is_active)
+    }
+
+    pub(super) fn handle_dreq(&mut self, now: u64, addresses: Addresses, transaction: u64, dreq: &Dreq) {
+        let id = ConnectionId(dreq.remote_id);
+        let connection = self.table.get(id);
+        if connection.is_some_and(|connection| connection.addresses != addresses) {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        let Some(connection) = connection.filter(|connection| connection.remote_id == dreq.local_id) else {
+            // Answered all the same, so that the peer can stop (contract rocev2 12.6).
+            self.counters.count(CmDrop::UnknownConnection);
+            self.queue(addresses, transaction, &message::drep(dreq));
+            return;
+        };
+        if connection.local_qpn != dreq.qpn {
+            self.counters.count(CmDrop::WrongQp);
+            return;
+        }
+        match connection.state {
+            State::RepReceived | State::RepSent | State::Established | State::Idle | State::DreqSent => {
+                self.queue(addresses, transaction, &message::drep(dreq));
+                self.finish(now, id, true);
+            }
+            State::Timewait => {
+                self.counters.count(CmDrop::Duplicate);
+                self.queue(addresses, transaction, &message::drep(dreq));
+            }
+            State::ReqSent | State::ReqReceived(_) => self.counters.count(CmDrop::WrongState),
+        }
+    }
+
+    pub(super) fn handle_drep(&mut self, now: u64, addresses: Addresses, drep: &Ids) {
+        let id = ConnectionId(drep.remote_id);
+        let Some(connection) = self.table.get(id) else {
+            self.counters.count(CmDrop::UnknownConnection);
+            return;
+        };
+        if connection.addresses != addresses || connection.remote_id != drep.local_id {
+            self.counters.count(CmDrop::WrongPeer);
+        } else if connection.state == State::DreqSent {
+            self.finish(now, id, true);
+        } else {
+            self.counters.count(CmDrop::Duplicate);
+        }
+    }
+
+    /// Ends what a new connection of the same peer has shown to be dead.
+    pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            State::ReqSent | State::ReqReceived(_) => {
+                self.report(Event::Rejected(id, RejectReason::STALE_CONNECTION, vec![0; REJ_PRIVATE_BYTES]));
+                self.remove(id);
+            }
+            State::RepReceived | State::RepSent | State::Established => {
+                self.start_dreq(now, id);
+                self.wait_for_answer(now, id);
+            }
+            State::Idle => self.remove(id),
+            State::DreqSent | State::Timewait => {}
+        }
+    }
+
+    pub(super) fn start_dreq(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        let dreq: CmMessage = message::dreq(connection);
+        let agent = self.agent;
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.transaction = agent | u64::from(id.0);
+        }
+        self.enter(id, State::DreqSent);
+        self.send_until_answered(now, id, dreq);
+    }
+
+    /// The program waits for the outcome of the DREQ, so it is repeated as long as the kernel
+    /// repeats it (contract rocev2 12.6).
+    fn wait_for_answer(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let until = now.saturating_add(connection.closing_ns);
+        if let Some(unanswered) = &mut connection.unanswered {
+            unanswered.until = Some(until);
+        }
+    }
+
+    /// Nobody waits for the outcome any more: the DREQ is repeated as often as any other message,
+    /// for the peer's sake, and ends at once when that has been done.
+    fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
+        let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
+        unanswered.until = None;
+        if unanswered.sent >= self.config.transmissions {
+            self.enter_timewait(now, id);
+        }
+    }
+
+    /// Reports the end, and keeps the connection until its packets have gone from the network.
+    pub(super) fn finish(&mut self, now: u64, id: ConnectionId, is_answered: bool) {
+        self.report(Event::Disconnected { id, is_answered });
+        self.enter_timewait(now, id);
+    }
+
+    pub(super) fn enter_timewait(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        // contract rocev2 12.5
+        let wait_ns = wire_time_ns(connection.peer.ack_timeout).max(self.config.timewait_min_ns);
+        self.enter(id, State::Timewait);
+        self.table.set_timer(id, Some(now.saturating_add(wait_ns)));
+    }
+
+    pub(super) fn mark_released(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.is_released = true;
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Errors of the machine's calls.
+
+use thiserror::Error;
+
+/// Why a call on the machine failed; it has changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// The connection or listener is gone.
+    #[error("no such connection: it ended, or was released; wait for its events before you call")]
+    Unknown,
+    /// The call does not fit the state.
+    #[error("the connection is not in a state for this call; wait for the event that leads there")]
+    WrongState,
+    /// Too much private data.
+    #[error(
+        "{got} bytes of private data, but the message has room for {max}; send the rest over the connection"
+    )]
+    PrivateDataTooLong {
+        /// What was given.
+        got: usize,
+        /// What fits.
+        max: usize,
+    },
+    /// Another listener has the address and port.
+    #[error("another listener has this address and port; choose another port, or 0 for a free one")]
+    AddressInUse,
+    /// IPv4 on one side, IPv6 on the other.
+    #[error("source and destination are of different address families; bind to an address like the peer's")]
+    AddressFamily,
+    /// The table is full.
+    #[error("the limit of {limit} connections is reached; end some, or wait for timewait to pass")]
+    Full {
+        /// [`super::CmConfig::connections`].
+        limit: usize,
+    },
+}

@@ -1,0 +1,93 @@
+//! The events that the machine reports to the device.
+
+use super::{ConnectionId, ListenerId, Peer};
+use std::net::SocketAddr;
+use trunkline_verbs::{QpNumber, RejectReason, SidrStatus};
+
+/// A request at a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// The listener that it reached.
+    pub listener: ListenerId,
+    /// Our address and the service's port.
+    pub local: SocketAddr,
+    /// The peer's address, and the port that its address header names.
+    pub remote: SocketAddr,
+    /// What to set on the QP before [`super::CmMachine::accept`].
+    pub peer: Peer,
+    /// 56 bytes.
+    pub private: Vec<u8>,
+}
+
+/// A question at a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRequest {
+    /// The listener that it reached.
+    pub listener: ListenerId,
+    /// Our address and the service's port.
+    pub local: SocketAddr,
+    /// The peer's address, and the port that its address header names.
+    pub remote: SocketAddr,
+    /// 180 bytes.
+    pub private: Vec<u8>,
+}
+
+/// A change of a connection. After `Rejected`, `Unreachable` and `TimewaitExit` the machine no longer
+/// knows the id. A released connection reports `TimewaitExit` only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A peer requests a connection: call `accept` or `reject` (or `release`). Expires as `Unreachable`.
+    ConnectRequest(ConnectionId, Box<ConnectRequest>),
+    /// Active side: the peer accepted. Bring the QP to RTS and call `confirm`, or `reject`.
+    Reply(ConnectionId, Peer),
+    /// Connected. The private data is that of the REP (196 bytes, active side) or of the RTU
+    /// (224 bytes, passive side; all zero if data came before the RTU).
+    Established(ConnectionId, Vec<u8>),
+    /// The peer refused, or took its request back; 148 bytes of private data.
+    Rejected(ConnectionId, RejectReason, Vec<u8>),
+    /// No answer came: from the peer, or from our program to a request or reply.
+    Unreachable(ConnectionId),
+    /// It ended: bring the QP to ERR.
+    Disconnected {
+        /// The connection.
+        id: ConnectionId,
+        /// The peer disconnected, or answered our DREQ; `false` when it answered none of them.
+        is_answered: bool,
+    },
+    /// A peer asks for a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
+    ServiceRequest(ConnectionId, Box<ServiceRequest>),
+    /// The answer to a question, and its end.
+    ServiceReply {
+        /// The question.
+        id: ConnectionId,
+        /// The QP that serves the port, unchecked.
+        qpn: QpNumber,
+        /// Its Q_Key.
+        qkey: u32,
+        /// 136 bytes.
+        private: Vec<u8>,
+    },
+    /// A question was refused, and has ended; 136 bytes of private data.
+    ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
+    /// The QP's number may be used again.
+    TimewaitExit(ConnectionId, QpNumber),
+}
+
+impl Event {
+    /// The connection or question that it is about.
+    #[must_use]
+    pub const fn connection(&self) -> ConnectionId {
+        match self {
+            Self::ConnectRequest(id, _)
+            | Self::Reply(id, _)
+            | Self::Established(id, _)
+            | Self::Rejected(id, ..)
+            | Self::Unreachable(id)
+            | Self::ServiceRequest(id, _)
+            | Self::Disconnected { id, .. }
+            | Self::ServiceReply { id, .. }
+            | Self::ServiceRefused(id, ..)
+            | Self::TimewaitExit(id, _) => *id,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The machine: its state, its queues, and what every role shares.
+
+use super::config::SLOT_SHIFT;
+use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
+use super::listener::{Listen, ListenerId, Listeners};
+use super::other_kinds::{OtherKind, OtherKinds};
+use super::questions::Questions;
+use super::table::Table;
+use super::{CmConfig, CmCounters, CmDrop, CmError, Event};
+use crate::wire::Mad;
+use crate::wire::cm::CmMessage;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// A message to send, from QP 1 to QP 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Our address.
+    pub from: IpAddr,
+    /// The peer's address.
+    pub to: IpAddr,
+    /// The message.
+    pub mad: Mad,
+}
+
+/// The most messages that wait to be fetched; further ones are dropped, as a network would.
+const TRANSMIT_QUEUE: usize = 8_192;
+
+/// The connections of one device, on all of its addresses.
+///
+/// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]);
+/// after each call, whatever it was, drain [`Self::poll_transmit`] and [`Self::poll_event`].
+/// Times are nanoseconds of a clock that never goes back. A call that returns an error has changed
+/// nothing.
+#[derive(Debug)]
+pub struct CmMachine {
+    pub(super) config: CmConfig,
+    pub(super) listeners: Listeners,
+    pub(super) table: Table,
+    pub(super) questions: Questions,
+    pub(super) counters: CmCounters,
+    pub(super) other_kinds: OtherKinds,
+    pub(super) agent: u64,
+    next_id: u32,
+    random: u64,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+}
+
+impl CmMachine {
+    /// A machine without connections.
+    #[must_use]
+    pub fn new(config: CmConfig) -> Self {
+        let mut machine = Self {
+            config,
+            listeners: Listeners::default(),
+            table: Table::default(),
+            questions: Questions::default(),
+            counters: CmCounters::default(),
+            other_kinds: OtherKinds::default(),
+            agent: 0,
+            next_id: 0,
+            random: config.seed,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        // The upper half of a transaction id identifies the sender (contract rocev2 9.4).
+        machine.agent = machine.random() << 32;
+        machine.next_id = u32::try_from(machine.random() >> 32).unwrap_or(1);
+        machine
+    }
+
+    /// Starts to listen and returns the port, which is a free one if `listen.port` is 0.
+    ///
+    /// # Errors
+    /// [`CmError::AddressInUse`], also when no port is free.
+    pub fn listen(&mut self, listen: &Listen) -> Result<(ListenerId, u16), CmError> {
+        let random = self.random();
+        self.listeners.add(listen, random)
+    }
+
+    /// Stops listening. Requests that were reported stay until they are answered or expire.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`].
+    pub fn unlisten(&mut self, listener: ListenerId) -> Result<(), CmError> {
+        self.listeners.remove(listener)
+    }
+
+    /// Takes a received message. `from` must be verified as far as the link can; `to` is our
+    /// address at which it arrived.
+    pub fn handle_mad(&mut self, now: u64, from: IpAddr, to: IpAddr, mad: &Mad) {
+        self.counters.received += 1;
+        if !mad.header.is_cm() {
+            self.counters.count(CmDrop::NotCm);
+            return;
+        }
+        let addresses = Addresses { local: to.to_canonical(), remote: from.to_canonical() };
+        let transaction = mad.header.transaction;
+        match CmMessage::parse(mad) {
+            CmMessage::Req(req) => self.handle_req(now, addresses, transaction, &req),
+            CmMessage::Mra(mra) => self.handle_mra(now, addresses, &mra),
+            CmMessage::Rej(rej) => self.handle_rej(now, addresses, &rej),
+            CmMessage::Rep(rep) => self.handle_rep(now, addresses, transaction, &rep),
+            CmMessage::Rtu(rtu) => self.handle_rtu(addresses, transaction, &rtu),
+            CmMessage::Dreq(dreq) => self.handle_dreq(now, addresses, transaction, &dreq),
+            CmMessage::Drep(drep) => self.handle_drep(now, addresses, &drep),
+            CmMessage::SidrReq(req) => self.handle_sidr_req(now, addresses, transaction, &req),
+            CmMessage::SidrRep(rep) => self.handle_sidr_rep(addresses, &rep),
+            CmMessage::Other(..) => self.counters.count(CmDrop::Unserved),
+        }
+    }
+
+    /// The next message to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next peer that was refused because it asked for RC where an XRC listener is, or the other
+    /// way round. Each peer is reported once, and at most 64 of them.
+    pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
+        self.other_kinds.poll()
+    }
+
+    /// The counters since the machine was made.
+    #[must_use]
+    pub const fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// The number of connections, including those in timewait, and of SIDR requests.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.table.len() + self.questions.len()
+    }
+
+    /// Whether this machine has the comm id, so that messages can be handed on to the right process.
+    #[must_use]
+    pub fn has_connection(&self, comm_id: u32) -> bool {
+        let id = ConnectionId(comm_id);
+        self.table.contains(id) || self.questions.get(id).is_some()
+    }
+
+    /// The connection that a call of the program names, unless it has ended or been released.
+    pub(super) fn own(&self, id: ConnectionId) -> Result<&Connection, CmError> {
+        self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
+    }
+
+    pub(super) fn queue(&mut self, addresses: Addresses, transaction: u64, message: &CmMessage) {
+        if self.transmits.len() >= TRANSMIT_QUEUE {
+            self.counters.count(CmDrop::TransmitQueueFull);
+            return;
+        }
+        self.counters.sent += 1;
+        let mad = message.mad(transaction);
+        self.transmits.push_back(Transmit { from: addresses.local, to: addresses.remote, mad });
+    }
+
+    /// Sends on behalf of a connection, once.
+    pub(super) fn send(&mut self, id: ConnectionId, message: &CmMessage) {
+        if let Some((addresses, transaction)) = self.table.get(id).map(|c| (c.addresses, c.transaction)) {
+            self.queue(addresses, transaction, message);
+        }
+    }
+
+    /// Sends until it is answered. The connection is in the state that awaits the answer.
+    pub(super) fn send_until_answered(&mut self, now: u64, id: ConnectionId, message: CmMessage) {
+        self.send(id, &message);
+        let patience_until = now.saturating_add(self.config.patience_ns);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.unanswered = Some(Unanswered { message, sent: 1, patience_until, until: None });
+        }
+        self.table.set_timer(id, Some(now.saturating_add(self.config.first_retry_ns)));
+    }
+
+    /// Reports an event, unless the program has released the connection.
+    pub(super) fn report(&mut self, event: Event) {
+        let id = event.connection();
+        let is_last = matches!(event, Event::TimewaitExit(..));
+        if is_last || self.table.get(id).is_some_and(|connection| !connection.is_released) {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Reports the outcome of a SIDR request, which ends it.
+    pub(super) fn report_question(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(super) fn enter(&mut self, id: ConnectionId, state: State) {
+        self.table.enter(&mut self.listeners, id, state);
+    }
+
+    pub(super) fn insert(&mut self, connection: Connection) {
+        self.table.insert(&mut self.listeners, connection);
+    }
+
+    pub(super) fn remove(&mut self, id: ConnectionId) {
+        self.table.remove(&mut self.listeners, id);
+    }
+
+    /// A free comm id: successive from a random start, never 0.
+    pub(super) fn new_id(&mut self) -> ConnectionId {
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            let id = match self.config.comm_id_slot {
+                Some(slot) => {
+                    ConnectionId(u32::from(slot) << SLOT_SHIFT | self.next_id & ((1 << SLOT_SHIFT) - 1))
+                }
+                None => ConnectionId(self.next_id),
+            };
+            if id.0 != 0 && !self.has_connection(id.0) {
+                return id;
+            }
+        }
+    }
+
+    /// `SplitMix64`: numbers that do not repeat, from the seed; not for secrets.
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}

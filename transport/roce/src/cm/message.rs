@@ -1,0 +1,226 @@
+//! Builds the messages that the machine sends.
+
+use super::config::{MAX_CM_RETRIES, RESPONSE_TIMEOUT};
+use super::connection::Connection;
+use super::parameters::Answer;
+use super::questions::QuestionKey;
+use super::{Accept, CmConfig, Connect, ConnectionId, Transport};
+use crate::wire::cm::{
+    ADDRESS_HEADER_BYTES, AddressHeader, Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids,
+    MRA_PRIVATE_BYTES, Mra, Path, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES,
+    RTU_PRIVATE_BYTES, Rej, Rep, Req, SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES,
+    ServiceId, SidrRep, SidrReq,
+};
+use std::net::SocketAddr;
+use trunkline_verbs::{Gid, PKEY_DEFAULT, Psn, QpNumber, RejectReason, SidrStatus};
+
+/// Marks a RoCE path that routers may be on (contract rocev2 11.5).
+const LID_ROUTED: u16 = 0xffff;
+const HOP_LIMIT: u8 = 64;
+/// Failover accepted: no alternate path was offered, or it was and is not supported.
+const FAILOVER_NONE: u8 = 0;
+const FAILOVER_UNSUPPORTED: u8 = 1;
+/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and
+/// so finds out whether we are still alive.
+const SERVICE_TIMEOUT: u8 = 18;
+
+/// `bytes` padded with zeros; longer input was refused before.
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    field
+}
+
+/// The address header, then `bytes`, padded with zeros.
+fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] {
+    let mut field = [0; N];
+    header.emit(&mut field);
+    for (to, from) in field[ADDRESS_HEADER_BYTES..].iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    field
+}
+
+pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) -> CmMessage {
+    let private: [u8; REQ_PRIVATE_BYTES] =
+        with_header(&AddressHeader::new(connect.local, connect.remote.ip()), connect.private);
+    let is_rc = connect.transport == Transport::Rc;
+    // An INI serves nothing and has no receive side (contract rocev2 10.2).
+    let rc = |value: u8| if is_rc { value } else { 0 };
+    // contract rocev2 11.5
+    let ports = u32::from(connect.local.port()) * 31 + u32::from(connect.remote.port());
+    CmMessage::Req(Req {
+        local_id: id.0,
+        reserved_4: 0,
+        vendor_id: 0,
+        service_id: ServiceId::new(connect.port_space, connect.remote.port()),
+        ca_guid: config.ca_guid,
+        reserved_24: 0,
+        qkey: 0,
+        qpn: connect.qpn,
+        responder_resources: rc(connect.responder_resources),
+        eecn: 0,
+        initiator_depth: connect.initiator_depth,
+        remote_eecn: 0,
+        remote_timeout: RESPONSE_TIMEOUT,
+        transport: connect.transport.wire(),
+        flow_control: false,
+        starting_psn: connect.starting_psn,
+        local_timeout: RESPONSE_TIMEOUT,
+        retry_count: rc(connect.retry_count),
+        pkey: PKEY_DEFAULT,
+        mtu: connect.mtu.code(),
+        rdc_exists: false,
+        rnr_retry: rc(connect.rnr_retry),
+        max_cm_retries: MAX_CM_RETRIES,
+        srq: is_rc && connect.srq,
+        primary: Path {
+            local_lid: LID_ROUTED,
+            remote_lid: LID_ROUTED,
+            local_gid: Gid::from(connect.local.ip()),
+            remote_gid: Gid::from(connect.remote.ip()),
+            flow_label: ports & 0x000f_ffff,
+            hop_limit: HOP_LIMIT,
+            ack_timeout: connect.ack_timeout,
+            ..Path::default()
+        },
+        alternate: Path::default(),
+        private,
+    })
+}
+
+pub(super) fn rep(config: &CmConfig, connection: &Connection, accept: &Accept<'_>) -> CmMessage {
+    let is_rc = connection.transport == Transport::Rc;
+    let zero = QpNumber::new(0);
+    // A TGT's number travels in the EECN field (contract rocev2 10.3).
+    let (qpn, eecn) = if is_rc { (accept.qpn, 0) } else { (zero, accept.qpn.get()) };
+    CmMessage::Rep(Rep {
+        local_id: connection.id.0,
+        remote_id: connection.remote_id,
+        qkey: 0,
+        qpn,
+        vendor_15: 0,
+        eecn,
+        vendor_19: 0,
+        starting_psn: accept.starting_psn,
+        vendor_23: 0,
+        responder_resources: accept.responder_resources,
+        initiator_depth: if is_rc { accept.initiator_depth } else { 0 },
+        ack_delay: config.ack_delay,
+        failover: if connection.has_alternate { FAILOVER_UNSUPPORTED } else { FAILOVER_NONE },
+        flow_control: false,
+        rnr_retry: accept.rnr_retry,
+        srq: !is_rc || accept.srq,
+        reserved_27: 0,
+        ca_guid: config.ca_guid,
+        private: padded::<REP_PRIVATE_BYTES>(accept.private),
+    })
+}
+
+pub(super) const fn rtu(connection: &Connection) -> CmMessage {
+    let (local_id, remote_id) = (connection.id.0, connection.remote_id);
+    CmMessage::Rtu(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
+}
+
+pub(super) const fn mra(connection: &Connection, answered: Answered) -> CmMessage {
+    CmMessage::Mra(Mra {
+        local_id: connection.id.0,
+        remote_id: connection.remote_id,
+        answered,
+        reserved_8: 0,
+        service_timeout: SERVICE_TIMEOUT,
+        reserved_9: 0,
+        private: [0; MRA_PRIVATE_BYTES],
+    })
+}
+
+pub(super) const fn dreq(connection: &Connection) -> CmMessage {
+    CmMessage::Dreq(Dreq {
+        local_id: connection.id.0,
+        remote_id: connection.remote_id,
+        qpn: connection.peer.qpn,
+        reserved_11: 0,
+        private: [0; DREQ_PRIVATE_BYTES],
+    })
+}
+
+/// The answer to a DREQ, for connections that exist and for those that do not.
+pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
+    let (local_id, remote_id) = (dreq.remote_id, dreq.local_id);
+    CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
+}
+
+/// A REJ between two comm ids; 0 for one that does not exist.
+pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, private: &[u8]) -> CmMessage {
+    CmMessage::Rej(Rej {
+        local_id: ids.0,
+        remote_id: ids.1,
+        answered,
+        reserved_8: 0,
+        info_length: 0,
+        reserved_9: false,
+        reason,
+        info: [0; REJ_INFO_BYTES],
+        private: padded::<REJ_PRIVATE_BYTES>(private),
+    })
+}
+
+/// Takes a REQ back. The peer's id is not known, so the additional information says whose id
+/// the local one is.
+pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
+    let guid = config.ca_guid.to_be_bytes();
+    CmMessage::Rej(Rej {
+        local_id: id.0,
+        remote_id: 0,
+        answered: Answered::OTHER,
+        reserved_8: 0,
+        info_length: 8,
+        reserved_9: false,
+        reason: RejectReason::TIMEOUT,
+        info: padded::<REJ_INFO_BYTES>(&guid),
+        private: [0; REJ_PRIVATE_BYTES],
+    })
+}
+
+/// Where a peer that REJs by [`rej_timeout`] puts its GUID.
+pub(super) fn guid_of_rej(rej: &Rej) -> Option<u64> {
+    let guid = rej.info.first_chunk::<8>().copied().map(u64::from_be_bytes);
+    guid.filter(|_| rej.reason == RejectReason::TIMEOUT && rej.info_length >= 8)
+}
+
+pub(super) fn sidr_req(key: &QuestionKey, local: SocketAddr, private: &[u8]) -> CmMessage {
+    let header = AddressHeader::new(local, key.addresses.remote);
+    CmMessage::SidrReq(SidrReq {
+        request_id: key.request_id,
+        pkey: PKEY_DEFAULT,
+        reserved_6: 0,
+        service_id: key.service_id,
+        private: with_header::<SIDR_REQ_PRIVATE_BYTES>(&header, private),
+    })
+}
+
+pub(super) fn sidr_rep(key: &QuestionKey, status: SidrStatus, answer: &Answer<'_>) -> CmMessage {
+    CmMessage::SidrRep(SidrRep {
+        request_id: key.request_id,
+        status,
+        info_length: 0,
+        vendor_6: 0,
+        qpn: answer.qpn,
+        vendor_11: 0,
+        service_id: key.service_id,
+        qkey: answer.qkey,
+        info: [0; SIDR_REP_INFO_BYTES],
+        private: padded::<SIDR_REP_PRIVATE_BYTES>(answer.private),
+    })
+}
+
+/// The peer's announcement in a REP: its QP and its first PSN.
+pub(super) const fn rep_qp(transport: Transport, rep: &Rep) -> (QpNumber, Psn) {
+    let qpn = match transport {
+        Transport::Rc => rep.qpn,
+        Transport::Xrc => QpNumber::new(rep.eecn),
+    };
+    (qpn, rep.starting_psn)
+}

@@ -1,0 +1,67 @@
+//! The InfiniBand communication manager on QP 1, as rdma_cm uses it, sans-IO.
+//!
+//! Owns the state of connections: who asked for them, what was agreed, and which message is to be
+//! sent again when. The device calls it with management datagrams and the time, and acts on its
+//! events. It must never touch a QP, a socket or a clock itself, and no bytes of a peer make it
+//! panic or grow without bound.
+//!
+//! ```text
+//!           connect                         REQ at a listener
+//!              |                                    |
+//!           ReqSent --REJ--> (gone)           ReqReceived --reject, REJ, expiry--> (gone)
+//!              | REP                                | accept
+//!         RepReceived --reject--> Timewait       RepSent --REJ--> Timewait
+//!              | confirm                            | RTU, first data
+//!              +----------> Established <-----------+
+//!                               | disconnect        \
+//!                            DreqSent                | DREQ, REJ
+//!                               | DREP, DREQ         |
+//!                               +----> Timewait <----+ --time--> (gone)
+//! ```
+//!
+//! A TGT's connection that the program releases becomes `Idle` instead: nothing is sent to the
+//! peer, since other processes may use the TGT (contract J9).
+//!
+//! SIDR requests (port space UDP) are no connections and have states of their own, see `sidr`; they
+//! share the ids, the listeners and the limits.
+//!
+//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
+//! So a QP's `sq_psn` is what the peer's REQ or REP announced ([`Peer::send_psn`]) and its
+//! `rq_psn` what this side announced itself. A kernel's captured connection shows it: the active
+//! side's first SEND carries the PSN of the REP, the passive side's that of the REQ.
+
+#![forbid(unsafe_code)]
+
+mod active;
+mod config;
+mod connection;
+mod counters;
+mod ending;
+mod error;
+mod event;
+mod fuzz;
+
+mod listener;
+mod machine;
+mod message;
+mod other_kinds;
+mod parameters;
+mod passive;
+mod questions;
+mod sidr;
+mod table;
+mod timeout;
+
+pub use config::{CmConfig, slot_of};
+pub use connection::ConnectionId;
+pub use counters::{CmCounters, CmDrop};
+pub use error::CmError;
+pub use event::{ConnectRequest, Event, ServiceRequest};
+pub use fuzz::fuzz;
+pub use listener::{Listen, ListenerId};
+pub use machine::{CmMachine, Transmit};
+pub use other_kinds::OtherKind;
+pub use parameters::{Accept, Answer, Ask, Connect, Peer, Transport};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! The parameters of connections and of SIDR requests, in both directions.
+
+use crate::wire::cm::TransportType;
+use std::net::SocketAddr;
+use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
+
+/// The service of a connection. The active side of [`Self::Xrc`] is an INI, the passive one a
+/// TGT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Extended reliable connection, one direction.
+    Xrc,
+}
+
+impl Transport {
+    pub(super) const fn wire(self) -> TransportType {
+        match self {
+            Self::Rc => TransportType::RC,
+            Self::Xrc => TransportType::XRC,
+        }
+    }
+
+    pub(super) const fn from_wire(wire: TransportType) -> Option<Self> {
+        match (wire.service, wire.extended) {
+            // The extended type counts only with service type 3 (contract rocev2 10.1).
+            (0, _) => Some(Self::Rc),
+            (3, 1) => Some(Self::Xrc),
+            _ => None,
+        }
+    }
+}
+
+/// A connection to ask for. The QP is in INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connect<'a> {
+    /// Our address, and the port that the peer sees.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// Together with the remote port, the service.
+    pub port_space: PortSpace,
+    /// RC, or XRC with an INI.
+    pub transport: Transport,
+    /// Our QP, an INI for XRC.
+    pub qpn: QpNumber,
+    /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
+    pub starting_psn: Psn,
+    /// For both directions.
+    pub mtu: Mtu,
+    /// READs and atomics that this side serves at once; not sent for XRC.
+    pub responder_resources: u8,
+    /// READs and atomics that this side has outstanding at most.
+    pub initiator_depth: u8,
+    /// Transport retries, 0 to 7, for both sides of an RC connection; not sent for XRC.
+    pub retry_count: u8,
+    /// RNR retries, 0 to 7, for the peer's QP; not sent for XRC.
+    pub rnr_retry: u8,
+    /// Local ACK timeout of the peer's QP, and ours unless the peer is slower; 4.096 us * 2^n.
+    pub ack_timeout: u8,
+    /// The QP has an SRQ; not sent for XRC.
+    pub srq: bool,
+    /// Up to 56 bytes.
+    pub private: &'a [u8],
+}
+
+/// The answer to a request. The QP is in RTS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept<'a> {
+    /// Our QP, a TGT for XRC.
+    pub qpn: QpNumber,
+    /// Announced to the peer: it starts sending here, so it is the QP's own `rq_psn`.
+    pub starting_psn: Psn,
+    /// READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
+    pub responder_resources: u8,
+    /// READs and atomics that this side has outstanding at most, cut to what the peer serves
+    /// ([`Peer::initiator_depth`]; cut the QP's `max_rd_atomic` too); not sent for XRC.
+    pub initiator_depth: u8,
+    /// RNR retries, 0 to 7, for the peer's QP.
+    pub rnr_retry: u8,
+    /// The QP has an SRQ; always sent as true for XRC.
+    pub srq: bool,
+    /// Up to 196 bytes.
+    pub private: &'a [u8],
+}
+
+/// A SIDR request: asks for the QP that serves a port of port space UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Our address, and the port that the peer sees.
+    pub local: SocketAddr,
+    /// The peer, and the service's port.
+    pub remote: SocketAddr,
+    /// Up to 180 bytes.
+    pub private: &'a [u8],
+}
+
+/// The answer to an [`Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The QP that serves the port.
+    pub qpn: QpNumber,
+    /// The Q_Key that datagrams to it must carry.
+    pub qkey: u32,
+    /// Up to 136 bytes.
+    pub private: &'a [u8],
+}
+
+/// The peer's values from this side's point of view: what to set on our QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// RC or XRC.
+    pub transport: Transport,
+    /// `dest_qp_num`: the peer's QP; its TGT when this side has the INI.
+    pub qpn: QpNumber,
+    /// `sq_psn`: where this side starts to send. (`rq_psn` is what this side announced.)
+    pub send_psn: Psn,
+    /// Path MTU, from the REQ.
+    pub mtu: Mtu,
+    /// `max_dest_rd_atomic`: what the peer may have outstanding (contract rocev2 10.5).
+    pub responder_resources: u8,
+    /// `max_rd_atomic`: what the peer serves at once.
+    pub initiator_depth: u8,
+    /// `retry_cnt`.
+    pub retry_count: u8,
+    /// `rnr_retry`.
+    pub rnr_retry: u8,
+    /// `timeout`, 4.096 us * 2^n; never 0, which would mean no timeout.
+    pub ack_timeout: u8,
+    /// The GUID of the peer's adapter.
+    pub ca_guid: u64,
+}

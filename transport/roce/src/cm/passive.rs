@@ -1,0 +1,270 @@
+//! The passive side: takes the REQ, sends the REP, takes the RTU.
+
+use super::active::{check_private, is_usable, sane_ack_timeout};
+use super::config::closing_ns;
+use super::connection::{Addresses, Connection, RemoteKey, State};
+use super::event::ConnectRequest;
+use super::other_kinds::OtherKind;
+use super::{Accept, CmDrop, CmError, CmMachine, ConnectionId, Event, ListenerId, Peer, Transport, message};
+use crate::wire::cm::{
+    ADDRESS_HEADER_BYTES, AddressHeader, Answered, Ids, Path, REP_PRIVATE_BYTES, RTU_PRIVATE_BYTES, Req,
+};
+use std::net::{IpAddr, SocketAddr};
+use trunkline_verbs::{Gid, Mtu, PKEY_DEFAULT, PortSpace, QpNumber, RejectReason};
+
+/// Why the machine refuses a request itself.
+struct Refusal {
+    reason: RejectReason,
+    /// Set if the only fault is that the listener accepts the other kind of connection.
+    other_kind: Option<OtherKind>,
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Self {
+        Self { reason, other_kind: None }
+    }
+}
+
+impl CmMachine {
+    /// Answers a request; the QP is in RTS. `Established`, `Rejected`, `Disconnected` or
+    /// `Unreachable` follows.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
+    pub fn accept(&mut self, now: u64, id: ConnectionId, accept: &Accept<'_>) -> Result<(), CmError> {
+        check_private(accept.private, REP_PRIVATE_BYTES)?;
+        let connection = self.own(id)?;
+        if !matches!(connection.state, State::ReqReceived(_)) {
+            return Err(CmError::WrongState);
+        }
+        // More than the peer serves would only make it refuse READs.
+        let initiator_depth = accept.initiator_depth.min(connection.peer.initiator_depth);
+        let accept = Accept { initiator_depth, ..*accept };
+        let rep = message::rep(&self.config, connection, &accept);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.local_qpn = accept.qpn;
+        }
+        self.enter(id, State::RepSent);
+        self.send_until_answered(now, id, rep);
+        Ok(())
+    }
+
+    /// The request was delivered to the program: as in the kernel, it no longer counts against the
+    /// listener's backlog, even before it is answered.
+    pub fn request_delivered(&mut self, id: ConnectionId) {
+        self.table.stop_counting(&mut self.listeners, id);
+        self.questions.stop_counting(&mut self.listeners, id);
+    }
+
+    /// A packet came in at a QP that is in RTR or RTS: if its connection still awaits the RTU,
+    /// this does as well (contract rocev2 12.4).
+    pub fn communication_established(&mut self, qpn: QpNumber) {
+        if let Some(id) = self.table.awaiting_rtu(qpn) {
+            self.enter(id, State::Established);
+            self.report(Event::Established(id, vec![0; RTU_PRIVATE_BYTES]));
+        }
+    }
+
+    pub(super) fn handle_req(&mut self, now: u64, addresses: Addresses, transaction: u64, req: &Req) {
+        if req.local_id == 0 {
+            self.counters.count(CmDrop::Malformed);
+            return;
+        }
+        if self.is_repeated(addresses, req) {
+            return;
+        }
+        let request = match self.check_req(now, addresses, req) {
+            Ok(request) => request,
+            Err(Refusal { reason, other_kind }) => {
+                match other_kind {
+                    Some(other) => {
+                        self.counters.refuse_other_kind();
+                        self.other_kinds.refused(other);
+                    }
+                    None => self.counters.refuse(reason),
+                }
+                self.refuse_req(addresses, transaction, req, reason);
+                return;
+            }
+        };
+        if let Err(cause) = self.check_room(addresses.remote, request.listener) {
+            // Dropped, as by a full queue: the peer repeats it.
+            self.counters.count(cause);
+            return;
+        }
+        let id = self.new_id();
+        self.insert(Connection {
+            id,
+            remote_id: req.local_id,
+            addresses,
+            transport: request.peer.transport,
+            is_active: false,
+            local_qpn: QpNumber::new(0),
+            peer: request.peer,
+            transaction,
+            state: State::ReqReceived(Some(request.listener)),
+            unanswered: None,
+            has_alternate: req.alternate != Path::default(),
+            reply_private: Vec::new(),
+            is_released: false,
+            closing_ns: closing_ns(req.local_timeout, req.max_cm_retries),
+            timer: None,
+        });
+        self.table.set_timer(id, Some(now.saturating_add(self.config.decision_ns)));
+        self.report(Event::ConnectRequest(id, Box::new(request)));
+    }
+
+    /// Whether the REQ was seen before; answers it if so (contract rocev2 12.4).
+    fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
+        let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
+        let Some(connection) = self.table.with_remote_id(&key) else { return false };
+        let is_same = !connection.is_active
+            && connection.addresses == addresses
+            && connection.peer.qpn == req.qpn
+            && Transport::from_wire(req.transport) == Some(connection.transport);
+        if !is_same {
+            // The id was given away again: a new incarnation. `check_req` ends the old one.
+            return false;
+        }
+        let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
+        let answer = match connection.state {
+            // The program has not decided yet.
+            State::ReqReceived(_) => Some(message::mra(connection, Answered::REQ)),
+            State::DreqSent | State::Timewait => {
+                Some(message::rej(ids, Answered::REQ, RejectReason::STALE_CONNECTION, &[]))
+            }
+            // A timer repeats the REP.
+            _ => None,
+        };
+        self.counters.count(CmDrop::Duplicate);
+        if let Some(answer) = answer {
+            self.send(id, &answer);
+        }
+        true
+    }
+
+    /// Checks that the REQ is valid and has a listener.
+    fn check_req(&mut self, now: u64, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
+        if !is_usable(req.qpn) {
+            return Err(RejectReason::NO_QP.into());
+        }
+        let transport = Transport::from_wire(req.transport).ok_or(RejectReason::INVALID_TRANSPORT_TYPE)?;
+        let mtu = Mtu::from_code(req.mtu).ok_or(RejectReason::INVALID_PATH_MTU)?;
+        if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
+            return Err(RejectReason::UNSUPPORTED.into());
+        }
+        // A peer whose addresses in the REQ are not those of its packets is behind an address
+        // translator or forges them; either way the QPs could not reach each other.
+        let gid = |ip: IpAddr| Gid::from(ip);
+        if (req.primary.local_gid, req.primary.remote_gid) != (gid(at.remote), gid(at.local)) {
+            return Err(RejectReason::INVALID_PRIMARY_GID.into());
+        }
+        let header = AddressHeader::parse(&req.private);
+        let (source, destination) = header.addresses().ok_or(RejectReason::CONSUMER)?;
+        if (source.ip().to_canonical(), destination.to_canonical()) != (at.remote, at.local) {
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
+        }
+        if self.end_stale(now, at, req.ca_guid, req.local_id, req.qpn) {
+            return Err(RejectReason::STALE_CONNECTION.into());
+        }
+        let is_service = |(space, _)| space != PortSpace::Udp;
+        let listener = self
+            .listeners
+            .find(req.service_id, at.local)
+            .filter(|_| req.service_id.space_and_port().is_some_and(is_service))
+            .ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        if let Some(listening) = listener.transport.filter(|wanted| *wanted != transport) {
+            // contract J7
+            let other_kind = Some(OtherKind { peer: at.remote, asked: transport, listening });
+            return Err(Refusal { reason: RejectReason::CONSUMER, other_kind });
+        }
+        let port = req.service_id.space_and_port().map_or(0, |(_, port)| port);
+        Ok(ConnectRequest {
+            listener: listener.id,
+            local: SocketAddr::new(at.local, port),
+            remote: SocketAddr::new(at.remote, source.port()),
+            peer: asking(transport, mtu, req),
+            private: req.private[ADDRESS_HEADER_BYTES..].to_vec(),
+        })
+    }
+
+    /// Checks the limits on undecided requests and on connections.
+    pub(super) fn check_room(&self, peer: IpAddr, listener: ListenerId) -> Result<(), CmDrop> {
+        if self.listeners.is_full(listener) {
+            return Err(CmDrop::Backlog);
+        }
+        let total = self.table.half_open_total() + self.questions.undecided_total();
+        let of_peer = self.table.half_open_of(peer) + self.questions.undecided_of(peer);
+        let has_room = self.connections() < self.config.connections
+            && total < self.config.half_open
+            && of_peer < self.config.half_open_per_peer;
+        if has_room { Ok(()) } else { Err(CmDrop::Limit) }
+    }
+
+    /// Whether the peer's QP, or its comm id, belongs to another connection here. That one is stale,
+    /// because we missed its end, and is ended now (contract rocev2 12.5).
+    pub(super) fn end_stale(
+        &mut self,
+        now: u64,
+        addresses: Addresses,
+        ca_guid: u64,
+        remote_id: u32,
+        qpn: QpNumber,
+    ) -> bool {
+        let address = addresses.remote;
+        let by_qpn = self.table.with_remote_qpn(&RemoteKey { address, ca_guid, number: qpn });
+        let by_id = self.table.with_remote_id(&RemoteKey { address, ca_guid, number: remote_id });
+        let stale = [by_qpn, by_id].map(|found| found.map(|connection| connection.id));
+        for id in stale.into_iter().flatten() {
+            self.end_left_over(now, id);
+        }
+        stale.iter().any(Option::is_some)
+    }
+
+    pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
+        let id = ConnectionId(rtu.remote_id);
+        let Some(connection) = self.table.get(id) else {
+            // The peer believes to be connected, but this side has given up.
+            self.counters.count(CmDrop::UnknownConnection);
+            let ids = (rtu.remote_id, rtu.local_id);
+            let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);
+            self.queue(addresses, transaction, &rej);
+            return;
+        };
+        if connection.addresses != addresses || connection.remote_id != rtu.local_id {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        match connection.state {
+            State::RepSent => {
+                self.enter(id, State::Established);
+                self.report(Event::Established(id, rtu.private.to_vec()));
+            }
+            State::Established | State::Idle | State::DreqSent | State::Timewait => {
+                self.counters.count(CmDrop::Duplicate);
+            }
+            _ => self.counters.count(CmDrop::WrongState),
+        }
+    }
+
+    fn refuse_req(&mut self, addresses: Addresses, transaction: u64, req: &Req, reason: RejectReason) {
+        let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
+        self.queue(addresses, transaction, &rej);
+    }
+}
+
+/// The values of a REQ from this side's point of view (contract rocev2 10.5).
+fn asking(transport: Transport, mtu: Mtu, req: &Req) -> Peer {
+    Peer {
+        transport,
+        qpn: req.qpn,
+        send_psn: req.starting_psn,
+        mtu,
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        retry_count: req.retry_count,
+        rnr_retry: req.rnr_retry,
+        ack_timeout: sane_ack_timeout(req.primary.ack_timeout),
+        ca_guid: req.ca_guid,
+    }
+}

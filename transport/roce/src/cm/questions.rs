@@ -1,0 +1,184 @@
+//! All SIDR requests ("questions"), ours and the peers', and the indices over them.
+//!
+//! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
+//! undecided questions always agree with the questions.
+
+use super::connection::{Addresses, ConnectionId};
+use super::listener::{ListenerId, Listeners};
+use crate::wire::cm::{CmMessage, ServiceId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+/// The state of a question.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// We asked: repeated until it is answered or `until` has passed.
+    Asked { message: Box<CmMessage>, sent: u32, until: u64 },
+    /// The program decides. Counts against the backlog of this listener until the question has been
+    /// delivered to the program.
+    Undecided(Option<ListenerId>),
+    /// Answered or refused with this message, which is sent again for each repetition.
+    Answered(Box<CmMessage>),
+}
+
+/// What identifies a question, so that repetitions of it are recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct QuestionKey {
+    pub(super) addresses: Addresses,
+    pub(super) request_id: u32,
+    pub(super) service_id: ServiceId,
+    pub(super) transaction: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) id: ConnectionId,
+    /// `request_id` is our own `id` if we asked.
+    pub(super) key: QuestionKey,
+    pub(super) stage: Stage,
+    /// When the timer fires: it always runs.
+    pub(super) timer: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    questions: BTreeMap<ConnectionId, Question>,
+    /// The questions that peers asked.
+    by_key: BTreeMap<QuestionKey, ConnectionId>,
+    timers: BTreeSet<(u64, ConnectionId)>,
+    undecided: BTreeMap<IpAddr, usize>,
+    undecided_total: usize,
+    /// Oldest first. All are kept equally long.
+    answered: VecDeque<ConnectionId>,
+}
+
+impl Questions {
+    pub(super) fn len(&self) -> usize {
+        self.questions.len()
+    }
+
+    pub(super) const fn undecided_total(&self) -> usize {
+        self.undecided_total
+    }
+
+    pub(super) fn undecided_of(&self, peer: IpAddr) -> usize {
+        self.undecided.get(&peer).copied().unwrap_or(0)
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Question> {
+        self.questions.get(&id)
+    }
+
+    /// The peer's question that is the same.
+    pub(super) fn same(&self, key: &QuestionKey) -> Option<&Question> {
+        self.by_key.get(key).and_then(|id| self.get(*id))
+    }
+
+    pub(super) fn next_timer(&self) -> Option<(u64, ConnectionId)> {
+        self.timers.first().copied()
+    }
+
+    pub(super) fn insert(&mut self, listeners: &mut Listeners, question: Question) {
+        let (id, timer) = (question.id, question.timer);
+        if !matches!(question.stage, Stage::Asked { .. }) {
+            self.by_key.insert(question.key, id);
+        }
+        self.timers.insert((timer, id));
+        self.questions.insert(id, question);
+        self.count(listeners, id, true);
+    }
+
+    /// One more transmission of a question of ours: what to send.
+    pub(super) fn repeat(&mut self, id: ConnectionId, timer: u64) -> Option<(QuestionKey, CmMessage)> {
+        let question = self.questions.get_mut(&id)?;
+        let Stage::Asked { message, sent, .. } = &mut question.stage else { return None };
+        *sent = sent.saturating_add(1);
+        let copy = (question.key, **message);
+        self.timers.remove(&(question.timer, id));
+        question.timer = timer;
+        self.timers.insert((timer, id));
+        Some(copy)
+    }
+
+    /// A question was delivered to its program and no longer counts against the backlog.
+    pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
+        let Some(Stage::Undecided(waiting)) = stage else { return };
+        if let Some(listener) = waiting.take() {
+            listeners.count(listener, false);
+        }
+    }
+
+    /// Keeps the program's answer for repetitions; beyond `limit` answers the oldest is dropped.
+    pub(super) fn answer(
+        &mut self,
+        listeners: &mut Listeners,
+        id: ConnectionId,
+        answer: CmMessage,
+        until: u64,
+        limit: usize,
+    ) {
+        self.count(listeners, id, false);
+        let Some(question) = self.questions.get_mut(&id) else { return };
+        question.stage = Stage::Answered(Box::new(answer));
+        self.timers.remove(&(question.timer, id));
+        question.timer = until;
+        self.timers.insert((until, id));
+        self.answered.push_back(id);
+        if self.answered.len() > limit
+            && let Some(oldest) = self.answered.front().copied()
+        {
+            self.remove(listeners, oldest);
+        }
+    }
+
+    pub(super) fn remove(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        self.count(listeners, id, false);
+        let Some(question) = self.questions.remove(&id) else { return };
+        self.timers.remove(&(question.timer, id));
+        if self.by_key.get(&question.key) == Some(&id) {
+            self.by_key.remove(&question.key);
+        }
+        // It is the oldest, or as old as that.
+        if matches!(question.stage, Stage::Answered(_))
+            && let Some(at) = self.answered.iter().position(|other| *other == id)
+        {
+            self.answered.remove(at);
+        }
+    }
+
+    fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
+        let Some(question) = self.questions.get(&id) else { return };
+        let Stage::Undecided(listener) = question.stage else { return };
+        if let Some(listener) = listener {
+            listeners.count(listener, more);
+        }
+        let peer = question.key.addresses.remote;
+        let of_peer = self.undecided.entry(peer).or_default();
+        let step = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
+        *of_peer = step(*of_peer);
+        self.undecided_total = step(self.undecided_total);
+        if *of_peer == 0 {
+            self.undecided.remove(&peer);
+        }
+    }
+
+    /// For tests and fuzzing.
+    ///
+    /// # Panics
+    /// When an index disagrees with the questions.
+    pub(super) fn check(&self) {
+        let of_stage = |wanted: fn(&Stage) -> bool| {
+            self.questions.values().filter(|question| wanted(&question.stage)).count()
+        };
+        let undecided = of_stage(|stage| matches!(stage, Stage::Undecided(_)));
+        assert_eq!((undecided, undecided), (self.undecided_total, self.undecided.values().sum()));
+        let answered = of_stage(|stage| matches!(stage, Stage::Answered(_)));
+        assert_eq!(answered, self.answered.len());
+        assert_eq!(undecided + answered, self.by_key.len());
+        assert_eq!(self.questions.len(), self.timers.len());
+        for question in self.questions.values() {
+            assert!(self.timers.contains(&(question.timer, question.id)));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! All connections, and the indices over them.
+//!
+//! Every change of a state, of a timer or of the peer's ids goes through here, so that the
+//! indices and the counts of half-open connections always agree with the connections.
+
+use super::connection::{Connection, ConnectionId, RemoteKey, State};
+use super::listener::Listeners;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use trunkline_verbs::QpNumber;
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Finds the connection of a repeated REQ (contract rocev2 12.5).
+    by_remote_id: BTreeMap<RemoteKey<u32>, ConnectionId>,
+    /// Finds the connection that another REQ of the same QP makes stale; none in timewait.
+    by_remote_qpn: BTreeMap<RemoteKey<QpNumber>, ConnectionId>,
+    /// Connections that wait for an RTU, by QP, for data that arrives before it.
+    awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
+    timers: BTreeSet<(u64, ConnectionId)>,
+    half_open: BTreeMap<IpAddr, usize>,
+    half_open_total: usize,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(super) const fn half_open_total(&self) -> usize {
+        self.half_open_total
+    }
+
+    pub(super) fn half_open_of(&self, peer: IpAddr) -> usize {
+        self.half_open.get(&peer).copied().unwrap_or(0)
+    }
+
+    pub(super) fn contains(&self, id: ConnectionId) -> bool {
+        self.connections.contains_key(&id)
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(&id)
+    }
+
+    /// For fields that no index covers: not the state, the timer or the peer's ids.
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(&id)
+    }
+
+    pub(super) fn with_remote_id(&self, key: &RemoteKey<u32>) -> Option<&Connection> {
+        self.by_remote_id.get(key).and_then(|id| self.get(*id))
+    }
+
+    pub(super) fn with_remote_qpn(&self, key: &RemoteKey<QpNumber>) -> Option<&Connection> {
+        self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
+    }
+
+    pub(super) fn awaiting_rtu(&self, qpn: QpNumber) -> Option<ConnectionId> {
+        self.awaiting_rtu.get(&qpn).copied()
+    }
+
+    pub(super) fn insert(&mut self, listeners: &mut Listeners, connection: Connection) {
+        let id = connection.id;
+        self.connections.insert(id, connection);
+        self.index_peer(id);
+        self.count(listeners, id, true);
+    }
+
+    /// Takes the ids from the peer's REP.
+    pub(super) fn set_peer(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        self.unindex_peer(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            change(connection);
+        }
+        self.index_peer(id);
+    }
+
+    /// Changes the state, and stops the timer and the message that belonged to the old one.
+    pub(super) fn enter(&mut self, listeners: &mut Listeners, id: ConnectionId, state: State) {
+        self.set_timer(id, None);
+        self.count(listeners, id, false);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.state = state;
+            connection.unanswered = None;
+            if connection.state == State::Timewait {
+                forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
+            }
+        }
+        self.count(listeners, id, true);
+    }
+
+    /// A request was delivered to its program and no longer counts against the backlog.
+    pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
+        let Some(State::ReqReceived(waiting)) = state else { return };
+        if let Some(listener) = waiting.take() {
+            listeners.count(listener, false);
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, id: ConnectionId, at: Option<u64>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(old) = connection.timer.take() {
+            self.timers.remove(&(old, id));
+        }
+        connection.timer = at;
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+        }
+    }
+
+    pub(super) fn next_timer(&self) -> Option<(u64, ConnectionId)> {
+        self.timers.first().copied()
+    }
+
+    pub(super) fn remove(&mut self, listeners: &mut Listeners, id: ConnectionId) {
+        self.set_timer(id, None);
+        self.count(listeners, id, false);
+        self.unindex_peer(id);
+        self.connections.remove(&id);
+    }
+
+    /// All connections there are now.
+    pub(super) fn ids(&self) -> Vec<ConnectionId> {
+        self.connections.keys().copied().collect()
+    }
+
+    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+        self.connections.values().map(|connection| &connection.state)
+    }
+
+    /// For tests and fuzzing.
+    ///
+    /// # Panics
+    /// When an index disagrees with the connections.
+    pub(super) fn check(&self) {
+        let half_open = self.states().filter(|state| state.is_half_open()).count();
+        assert_eq!((half_open, half_open), (self.half_open_total, self.half_open.values().sum()));
+        let timers = self.connections.values().filter(|connection| connection.timer.is_some()).count();
+        assert_eq!(timers, self.timers.len());
+        for connection in self.connections.values() {
+            let id = connection.id;
+            assert!(connection.timer.is_none_or(|at| self.timers.contains(&(at, id))));
+            let is_waiting = connection.state != State::Established;
+            assert_eq!(connection.timer.is_some(), is_waiting, "{:?}", connection.state);
+            if connection.is_known() {
+                assert_eq!(self.by_remote_id.get(&connection.remote_id_key()), Some(&id));
+                let is_over = connection.state == State::Timewait;
+                let by_qpn = self.by_remote_qpn.get(&connection.remote_qpn_key());
+                assert!(is_over || by_qpn == Some(&id));
+            }
+        }
+        let known = self.connections.values().filter(|connection| connection.is_known()).count();
+        assert_eq!(known, self.by_remote_id.len());
+        assert!(self.by_remote_qpn.len() <= known);
+    }
+
+    fn index_peer(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id).filter(|connection| connection.is_known()) else {
+            return;
+        };
+        self.by_remote_id.insert(connection.remote_id_key(), id);
+        self.by_remote_qpn.insert(connection.remote_qpn_key(), id);
+    }
+
+    fn unindex_peer(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id).filter(|connection| connection.is_known()) else {
+            return;
+        };
+        forget(&mut self.by_remote_id, connection.remote_id_key(), id);
+        forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
+    }
+
+    /// Keeps what is counted per state: half-open connections, listeners' backlogs, QPs that
+    /// await an RTU.
+    fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if let State::ReqReceived(Some(listener)) = connection.state {
+            listeners.count(listener, more);
+        }
+        if connection.state == State::RepSent {
+            if more {
+                self.awaiting_rtu.insert(connection.local_qpn, id);
+            } else {
+                forget(&mut self.awaiting_rtu, connection.local_qpn, id);
+            }
+        }
+        if connection.state.is_half_open() {
+            let peer = connection.addresses.remote;
+            let of_peer = self.half_open.entry(peer).or_default();
+            if more {
+                *of_peer += 1;
+                self.half_open_total += 1;
+            } else {
+                *of_peer = of_peer.saturating_sub(1);
+                self.half_open_total = self.half_open_total.saturating_sub(1);
+            }
+            if *of_peer == 0 {
+                self.half_open.remove(&peer);
+            }
+        }
+    }
+}
+
+/// Removes an entry if it still is this connection's.
+fn forget<K: Ord>(index: &mut BTreeMap<K, ConnectionId>, key: K, id: ConnectionId) {
+    if index.get(&key) == Some(&id) {
+        index.remove(&key);
+    }
+}

@@ -1,0 +1,256 @@
+use super::network::{PORT, accept_with, address};
+use super::*;
+use crate::wire::Attribute;
+use trunkline_verbs::{Mtu, Psn, QpNumber, RejectReason};
+
+fn request(network: &Network) -> ConnectRequest {
+    let found = network.nodes[B].events.iter().find_map(|event| match event {
+        Event::ConnectRequest(_, request) => Some((**request).clone()),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+fn reply(network: &Network) -> Peer {
+    let found = network.nodes[A].events.iter().find_map(|event| match event {
+        Event::Reply(_, peer) => Some(*peer),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+#[test]
+fn rc_connects_with_everything_turned_round() {
+    let mut network = Network::new();
+    let id = network.connect(Transport::Rc, 0x17);
+    network.run(milliseconds(10));
+    let request = request(&network);
+    assert_eq!((request.local, request.remote), ((address(B), PORT).into(), (address(A), 999).into()));
+    assert_eq!((request.private.len(), &request.private[..6]), (56, &b"hello\0"[..]));
+    assert_eq!(
+        request.peer,
+        Peer {
+            transport: Transport::Rc,
+            qpn: QpNumber::new(0x17),
+            send_psn: Psn::new(0x11),
+            mtu: Mtu::Mtu2048,
+            responder_resources: 5,
+            initiator_depth: 3,
+            retry_count: 6,
+            rnr_retry: 4,
+            ack_timeout: 14,
+            ca_guid: 0xabc0,
+        }
+    );
+    assert_eq!(
+        reply(&network),
+        Peer {
+            transport: Transport::Rc,
+            qpn: QpNumber::new(0x101),
+            send_psn: Psn::new(0x22),
+            mtu: Mtu::Mtu2048,
+            // The acceptor asked for 9, but only 3 are served.
+            responder_resources: 3,
+            initiator_depth: 5,
+            retry_count: 6,
+            rnr_retry: 2,
+            ack_timeout: 14,
+            ca_guid: 0xabc1,
+        }
+    );
+    let passive = network.nodes[B].requests()[0];
+    assert_eq!(network.nodes[A].names(id), ["Reply", "Established"]);
+    assert_eq!(network.nodes[B].names(passive), ["ConnectRequest", "Established"]);
+    assert_eq!(network.nodes[A].sent, [Attribute::REQ, Attribute::RTU]);
+    assert_eq!(network.nodes[B].sent, [Attribute::REP]);
+    let Some(Event::Established(_, private)) = network.nodes[A].events.last() else {
+        panic!("not connected")
+    };
+    assert_eq!((private.len(), &private[..8]), (196, &b"welcome\0"[..]));
+    network.settle();
+    assert_eq!(network.nodes[A].sent.len(), 2, "an established connection is silent");
+}
+
+#[test]
+fn xrc_connects_one_direction() {
+    let mut network = Network::new();
+    let id = network.connect(Transport::Xrc, 0x17);
+    network.run(milliseconds(10));
+    let asked = request(&network).peer;
+    assert_eq!((asked.transport, asked.qpn), (Transport::Xrc, QpNumber::new(0x17)));
+    // Only the INI reads, only the TGT serves (contract rocev2 10.2, 10.3).
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (5, 0));
+    assert_eq!((asked.retry_count, asked.rnr_retry), (0, 0));
+    let answered = reply(&network);
+    assert_eq!((answered.qpn, answered.send_psn), (QpNumber::new(0x101), Psn::new(0x22)));
+    assert_eq!((answered.responder_resources, answered.initiator_depth), (0, 5));
+    assert_eq!((answered.retry_count, answered.rnr_retry), (6, 2));
+    assert!(network.nodes[A].is_established(id));
+}
+
+#[test]
+fn a_node_connects_to_itself() {
+    let mut machine = CmMachine::new(network::config(A));
+    let here = address(A);
+    let listen = Listen {
+        is_family_only: false,
+        address: here,
+        port_space: trunkline_verbs::PortSpace::Ib,
+        port: PORT,
+        transport: None,
+        backlog: 1,
+    };
+    machine.listen(&listen).unwrap();
+    let connect =
+        Connect { local: (here, 1).into(), remote: (here, PORT).into(), ..connect_to(B, Transport::Xrc, 5) };
+    let active = machine.connect(0, &connect).unwrap();
+    let (mut passive, mut established) = (None, Vec::new());
+    for _ in 0..10 {
+        while let Some(transmit) = machine.poll_transmit() {
+            machine.handle_mad(1, transmit.from, transmit.to, &transmit.mad);
+        }
+        while let Some(event) = machine.poll_event() {
+            match event {
+                Event::ConnectRequest(id, _) => {
+                    passive = Some(id);
+                    machine.accept(1, id, &accept_with(6)).unwrap();
+                }
+                Event::Reply(id, _) => machine.confirm(id).unwrap(),
+                Event::Established(id, _) => established.push(id),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(established, [active, passive.unwrap()]);
+    machine.table.check();
+}
+
+#[test]
+fn nobody_listens_there() {
+    let mut network = Network::new();
+    let mut connect = connect_to(B, Transport::Rc, 0x17);
+    connect.remote.set_port(PORT + 1);
+    let id = network.nodes[A].machine.connect(0, &connect).unwrap();
+    network.settle();
+    assert_eq!(network.nodes[A].names(id), ["Rejected"]);
+    assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::INVALID_SERVICE_ID));
+    assert_eq!(network.nodes[A].machine.connections(), 0);
+}
+
+#[test]
+fn the_listener_s_type_must_fit() {
+    let mut network = Network::new();
+    let mut connect = connect_to(B, Transport::Rc, 0x17);
+    connect.port_space = trunkline_verbs::PortSpace::Ib;
+    let id = network.nodes[A].machine.connect(0, &connect).unwrap();
+    network.settle();
+    // contract J7
+    assert_eq!(network.nodes[A].rejection(id), Some(RejectReason::CONSUMER));
+    assert!(network.nodes[B].requests().is_empty());
+}
+
+#[test]
+fn the_program_refuses() {
+    let mut network = Network::new();
+    network.nodes[B].accepts = false;
+    let id = network.connect(Transport::Rc, 0x17);
+    network.run(milliseconds(10));
+    let request = network.nodes[B].requests()[0];
+    let now = network.now;
+    let machine = &mut network.nodes[B].machine;
+    assert_eq!(
+        machine.reject(now, request, RejectReason::CONSUMER, &[0; 149]),
+        Err(CmError::PrivateDataTooLong { got: 149, max: 148 })
+    );
+    machine.reject(now, request, RejectReason::CONSUMER, b"no").unwrap();
+    assert_eq!(machine.accept(now, request, &accept_with(5)), Err(CmError::Unknown));
+    network.settle();
+    let Some(Event::Rejected(of, reason, private)) = network.nodes[A].events.last() else {
+        panic!("connected")
+    };
+    assert_eq!((*of, *reason, private.len()), (id, RejectReason::CONSUMER, 148));
+    assert_eq!(private[..3], *b"no\0");
+}
+
+#[test]
+fn backlog_holds_requests_back_until_they_are_heard() {
+    let mut network = Network::new();
+    network.restart(B, 5);
+    network.nodes[B].machine = CmMachine::new(network::config(B));
+    network.nodes[B].listen(Transport::Rc, 2);
+    network.nodes[B].accepts = false;
+    let ids: Vec<_> = (0..3).map(|n| network.connect(Transport::Rc, 0x20 + n)).collect();
+    network.run(milliseconds(70));
+    let first = network.nodes[B].requests();
+    assert_eq!(first.len(), 2);
+    assert!(network.nodes[B].machine.counters().dropped(CmDrop::Backlog) > 0);
+    for id in &first {
+        network.nodes[B].machine.request_delivered(*id);
+        // Once is enough.
+        network.nodes[B].machine.request_delivered(*id);
+    }
+    network.run(milliseconds(500));
+    // The program may answer when all of them are there.
+    let all = network.nodes[B].requests();
+    assert_eq!(all.len(), 3);
+    for id in all {
+        network.nodes[B].machine.accept(network.now, id, &accept_with(0x300 + id.0 % 64)).unwrap();
+    }
+    network.run(milliseconds(500));
+    assert!(ids.iter().all(|id| network.nodes[A].is_established(*id)));
+}
+
+#[test]
+fn ports_belong_to_one_listener() {
+    let mut machine = CmMachine::new(CmConfig::new(1, 1));
+    let at = |address: &str, port| Listen {
+        is_family_only: false,
+        address: address.parse().unwrap(),
+        port_space: trunkline_verbs::PortSpace::Ib,
+        port,
+        transport: None,
+        backlog: 0,
+    };
+    let (first, _) = machine.listen(&at("10.0.0.1", 5)).unwrap();
+    machine.listen(&at("10.0.0.2", 5)).unwrap();
+    for taken in ["10.0.0.1", "0.0.0.0", "::"] {
+        assert_eq!(machine.listen(&at(taken, 5)), Err(CmError::AddressInUse));
+    }
+    machine.unlisten(first).unwrap();
+    assert_eq!(machine.unlisten(first), Err(CmError::Unknown));
+    machine.listen(&at("10.0.0.1", 5)).unwrap();
+    // A listener of every IPv6 address alone and one of every IPv4 address don't meet.
+    machine.listen(&at("0.0.0.0", 6)).unwrap();
+    machine.listen(&Listen { is_family_only: true, ..at("::", 6) }).unwrap();
+    assert_eq!(machine.listen(&at("::1", 6)), Err(CmError::AddressInUse));
+    let (_, free) = machine.listen(&at("::", 0)).unwrap();
+    assert!(free >= 32_768);
+}
+
+#[test]
+fn calls_in_the_wrong_state_do_nothing() {
+    let mut network = Network::new();
+    network.nodes[B].accepts = false;
+    let id = network.connect(Transport::Rc, 0x17);
+    let machine = &mut network.nodes[A].machine;
+    assert_eq!(machine.confirm(id), Err(CmError::WrongState));
+    assert_eq!(machine.disconnect(0, id), Err(CmError::WrongState));
+    assert_eq!(machine.accept(0, id, &accept_with(5)), Err(CmError::WrongState));
+    let long = Connect { private: &[0; 57], ..connect_to(B, Transport::Rc, 1) };
+    assert_eq!(machine.connect(0, &long), Err(CmError::PrivateDataTooLong { got: 57, max: 56 }));
+    let mixed = Connect { local: "[::1]:0".parse().unwrap(), ..connect_to(B, Transport::Rc, 1) };
+    assert_eq!(machine.connect(0, &mixed), Err(CmError::AddressFamily));
+    network.run(milliseconds(10));
+    let request = network.nodes[B].requests()[0];
+    assert_eq!(network.nodes[B].machine.confirm(request), Err(CmError::WrongState));
+}
+
+#[test]
+fn comm_ids_name_the_slot_that_they_belong_to() {
+    let mut machine = CmMachine::new(CmConfig { comm_id_slot: Some(1023), ..CmConfig::new(1, 1) });
+    for _ in 0..10 {
+        let id = machine.connect(0, &connect_to(B, Transport::Rc, 1)).unwrap();
+        assert_eq!((id.0 >> 22, slot_of(id.0)), (1023, 1023));
+        assert!(machine.has_connection(id.0));
+    }
+}

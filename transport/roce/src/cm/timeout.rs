@@ -1,0 +1,123 @@
+//! Timers: retransmission, giving up, expiry; and MRA, by which a peer asks for more time.
+
+use super::config::{CLOSING_RETRY_NS, wire_time_ns};
+use super::connection::{Addresses, State};
+use super::{CmDrop, CmMachine, ConnectionId, Event, message};
+use crate::wire::cm::{Answered, Mra};
+use trunkline_verbs::RejectReason;
+
+impl CmMachine {
+    /// When [`Self::handle_timeout`] is to be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        let timers = [self.table.next_timer(), self.questions.next_timer()];
+        timers.into_iter().flatten().map(|(at, _)| at).min()
+    }
+
+    /// Handles all timers that are due.
+    pub fn handle_timeout(&mut self, now: u64) {
+        while let Some((_, id)) = self.questions.next_timer().filter(|(at, _)| *at <= now) {
+            self.question_due(now, id);
+        }
+        while let Some((_, id)) = self.table.next_timer().filter(|(at, _)| *at <= now) {
+            // What follows sets the timer again if it needs one.
+            self.table.set_timer(id, None);
+            let Some(connection) = self.table.get(id) else { continue };
+            match connection.state {
+                State::ReqSent | State::RepSent | State::DreqSent => {
+                    if !self.send_again(now, id) {
+                        self.give_up(now, id);
+                    }
+                }
+                State::ReqReceived(_) | State::RepReceived => self.expire(now, id),
+                State::Timewait => {
+                    let qpn = connection.local_qpn;
+                    self.report(Event::TimewaitExit(id, qpn));
+                    self.remove(id);
+                }
+                State::Idle => self.remove(id),
+                State::Established => {}
+            }
+        }
+    }
+
+    /// Repeats the unanswered message, unless it was repeated often enough.
+    fn send_again(&mut self, now: u64, id: ConnectionId) -> bool {
+        let Self { config, table, .. } = self;
+        let Some(unanswered) = table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return false };
+        let factor = 1_u64 << unanswered.sent.min(32);
+        let wait_ns = config.first_retry_ns.saturating_mul(factor);
+        let next = match unanswered.until {
+            Some(until) if now < until => now.saturating_add(wait_ns.min(CLOSING_RETRY_NS)).min(until),
+            None if unanswered.sent < config.transmissions => now.saturating_add(wait_ns),
+            _ => return false,
+        };
+        unanswered.sent = unanswered.sent.saturating_add(1);
+        let message = unanswered.message;
+        table.set_timer(id, Some(next));
+        self.counters.retransmitted += 1;
+        self.send(id, &message);
+        true
+    }
+
+    fn give_up(&mut self, now: u64, id: ConnectionId) {
+        match self.table.get(id).map(|connection| &connection.state) {
+            Some(State::ReqSent) => {
+                // The peer may have it and be about to accept.
+                let rej = message::rej_timeout(&self.config, id);
+                self.send(id, &rej);
+                self.report(Event::Unreachable(id));
+                self.remove(id);
+            }
+            Some(State::RepSent) => {
+                // The peer may be connected, with only its RTU lost, so it is sent a DREQ as for any
+                // other connection.
+                self.report(Event::Unreachable(id));
+                self.mark_released(id);
+                self.start_dreq(now, id);
+            }
+            Some(State::DreqSent) => self.finish(now, id, false),
+            _ => {}
+        }
+    }
+
+    /// Our program did not decide in time.
+    fn expire(&mut self, now: u64, id: ConnectionId) {
+        let reason = RejectReason::TIMEOUT;
+        if self.table.get(id).is_some_and(|connection| !connection.is_released) {
+            self.report(Event::Unreachable(id));
+            // The states that expire are those that `reject` is for.
+            let _ = self.reject(now, id, reason, &[]);
+        }
+    }
+
+    pub(super) fn handle_mra(&mut self, now: u64, addresses: Addresses, mra: &Mra) {
+        let id = ConnectionId(mra.remote_id);
+        let Some(connection) = self.table.get(id) else {
+            self.counters.count(CmDrop::UnknownConnection);
+            return;
+        };
+        // Before its REP the peer's id is not known.
+        let is_same = connection.remote_id == mra.local_id || connection.state == State::ReqSent;
+        if connection.addresses != addresses || !is_same {
+            self.counters.count(CmDrop::WrongPeer);
+            return;
+        }
+        let fits = match connection.state {
+            State::ReqSent => mra.answered == Answered::REQ,
+            State::RepSent => mra.answered == Answered::REP,
+            _ => false,
+        };
+        let first_retry_ns = self.config.first_retry_ns;
+        let unanswered = self.table.get_mut(id).and_then(|connection| connection.unanswered.as_mut());
+        let Some(unanswered) = unanswered.filter(|unanswered| fits && now < unanswered.patience_until) else {
+            self.counters.count(CmDrop::WrongState);
+            return;
+        };
+        // The peer is alive: it gets the time that it asks for, and then the full number of transmissions.
+        unanswered.sent = 0;
+        let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
+        let until = now.saturating_add(asked).min(unanswered.patience_until);
+        self.table.set_timer(id, Some(until));
+    }
+}

@@ -1,0 +1,37 @@
+//! The reliable protocol of RC and XRC: requester, completer and responder, sans-IO.
+//!
+//! Owns PSN windows, retransmission, RNR, timers' deadlines, message assembly and the error
+//! states of a QP's two halves. The device calls it with packets and with the time, and fetches
+//! packets, completions and events from it. It must never read a clock, touch a socket, start a
+//! thread or hold registered memory: memory is reached through [`LocalMemory`] and [`Target`].
+//!
+//! | half | who has it | state | time |
+//! |---|---|---|---|
+//! | [`Requester`] | RC, INI | an owned value | passed in; [`Requester::next_timeout`] returns when to call again |
+//! | [`ResponderState`] | RC, TGT | an owned value; written as words for shared memory | needs none |
+//!
+//! [`is_request`] returns which half a packet is for: requests go to the responder, responses to
+//! the requester; a packet for a half that the QP lacks is dropped (contract rocev2 2.4).
+//!
+//! Everything is deterministic: equal calls with equal times give equal packets. The engine uses
+//! no randomness; random first PSNs are passed in.
+
+#![forbid(unsafe_code)]
+
+mod memory;
+mod requester;
+mod responder;
+mod rtt;
+mod segment;
+mod target;
+
+#[cfg(test)]
+mod testing;
+
+pub use crate::wire::NakCode;
+pub use memory::{LocalFault, LocalMemory};
+pub use requester::{PostRefused, Requester, RequesterCounters, RequesterEvent, Response, Tuning};
+pub use responder::{Handled, IMAGE_WORDS, MAX_SAVED, ResponderCounters, ResponderEvent, ResponderState};
+pub use segment::{Transmit, is_request};
+pub use target::{Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
+pub use trunkline_verbs::Time;

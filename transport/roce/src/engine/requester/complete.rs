@@ -1,0 +1,307 @@
+//! The effect of responses on the send queue.
+
+use super::{Requester, RequesterEvent, Response};
+use crate::engine::segment::Kind;
+use crate::engine::{LocalMemory, Time};
+use crate::wire::{Aeth, NakCode, Operation, Packet, Syndrome};
+use trunkline_verbs::{CompletionStatus, Psn, QpState};
+
+/// Where a response's PSN is, relative to what was sent.
+enum Position {
+    /// Acknowledged before.
+    Past,
+    /// Outstanding.
+    Outstanding,
+    /// Never sent.
+    Beyond,
+}
+
+/// Whether anything before a response's PSN lacks its own response.
+enum Implied {
+    /// Everything before it is acknowledged.
+    Clear,
+    /// The answer to a READ or atomic before it was lost (contract rocev2 7.18).
+    Lost,
+}
+
+impl Requester {
+    /// Takes an acknowledgement, READ response or atomic acknowledgement, addressed to this QP.
+    pub fn handle_response(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut impl LocalMemory,
+    ) -> Response {
+        let outcome = if self.is_sending() && packet.bth.opcode.service() == self.geometry.service {
+            match (packet.bth.opcode.operation(), packet.aeth) {
+                (Operation::ACKNOWLEDGE, Some(aeth)) => self.acknowledge(now, packet.bth.psn, aeth),
+                (Operation::ATOMIC_ACKNOWLEDGE, Some(aeth)) => self.answer_atomic(now, packet, aeth, memory),
+                (Operation::READ_RESPONSE_MIDDLE, _)
+                | (
+                    Operation::READ_RESPONSE_FIRST
+                    | Operation::READ_RESPONSE_LAST
+                    | Operation::READ_RESPONSE_ONLY,
+                    Some(_),
+                ) => self.answer_read(now, packet, memory),
+                _ => Response::Unexpected,
+            }
+        } else {
+            Response::Unexpected
+        };
+        match outcome {
+            Response::Progress => {}
+            Response::Stale => self.counters.stale += 1,
+            Response::Unexpected => self.counters.unexpected += 1,
+        }
+        outcome
+    }
+
+    fn position(&self, psn: Psn) -> Position {
+        if psn.after(self.una) < 0 {
+            Position::Past
+        } else if psn.after(self.sent_end) < 0 {
+            Position::Outstanding
+        } else {
+            Position::Beyond
+        }
+    }
+
+    fn acknowledge(&mut self, now: Time, psn: Psn, aeth: Aeth) -> Response {
+        match self.position(psn) {
+            Position::Past => return Response::Stale,
+            Position::Beyond => return Response::Unexpected,
+            Position::Outstanding => {}
+        }
+        match aeth.meaning() {
+            Syndrome::Ack { .. } => {
+                self.take_credits(aeth);
+                let implied = self.advance(now, psn.plus(1));
+                self.after_probe(now, psn);
+                if matches!(implied, Implied::Lost) {
+                    self.go_back_implied(now);
+                }
+                Response::Progress
+            }
+            Syndrome::Rnr { timer } => {
+                self.counters.rnr_naks += 1;
+                match self.advance(now, psn) {
+                    Implied::Clear => self.pause(now, timer.nanoseconds()),
+                    Implied::Lost => {
+                        self.go_back_implied(now);
+                    }
+                }
+                Response::Progress
+            }
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) => {
+                self.counters.sequence_naks += 1;
+                self.advance(now, psn);
+                self.go_back(now);
+                Response::Progress
+            }
+            Syndrome::Nak(code) => {
+                // Requests before it without a response end as flushed, so that the refused one gets
+                // the status.
+                self.advance(now, psn);
+                let failing = self.queue.iter().position(|wqe| psn.after(wqe.end_psn()) < 0);
+                self.fail(failing.unwrap_or(0), status_of(code));
+                Response::Progress
+            }
+            Syndrome::Reserved(_) => Response::Unexpected,
+        }
+    }
+
+    fn answer_read(&mut self, now: Time, packet: &Packet<'_>, memory: &mut impl LocalMemory) -> Response {
+        let psn = packet.bth.psn;
+        if let Err(response) = self.reach(now, psn, Kind::Read) {
+            return response;
+        }
+        if let Some(aeth) = packet.aeth {
+            self.take_credits(aeth);
+        }
+        let mtu = self.geometry.mtu;
+        let Some(wqe) = self.queue.front() else { return Response::Unexpected };
+        let offset = wqe.received * mtu;
+        let expected = mtu.min(wqe.length - offset);
+        let last = wqe.received + 1 == wqe.psns;
+        // Each piece of a READ is a request of its own to the peer.
+        let ends_piece = wqe.received + 1 == self.pace.piece_end(wqe.received, wqe.psns);
+        let ends = matches!(
+            packet.bth.opcode.operation(),
+            Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY
+        );
+        if ends != ends_piece || u32::try_from(packet.payload.len()) != Ok(expected) {
+            return self.bad_response();
+        }
+        if wqe.scatter(memory, offset, packet.payload).is_err() {
+            self.fail(0, CompletionStatus::LocalProtectionError);
+            return Response::Progress;
+        }
+        // Both are 0 when the piece was about to be requested again.
+        let count = if ends_piece { &mut self.cursor.reads } else { &mut self.cursor.read_span };
+        *count = count.saturating_sub(1);
+        if last {
+            self.retire_front();
+        } else if let Some(wqe) = self.queue.front_mut() {
+            wqe.received += 1;
+        }
+        self.moved(now, psn.plus(1));
+        // Unlike an acknowledgement, a response indicates nothing about later ones: they are on their
+        // way, or the next probe finds them missing. Requesting all of them again would fill the
+        // buffer that the window protects.
+        if self.retry.probed.is_some_and(|probed| self.una.after(probed) > 0) {
+            self.retry.probed = None;
+        }
+        Response::Progress
+    }
+
+    fn answer_atomic(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        aeth: Aeth,
+        memory: &mut impl LocalMemory,
+    ) -> Response {
+        let psn = packet.bth.psn;
+        let Some(original) = packet.atomic_ack else { return Response::Unexpected };
+        if let Err(response) = self.reach(now, psn, Kind::Atomic) {
+            return response;
+        }
+        self.take_credits(aeth);
+        let Some(wqe) = self.queue.front() else { return Response::Unexpected };
+        // contract rocev2 7.14: host order in memory.
+        if wqe.scatter(memory, 0, &original.to_ne_bytes()).is_err() {
+            self.fail(0, CompletionStatus::LocalProtectionError);
+            return Response::Progress;
+        }
+        self.cursor.reads = self.cursor.reads.saturating_sub(1);
+        self.retire_front();
+        self.moved(now, psn.plus(1));
+        self.after_probe(now, psn);
+        Response::Progress
+    }
+
+    /// Makes the request of `kind` that `psn` answers the front of the queue, by taking the answer
+    /// as an acknowledgement of all before it.
+    fn reach(&mut self, now: Time, psn: Psn, kind: Kind) -> Result<(), Response> {
+        match self.position(psn) {
+            Position::Past => return Err(Response::Stale),
+            Position::Beyond => return Err(Response::Unexpected),
+            Position::Outstanding => {}
+        }
+        let owner = self.queue.iter().find(|wqe| psn.after(wqe.end_psn()) < 0);
+        if owner.is_none_or(|wqe| wqe.kind != kind) {
+            return Err(self.bad_response());
+        }
+        match self.advance(now, psn) {
+            Implied::Clear => Ok(()),
+            Implied::Lost => {
+                self.go_back_implied(now);
+                Err(Response::Progress)
+            }
+        }
+    }
+
+    /// A response does not match its request (contract rocev2 7.27).
+    fn bad_response(&mut self) -> Response {
+        self.fail(0, CompletionStatus::BadResponse);
+        Response::Unexpected
+    }
+
+    /// Everything before `end` is acknowledged, unless a READ or atomic in between has no answer.
+    fn advance(&mut self, now: Time, end: Psn) -> Implied {
+        let mut una = self.una;
+        let mut implied = Implied::Clear;
+        while let Some(wqe) = self.queue.front() {
+            if end.after(una) <= 0 {
+                break;
+            }
+            if wqe.is_read_or_atomic() {
+                implied = Implied::Lost;
+                break;
+            }
+            if end.after(wqe.end_psn()) < 0 {
+                una = end;
+                break;
+            }
+            una = wqe.end_psn();
+            self.retire_front();
+        }
+        if una != self.una {
+            self.moved(now, una);
+        }
+        implied
+    }
+
+    /// `una` has moved.
+    fn moved(&mut self, now: Time, una: Psn) {
+        self.una = una;
+        let measured = self.round_trip.acknowledged(una, now);
+        self.retry.progress(now, una != self.sent_end, measured);
+        if self.cursor.psn.after(una) < 0 {
+            self.seek();
+        }
+        self.report_drained();
+        self.fail_faulty_front();
+    }
+
+    /// The oldest request has succeeded.
+    fn retire_front(&mut self) {
+        let Some(wqe) = self.queue.pop_front() else { return };
+        if let Some(index) = self.cursor.index.checked_sub(1) {
+            self.cursor.index = index;
+        } else {
+            // It was about to be sent again; `moved` seeks.
+            self.cursor.packet = 0;
+        }
+        self.complete(wqe, CompletionStatus::Success);
+    }
+
+    /// The answer to a probe acknowledges the probed packet only, so what was sent after it was lost.
+    fn after_probe(&mut self, now: Time, answered: Psn) {
+        let Some(probed) = self.retry.probed else { return };
+        if self.una.after(probed) <= 0 {
+            return;
+        }
+        self.retry.probed = None;
+        if answered == probed
+            && self.is_sending()
+            && !self.retry.is_pausing(now)
+            && self.cursor.psn != self.una
+        {
+            self.rewind();
+        }
+    }
+
+    fn take_credits(&mut self, aeth: Aeth) {
+        if let Syndrome::Ack { credits } = aeth.meaning() {
+            self.credit_limit = credits.credits().map(|count| Psn::new(aeth.msn).plus(count));
+        }
+    }
+
+    /// Ends everything: requests before number `failing` as flushed, that one with `status`, the
+    /// rest as flushed, unsignalled ones too (contract I1, rocev2 7.26).
+    pub(super) fn fail(&mut self, failing: usize, status: CompletionStatus) {
+        if !self.is_sending() {
+            return;
+        }
+        let mut index = 0;
+        while let Some(wqe) = self.queue.pop_front() {
+            let status = if index == failing { status } else { CompletionStatus::WorkRequestFlushed };
+            self.complete(wqe, status);
+            index += 1;
+        }
+        self.stop(QpState::Error);
+        self.events.push_back(RequesterEvent::Failed(status));
+    }
+}
+
+/// How a refused request ends (contract rocev2 6.2).
+fn status_of(code: NakCode) -> CompletionStatus {
+    match code {
+        NakCode::INVALID_REQUEST => CompletionStatus::RemoteInvalidRequest,
+        NakCode::REMOTE_ACCESS => CompletionStatus::RemoteAccessError,
+        NakCode::INVALID_RD_REQUEST => CompletionStatus::RemoteInvalidRdRequest,
+        // Undefined codes are mapped as rxe maps them.
+        _ => CompletionStatus::RemoteOperationError,
+    }
+}

@@ -1,0 +1,326 @@
+//! The requester and completer of an RC or INI queue pair.
+//!
+//! Owns the send queue from the posting of a request to its completion, and every timer of it.
+//! The device calls it; it never touches memory but through [`super::LocalMemory`], and never decides
+//! where a packet goes.
+//!
+//! ```text
+//!  queue:   [ retired | sent, unacknowledged | not sent yet ]
+//!                     ^ una          ^ cursor     ^ sent_end        (PSNs)
+//! ```
+//! `cursor` is the next packet to send; it equals `sent_end` except after a rewind (NAK, RNR,
+//! timeout), when the packets between the two are sent again.
+//!
+//! # Pieces of a READ
+//! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it
+//! down except to request less. So a READ is requested in pieces, each a READ request of its own to
+//! the peer, and the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from
+//! the request's first PSN: when a response is lost, the rest of its piece is requested again, and
+//! that is part of what the peer has saved (contract rocev2 7.24).
+//!
+//! # Tail-loss probe, a deviation
+//! The nominal local ACK timeout is tens of milliseconds. In addition, when nothing was received for
+//! a few smoothed round trips (at least 1 ms, doubling), the oldest unacknowledged packet is sent
+//! once more, without charge to `retry_cnt`. A peer sees a duplicate, which the protocol allows at
+//! any time; only the nominal timeouts decide that a peer is dead.
+
+mod complete;
+mod pace;
+mod queue;
+mod retry;
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
+use super::rtt::RoundTrip;
+use super::segment::Geometry;
+use pace::Pace;
+use queue::Wqe;
+use retry::Retry;
+use std::collections::VecDeque;
+use transmit::Cursor;
+use trunkline_verbs::{
+    Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
+};
+
+/// Parameters of windows and timers. A peer sees them as pace only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Bytes of a UDP socket's receive buffer that may be taken by what is under way, each way.
+    /// Bounds `window` and `read_window`; a third of it bounds `ack_every` and `read_piece`.
+    pub buffer_bytes: u32,
+    /// The most unacknowledged packets, however short.
+    pub window: u32,
+    /// Packets after which an acknowledgement is requested inside a long message.
+    pub ack_every: u32,
+    /// Response packets that one READ request asks for, at least 1. A longer READ is requested in pieces.
+    pub read_piece: u32,
+    /// The most response packets that are requested and have not arrived.
+    pub read_window: u32,
+    /// Longest message in bytes.
+    pub max_message: u32,
+    /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
+    pub probe_floor_ns: u64,
+    /// Probe after this many smoothed round trips.
+    pub probe_round_trips: u32,
+    /// The ACK timeout is no shorter than this, in nanoseconds, within the room that the standard leaves:
+    /// from its nominal value to four times that (contract rocev2 7.22). Probes find losses long before;
+    /// the timeout decides when a peer counts as dead, and one that waits for a processor does not.
+    pub ack_floor_ns: u64,
+    /// The same until the peer has responded for the first time: it may still be starting.
+    pub first_ack_floor_ns: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            // Three quarters of what Linux gives without privileges, 2 * 212,992: the rest is for what
+            // was read and is not given back yet, and for acknowledgements.
+            buffer_bytes: 312 << 10,
+            window: 192,
+            ack_every: 64,
+            read_piece: 64,
+            read_window: 192,
+            max_message: 1 << 30,
+            probe_floor_ns: 1_000_000,
+            probe_round_trips: 4,
+            ack_floor_ns: 134_000_000,
+            first_ack_floor_ns: 268_000_000,
+        }
+    }
+}
+
+/// Why a request was not taken. Exhaustive, so that a device must map each cause to its own error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PostRefused {
+    /// The QP cannot send yet (contract E8).
+    #[error("the QP is in {0:?}; sends are taken from RTS on")]
+    NotReady(QpState),
+    /// The send queue is full.
+    #[error("the send queue is full; take completions or make the QP with a larger max_send_wr")]
+    QueueFull,
+    /// More SGEs than the QP was made with.
+    #[error("too many SGEs; make the QP with a larger max_send_sge")]
+    TooManySges,
+    /// More inline bytes than the QP was made with, or inline data for a READ or atomic.
+    #[error("inline data too long, or not allowed for this operation")]
+    BadInline,
+    /// Longer than a message may be.
+    #[error("the message is longer than the port's max_msg_sz")]
+    TooLong,
+    /// READ or atomic with max_rd_atomic 0.
+    #[error("max_rd_atomic of the QP is 0, so READs and atomics can never be sent")]
+    NoReadResources,
+    /// An atomic's address is not a multiple of 8, or its gather list does not hold 8 bytes.
+    #[error("an atomic needs 8 aligned bytes at both ends")]
+    BadAtomic,
+}
+
+/// Something about the QP itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequesterEvent {
+    /// A work request failed: the QP is in ERR now (its responder half has to follow).
+    Failed(CompletionStatus),
+    /// In SQD all that was begun has been acknowledged.
+    Drained,
+}
+
+/// What an answer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Response {
+    /// It acknowledged something, or was a NAK for what is outstanding.
+    Progress,
+    /// It was for something acknowledged before, or repeats a NAK: ignored.
+    Stale,
+    /// It is for nothing that was sent, or malformed: ignored.
+    Unexpected,
+}
+
+impl Response {
+    /// Whether the packet's PSN was one this QP could get, so that its source address may be
+    /// believed.
+    #[must_use]
+    pub fn plausible(self) -> bool {
+        self == Self::Progress
+    }
+}
+
+/// Counts since the QP was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequesterCounters {
+    /// Packets sent, repeated ones included.
+    pub packets: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+    /// Nominal local ACK timeouts.
+    pub timeouts: u64,
+    /// Tail-loss probes.
+    pub probes: u64,
+    /// RNR NAKs received.
+    pub rnr_naks: u64,
+    /// Sequence NAKs received.
+    pub sequence_naks: u64,
+    /// Lost responses concluded from a later acknowledgement (contract rocev2 7.18).
+    pub implied_losses: u64,
+    /// Answers for what was acknowledged before.
+    pub stale: u64,
+    /// Answers for what was never sent, malformed ones, ones in a wrong state.
+    pub unexpected: u64,
+}
+
+/// Requester and completer of one RC or INI queue pair.
+///
+/// Contract: the caller checks transitions with `trunkline_verbs::check_transition`, then calls
+/// [`Requester::modify`]. After every `post`, `handle_*` or `modify` it drains
+/// [`Requester::poll_completion`] and [`Requester::poll_event`], calls
+/// [`Requester::poll_transmit`] until `None` (or stops earlier and comes back), then reads
+/// [`Requester::next_timeout`] and calls [`Requester::handle_timeout`] at or after that time.
+/// Being late is harmless, being early does nothing. Times never run backwards.
+#[derive(Debug)]
+pub struct Requester {
+    number: QpNumber,
+    qp_type: QpType,
+    capacities: QueueCapacities,
+    signal_all: bool,
+    tuning: Tuning,
+    state: QpState,
+    geometry: Geometry,
+    pace: Pace,
+    max_rd_atomic: u32,
+
+    queue: VecDeque<Wqe>,
+    spare_inline: Vec<Vec<u8>>,
+    completions: VecDeque<Completion>,
+    events: VecDeque<RequesterEvent>,
+
+    /// Oldest PSN that is not acknowledged.
+    una: Psn,
+    /// One past the last PSN that was ever sent.
+    sent_end: Psn,
+    /// PSN of the next request to be posted.
+    post_psn: Psn,
+    /// Message number of the last posted request (contract rocev2 6.6).
+    post_ssn: Psn,
+    cursor: Cursor,
+    retry: Retry,
+    round_trip: RoundTrip,
+    /// Message number up to which the peer has receives; `None` is unlimited.
+    credit_limit: Option<Psn>,
+    drain_reported: bool,
+    counters: RequesterCounters,
+}
+
+impl Requester {
+    /// A requester in RESET. `qp_type` is `Rc` or `XrcIni`.
+    #[must_use]
+    pub fn new(
+        number: QpNumber,
+        qp_type: QpType,
+        capacities: QueueCapacities,
+        signal_all: bool,
+        tuning: Tuning,
+    ) -> Self {
+        Self {
+            number,
+            qp_type,
+            capacities,
+            signal_all,
+            tuning,
+            state: QpState::Reset,
+            geometry: Geometry::new(&QpAttributes::new(qp_type)),
+            pace: Pace::new(&tuning, Mtu::Mtu256.bytes()),
+            max_rd_atomic: 0,
+            queue: VecDeque::new(),
+            spare_inline: Vec::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            una: Psn::new(0),
+            sent_end: Psn::new(0),
+            post_psn: Psn::new(0),
+            post_ssn: Psn::new(0),
+            cursor: Cursor::default(),
+            retry: Retry::default(),
+            round_trip: RoundTrip::default(),
+            credit_limit: None,
+            drain_reported: false,
+            counters: RequesterCounters::default(),
+        }
+    }
+
+    /// Takes over attributes and state after a checked transition. RESET forgets everything without
+    /// completions; ERR flushes; RTR to RTS starts at `sq_psn`; SQD stops new messages.
+    pub fn modify(&mut self, attributes: &QpAttributes) {
+        let from = self.state;
+        self.state = attributes.state;
+        match attributes.state {
+            QpState::Reset => {
+                self.queue.clear();
+                self.completions.clear();
+                self.events.clear();
+                self.stop(QpState::Reset);
+                return;
+            }
+            QpState::Error | QpState::SendQueueError => {
+                while let Some(wqe) = self.queue.pop_front() {
+                    self.complete(wqe, CompletionStatus::WorkRequestFlushed);
+                }
+                self.stop(QpState::Error);
+                return;
+            }
+            _ => {}
+        }
+        self.geometry = Geometry::new(attributes);
+        self.pace = Pace::new(&self.tuning, self.geometry.mtu);
+        self.max_rd_atomic = u32::from(attributes.max_rd_atomic);
+        self.retry.configure(attributes, &self.tuning);
+        self.drain_reported = false;
+        if attributes.state == QpState::ReadyToSend && from == QpState::ReadyToReceive {
+            self.una = attributes.sq_psn;
+            self.sent_end = attributes.sq_psn;
+            self.post_psn = attributes.sq_psn;
+            self.post_ssn = Psn::new(0);
+            self.seek();
+        }
+        self.report_drained();
+    }
+
+    /// The state it is in: the one of the last `modify`, or ERR after a failure.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Takes the next completion, in the order of posting.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Takes the next event.
+    pub fn poll_event(&mut self) -> Option<RequesterEvent> {
+        self.events.pop_front()
+    }
+
+    /// Requests that have not ended.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The counts.
+    #[must_use]
+    pub fn counters(&self) -> &RequesterCounters {
+        &self.counters
+    }
+
+    /// Goes to a state in which nothing is sent; the queue is empty.
+    fn stop(&mut self, state: QpState) {
+        self.state = state;
+        self.una = self.post_psn;
+        self.sent_end = self.post_psn;
+        self.retry = Retry::default();
+        self.round_trip = RoundTrip::default();
+        self.credit_limit = None;
+        self.seek();
+    }
+}

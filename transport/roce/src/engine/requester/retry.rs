@@ -1,0 +1,231 @@
+//! Timers, and going back: when packets are sent again, and when a peer counts as dead.
+
+use super::{Requester, Tuning};
+use crate::engine::{Time, rtt::RoundTrip};
+use trunkline_verbs::{CompletionStatus, Psn, QpAttributes, QpState};
+
+/// Times a probe's wait is doubled at most.
+const PROBE_DOUBLINGS_MAX: u32 = 8;
+
+/// The value of `rnr_retry` that means no limit (contract rocev2 7.21).
+const RNR_UNLIMITED: u8 = 7;
+
+/// Timers and retry counters of a requester.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Retry {
+    /// Local ACK timeout, until the peer has answered and afterwards; `None` is never (contract
+    /// rocev2 7.22).
+    timeouts_ns: Option<[u64; 2]>,
+    /// The peer has answered.
+    has_answered: bool,
+    retry_count: u8,
+    rnr_retry: u8,
+    left: u8,
+    rnr_left: u8,
+    /// When the ACK timeout expires.
+    deadline: Option<Time>,
+    /// Nothing is sent before this: the peer had no receive.
+    rnr_until: Option<Time>,
+    /// Last time something was acknowledged or the oldest packet was sent.
+    activity: Time,
+    probe_doublings: u32,
+    /// A probe is to be sent by the next `poll_transmit`.
+    pub(super) probe_due: bool,
+    /// The packet that was probed, until it is acknowledged.
+    pub(super) probed: Option<Psn>,
+    /// Where a loss was concluded last, and when: the same conclusion is not drawn twice from one
+    /// burst of answers.
+    went_back: Option<(Psn, Time)>,
+}
+
+impl Retry {
+    pub(super) fn configure(&mut self, attributes: &QpAttributes, tuning: &Tuning) {
+        let nominal = 4096_u64 << (attributes.timeout & 0x1f);
+        let floors = [tuning.first_ack_floor_ns, tuning.ack_floor_ns];
+        self.timeouts_ns =
+            (attributes.timeout != 0).then(|| floors.map(|floor| floor.clamp(nominal, nominal * 4)));
+        self.retry_count = attributes.retry_count.min(7);
+        self.rnr_retry = attributes.rnr_retry.min(7);
+        self.left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+    }
+
+    /// When the ACK timeout of a packet that is sent now expires.
+    fn deadline(&self, now: Time) -> Option<Time> {
+        self.timeouts_ns.map(|of| now.plus_ns(of[usize::from(self.has_answered)]))
+    }
+
+    /// Whether the wait after an RNR NAK is not over.
+    pub(super) fn is_pausing(&self, now: Time) -> bool {
+        self.rnr_until.is_some_and(|until| now < until)
+    }
+
+    /// A packet was sent; `oldest` if nothing before it is outstanding. Later packets do not delay a
+    /// probe: otherwise a trickle of new packets after a lost one would hide the loss.
+    pub(super) fn sent(&mut self, now: Time, oldest: bool) {
+        self.rnr_until = None;
+        if oldest {
+            self.activity = now;
+        }
+        if self.deadline.is_none() {
+            self.deadline = self.deadline(now);
+        }
+    }
+
+    /// Something was acknowledged (contract rocev2 7.23).
+    pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
+        self.has_answered = true;
+        self.left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+        // A probe cancels the measurement of its packet. If its wait became short again at once, a
+        // peer that has become slow would be probed indefinitely and never be measured as slow (the
+        // second half of Karn's rule).
+        if measured {
+            self.probe_doublings = 0;
+        }
+        self.probe_due = false;
+        self.went_back = None;
+        self.activity = now;
+        self.deadline = if outstanding { self.deadline(now) } else { None };
+    }
+
+    fn probe_wait_ns(&self, floor_ns: u64, round_trips: u32, round_trip: &RoundTrip) -> u64 {
+        let wait = round_trip.smoothed_ns().saturating_mul(u64::from(round_trips)).max(floor_ns);
+        wait.saturating_mul(1 << self.probe_doublings)
+    }
+}
+
+impl Requester {
+    /// Does what is due at `now`. Hand in the packets that have arrived first: an answer that
+    /// waits in a socket is better than a timeout.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.retry.is_pausing(now) {
+            return;
+        }
+        self.retry.rnr_until = None;
+        if !self.is_sending() || self.una == self.sent_end {
+            return;
+        }
+        if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
+            self.counters.timeouts += 1;
+            self.retry.deadline = None;
+            if self.charge_retry() {
+                self.rewind();
+                self.retry.deadline = self.retry.deadline(now);
+                self.retry.activity = now;
+            }
+        } else if self.probe_deadline().is_some_and(|deadline| deadline <= now) {
+            self.counters.probes += 1;
+            self.retry.probe_due = true;
+            self.retry.probe_doublings = (self.retry.probe_doublings + 1).min(PROBE_DOUBLINGS_MAX);
+            self.retry.activity = now;
+        }
+    }
+
+    /// When [`Requester::handle_timeout`] has something to do next; may have passed already.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        if !self.is_sending() {
+            return None;
+        }
+        if self.retry.rnr_until.is_some() {
+            return self.retry.rnr_until;
+        }
+        if self.una == self.sent_end {
+            return None;
+        }
+        self.retry.deadline.into_iter().chain(self.probe_deadline()).min()
+    }
+
+    /// When the oldest packet is probed for. Nothing to probe while it waits to be sent anyway.
+    fn probe_deadline(&self) -> Option<Time> {
+        let tuning = &self.tuning;
+        if tuning.probe_floor_ns == 0 || self.retry.probe_due || self.cursor.psn == self.una {
+            return None;
+        }
+        let wait =
+            self.retry.probe_wait_ns(tuning.probe_floor_ns, tuning.probe_round_trips, &self.round_trip);
+        Some(self.retry.activity.plus_ns(wait))
+    }
+
+    /// Takes one retry; `false` when there was none left and the oldest request has failed.
+    fn charge_retry(&mut self) -> bool {
+        if let Some(left) = self.retry.left.checked_sub(1) {
+            self.retry.left = left;
+            return true;
+        }
+        self.fail(0, CompletionStatus::RetryExceeded);
+        false
+    }
+
+    /// The packet at `una` was lost, as a sequence NAK says: send from there again, at the price of a
+    /// retry (contract rocev2 7.20). A copy of the NAK costs nothing.
+    pub(super) fn go_back(&mut self, now: Time) {
+        let recent = self.round_trip.smoothed_ns().max(self.tuning.probe_floor_ns);
+        let again =
+            self.retry.went_back.is_some_and(|(psn, when)| psn == self.una && now.since(when) < recent);
+        if !again {
+            self.go_back_to_una(now);
+        }
+    }
+
+    /// The answer at `una` was lost, as an answer to something later implies (contract rocev2 7.18).
+    /// A peer that has been asked twice may send many such answers before it comes to the one that is
+    /// missing, so the conclusion is drawn once per PSN; timeouts and probes see to the rest.
+    pub(super) fn go_back_implied(&mut self, now: Time) {
+        self.counters.implied_losses += 1;
+        if self.retry.went_back.is_none_or(|(psn, _)| psn != self.una) {
+            self.go_back_to_una(now);
+        }
+    }
+
+    fn go_back_to_una(&mut self, now: Time) {
+        // While the peer's pause lasts, everything from `una` on is sent again anyway.
+        if self.retry.is_pausing(now) || self.cursor.psn == self.una {
+            return;
+        }
+        if self.charge_retry() {
+            self.retry.went_back = Some((self.una, now));
+            self.retry.activity = now;
+            self.retry.deadline = self.retry.deadline(now);
+            self.rewind();
+        }
+    }
+
+    /// The peer had no receive for the packet at `una`: wait, then send it and all that follows
+    /// (contract rocev2 7.21).
+    pub(super) fn pause(&mut self, now: Time, wait_ns: u64) {
+        if !self.is_sending() || self.retry.is_pausing(now) {
+            return;
+        }
+        if self.retry.rnr_retry != RNR_UNLIMITED {
+            let Some(left) = self.retry.rnr_left.checked_sub(1) else {
+                self.fail(0, CompletionStatus::RnrRetryExceeded);
+                return;
+            };
+            self.retry.rnr_left = left;
+        }
+        self.retry.rnr_until = Some(now.plus_ns(wait_ns));
+        // The peer is alive, so earlier timeouts count no more; the next one starts when the packet is
+        // sent again.
+        self.retry.has_answered = true;
+        self.retry.left = self.retry.retry_count;
+        self.retry.probe_doublings = 0;
+        self.retry.deadline = None;
+        self.retry.probe_due = false;
+        self.rewind();
+    }
+
+    /// Makes the oldest packet that is not acknowledged the next to send.
+    pub(super) fn rewind(&mut self) {
+        self.round_trip.cancel();
+        self.retry.probed = None;
+        self.retry.probe_due = false;
+        self.seek();
+    }
+
+    /// In a state in which packets leave and answers count.
+    pub(super) fn is_sending(&self) -> bool {
+        matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
+    }
+}

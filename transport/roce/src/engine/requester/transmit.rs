@@ -1,0 +1,266 @@
+//! What is sent next, and how it looks on the wire.
+
+use super::queue::Wqe;
+use super::{Requester, RequesterEvent};
+use crate::engine::segment::{Kind, PSN_SPAN_MAX};
+use crate::engine::{LocalFault, LocalMemory, Time, Transmit};
+use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
+use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
+
+/// The next packet to send, and what is outstanding between `una` and it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cursor {
+    /// Entry of the queue; its length when all was sent.
+    pub(super) index: usize,
+    /// Packet of the entry.
+    pub(super) packet: u32,
+    pub(super) psn: Psn,
+    /// Atomics and pieces of READs before the cursor that wait for their answer.
+    pub(super) reads: u32,
+    /// PSNs before the cursor that pieces of READs cover beyond their one request packet: they take
+    /// part in the window of READs only, the peer's answers fill them.
+    pub(super) read_span: u32,
+    /// Packets since the last one that requested an acknowledgement.
+    since_ack_request: u32,
+}
+
+impl Requester {
+    /// Appends the next packet (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
+    /// Call until `None`.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &impl LocalMemory,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        if !self.is_sending() || self.retry.is_pausing(now) {
+            return None;
+        }
+        if std::mem::take(&mut self.retry.probe_due)
+            && let Some(sent) = self.send_probe(now, memory, out)
+        {
+            return Some(sent);
+        }
+        self.report_drained();
+        let wqe = self.queue.get(self.cursor.index)?;
+        if self.is_blocked(wqe) {
+            return None;
+        }
+        let Cursor { packet, psn, .. } = self.cursor;
+        let answered = wqe.is_read_or_atomic();
+        let next = self.next_packet(wqe, packet);
+        let ends = next == wqe.psns;
+        let ack_request = ends
+            || answered
+            || self.cursor.since_ack_request + 1 >= self.pace.ack_every
+            || self.unacknowledged_packets() + 1 >= self.pace.window;
+        let start = out.len();
+        if self.write_packet(wqe, packet, ack_request, memory, out).is_err() {
+            out.truncate(start);
+            self.local_fault(CompletionStatus::LocalProtectionError);
+            return None;
+        }
+        let retransmission = psn.after(self.sent_end) < 0;
+        self.cursor.read_span += next - packet - 1;
+        self.cursor.reads += u32::from(answered);
+        self.cursor.psn = psn.plus(next - packet);
+        if ends {
+            self.cursor.index += 1;
+            self.cursor.packet = 0;
+        } else {
+            self.cursor.packet = next;
+        }
+        self.cursor.since_ack_request = if ack_request { 0 } else { self.cursor.since_ack_request + 1 };
+        if self.cursor.psn.after(self.sent_end) > 0 {
+            self.sent_end = self.cursor.psn;
+        }
+        self.counters.packets += 1;
+        if retransmission {
+            self.counters.retransmits += 1;
+        } else if ack_request {
+            self.round_trip.sent(psn, now);
+        }
+        self.retry.sent(now, psn == self.una);
+        Some(Transmit { psn, retransmission })
+    }
+
+    /// The packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
+    fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
+        if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
+    }
+
+    /// Sends the oldest unacknowledged packet once more; the cursor stays.
+    fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
+        // About to be sent anyway, or nothing is outstanding any more.
+        if self.cursor.psn == self.una || self.una == self.sent_end {
+            return None;
+        }
+        let wqe = self.queue.front()?;
+        let packet = u32::try_from(self.una.after(wqe.first_psn)).ok()?;
+        let start = out.len();
+        if self.write_packet(wqe, packet, true, memory, out).is_err() {
+            out.truncate(start);
+            self.fail(0, CompletionStatus::LocalProtectionError);
+            return None;
+        }
+        self.round_trip.cancel();
+        self.retry.probed = Some(self.una);
+        self.retry.sent(now, true);
+        self.counters.packets += 1;
+        self.counters.retransmits += 1;
+        Some(Transmit { psn: self.una, retransmission: true })
+    }
+
+    /// Whether the packet at the cursor has to wait for something.
+    fn is_blocked(&self, wqe: &Wqe) -> bool {
+        let cursor = &self.cursor;
+        if wqe.fault.is_some() {
+            return true;
+        }
+        let starts = cursor.packet == 0 && cursor.psn == self.sent_end;
+        if starts && self.state == QpState::SendQueueDrained {
+            return true;
+        }
+        // contract rocev2 7.17
+        if cursor.packet == 0 && wqe.fence && cursor.reads > 0 {
+            return true;
+        }
+        if wqe.is_read_or_atomic() && cursor.reads >= self.max_rd_atomic {
+            return true;
+        }
+        let asked = self.next_packet(wqe, cursor.packet) - cursor.packet;
+        if wqe.kind == Kind::Read && self.is_read_window_full(asked) {
+            return true;
+        }
+        if self.unacknowledged_packets() >= self.pace.window {
+            return true;
+        }
+        let span = wqe.end_psn().after(self.una);
+        if span.cast_unsigned() > PSN_SPAN_MAX && cursor.psn != self.una {
+            return true;
+        }
+        // contract rocev2 6.6: beyond the limit one message goes out alone, as a probe.
+        starts
+            && wqe.needs_receive()
+            && cursor.psn != self.una
+            && self.credit_limit.is_some_and(|limit| wqe.ssn.after(limit) > 0)
+    }
+
+    /// Request packets between `una` and the cursor.
+    fn unacknowledged_packets(&self) -> u32 {
+        self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
+    }
+
+    /// The entry at the cursor cannot be read from memory: it fails when all before it have ended.
+    fn local_fault(&mut self, status: CompletionStatus) {
+        if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
+            wqe.fault = Some(status);
+        }
+        self.fail_faulty_front();
+    }
+
+    /// Fails the oldest request if it cannot be sent.
+    pub(super) fn fail_faulty_front(&mut self) {
+        if let Some(status) = self.queue.front().and_then(|wqe| wqe.fault) {
+            self.fail(0, status);
+        }
+    }
+
+    /// In SQD, once per stay: all that was begun is acknowledged.
+    pub(super) fn report_drained(&mut self) {
+        let drained =
+            self.state == QpState::SendQueueDrained && self.una == self.sent_end && self.cursor.packet == 0;
+        if drained && !self.drain_reported {
+            self.drain_reported = true;
+            self.events.push_back(RequesterEvent::Drained);
+        }
+    }
+
+    /// Puts the cursor on `una`, which lies in the oldest entry.
+    pub(super) fn seek(&mut self) {
+        let psn = self.una;
+        let packet = self.queue.front().map_or(0, |wqe| psn.after(wqe.first_psn).max(0).cast_unsigned());
+        self.cursor = Cursor { psn, packet, ..Cursor::default() };
+    }
+
+    /// Appends packet number `packet` of a request: the same bytes whenever it is sent (contract
+    /// rocev2 7.25), except that a READ asks for what is missing of the piece only
+    /// (contract rocev2 7.24).
+    fn write_packet(
+        &self,
+        wqe: &Wqe,
+        packet: u32,
+        ack_request: bool,
+        memory: &impl LocalMemory,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LocalFault> {
+        let mtu = self.geometry.mtu;
+        let first = packet == 0;
+        let last = packet + 1 == wqe.psns;
+        let offset = packet * mtu;
+        let length = if wqe.is_read_or_atomic() { 0 } else { mtu.min(wqe.length - offset) };
+        let mut header =
+            self.geometry.packet(operation(&wqe.operation, first, last), wqe.first_psn.plus(packet));
+        header.bth.ack_request = ack_request;
+        header.bth.solicited = wqe.solicited && last && wqe.needs_receive();
+        header.bth.pad = pad_for(usize::try_from(length).unwrap_or(0));
+        // contract rocev2 2.3: in every request of XRC.
+        header.xrceth = (self.qp_type == QpType::XrcIni).then_some((0, wqe.remote_srq));
+        match wqe.operation {
+            SendOperation::Send => {}
+            SendOperation::SendWithImmediate(immediate) => header.immediate = last.then_some(immediate),
+            SendOperation::RdmaWrite(remote) => header.reth = first.then(|| reth(remote, 0, wqe.length)),
+            SendOperation::RdmaWriteWithImmediate(remote, immediate) => {
+                header.reth = first.then(|| reth(remote, 0, wqe.length));
+                header.immediate = last.then_some(immediate);
+            }
+            SendOperation::RdmaRead(remote) => {
+                let end = self.pace.piece_end(packet, wqe.psns).saturating_mul(mtu).min(wqe.length);
+                header.reth = Some(reth(remote, offset, end - offset));
+            }
+            SendOperation::CompareSwap { remote, compare, swap } => {
+                header.atomic = Some(atomic(remote, swap, compare));
+            }
+            SendOperation::FetchAdd { remote, add } => header.atomic = Some(atomic(remote, add, 0)),
+        }
+        header.emit_headers(out);
+        if length > 0 {
+            wqe.gather(memory, offset, length, out)?;
+        }
+        emit_pad(header.bth.pad, out);
+        Ok(())
+    }
+}
+
+fn reth(remote: RemoteAddress, offset: u32, length: u32) -> Reth {
+    Reth { address: remote.address.plus(u64::from(offset)), rkey: remote.rkey, length }
+}
+
+fn atomic(remote: RemoteAddress, swap_or_add: u64, compare: u64) -> AtomicEth {
+    AtomicEth { address: remote.address, rkey: remote.rkey, swap_or_add, compare }
+}
+
+fn operation(operation: &SendOperation, first: bool, last: bool) -> Operation {
+    use Operation as O;
+    match (operation, first, last) {
+        (SendOperation::Send, true, true) => O::SEND_ONLY,
+        (SendOperation::SendWithImmediate(_), true, true) => O::SEND_ONLY_IMM,
+        (SendOperation::Send | SendOperation::SendWithImmediate(_), true, false) => O::SEND_FIRST,
+        (SendOperation::Send | SendOperation::SendWithImmediate(_), false, false) => O::SEND_MIDDLE,
+        (SendOperation::Send, false, true) => O::SEND_LAST,
+        (SendOperation::SendWithImmediate(_), false, true) => O::SEND_LAST_IMM,
+        (SendOperation::RdmaWrite(_), true, true) => O::WRITE_ONLY,
+        (SendOperation::RdmaWriteWithImmediate(..), true, true) => O::WRITE_ONLY_IMM,
+        (SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..), true, false) => {
+            O::WRITE_FIRST
+        }
+        (SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImmediate(..), false, false) => {
+            O::WRITE_MIDDLE
+        }
+        (SendOperation::RdmaWrite(_), false, true) => O::WRITE_LAST,
+        (SendOperation::RdmaWriteWithImmediate(..), false, true) => O::WRITE_LAST_IMM,
+        (SendOperation::RdmaRead(_), ..) => O::READ_REQUEST,
+        (SendOperation::CompareSwap { .. }, ..) => O::COMPARE_SWAP,
+        (SendOperation::FetchAdd { .. }, ..) => O::FETCH_ADD,
+    }
+}

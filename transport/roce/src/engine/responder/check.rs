@@ -1,0 +1,235 @@
+//! The checks that a request packet must pass before it is executed (contract rocev2 7.3 to 7.7).
+
+use super::{
+    EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
+    count,
+};
+use crate::engine::Target;
+use crate::engine::segment::{Class, Kind, PSN_SPAN_MAX, classify, packets};
+use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
+use trunkline_verbs::{Access, Psn};
+
+/// Where a request's PSN is, relative to the expected one.
+enum Position {
+    Expected,
+    Before,
+    /// Nothing more is done with it.
+    Done(Handled),
+}
+
+impl ResponderState {
+    /// Takes a request packet addressed to this QP, whose source and P_Key were checked.
+    pub fn handle_request(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
+        match self.admit(&packet.bth) {
+            Position::Done(handled) => return handled,
+            Position::Before => return self.duplicate(packet),
+            Position::Expected => {}
+        }
+        match self.check(packet) {
+            Ok((pending, class)) => self.execute(pending, class, packet, target),
+            Err(code) => {
+                self.fail(code, packet.bth.psn);
+                Handled::Taken
+            }
+        }
+    }
+
+    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could
+    /// be read: in sequence it is an invalid request, else it counts for nothing but its PSN
+    /// (contract rocev2 7.9).
+    pub fn handle_malformed(&mut self, bth: &Bth) -> Handled {
+        match self.admit(bth) {
+            Position::Done(handled) => handled,
+            Position::Before => {
+                count(&mut self.counters.duplicates);
+                count(&mut self.counters.dropped_duplicate);
+                Handled::Duplicate
+            }
+            Position::Expected => {
+                self.fail(NakCode::INVALID_REQUEST, bth.psn);
+                Handled::Taken
+            }
+        }
+    }
+
+    /// State, service and PSN (contract rocev2 7.3, 7.4).
+    fn admit(&mut self, bth: &Bth) -> Position {
+        if self.is_waiting() {
+            return Position::Done(Handled::Busy);
+        }
+        if !matches!(self.phase, PHASE_RECEIVING | PHASE_RTR) {
+            count(&mut self.counters.dropped_state);
+            self.repeat_fatal(bth.psn);
+            return Position::Done(Handled::Dropped);
+        }
+        if bth.opcode.service().0 != self.service || bth.opcode.operation().is_response() {
+            count(&mut self.counters.dropped_opcode);
+            return Position::Done(Handled::Dropped);
+        }
+        let distance = bth.psn.after(Psn::new(self.expected));
+        if distance > 0 {
+            return Position::Done(self.out_of_order(bth.psn));
+        }
+        if distance < 0 {
+            return Position::Before;
+        }
+        self.nak_sent = 0;
+        if self.phase == PHASE_RTR && self.established == 0 {
+            self.established = 1;
+            self.events |= EVENT_ESTABLISHED;
+        }
+        Position::Expected
+    }
+
+    /// After a failure of our own: if the NAK was lost, the peer asks again, and gets it again instead
+    /// of waiting for its retries to run out. To a peer this looks like a duplicated NAK.
+    fn repeat_fatal(&mut self, psn: Psn) {
+        if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
+            self.refusal.due = 1;
+        }
+    }
+
+    /// contract rocev2 7.4: one NAK per gap.
+    fn out_of_order(&mut self, psn: Psn) -> Handled {
+        count(&mut self.counters.out_of_order);
+        let end = psn.plus(1);
+        if self.nak_sent == 0 {
+            self.nak_sent = 1;
+            self.gap_end = end.get();
+            count(&mut self.counters.sequence_naks);
+            self.refuse(Syndrome::Nak(NakCode::PSN_SEQUENCE), Psn::new(self.expected));
+        } else if end.after(Psn::new(self.gap_end)) > 0 {
+            self.gap_end = end.get();
+        }
+        Handled::OutOfOrder
+    }
+
+    /// contract rocev2 7.5
+    fn duplicate(&mut self, packet: &Packet<'_>) -> Handled {
+        count(&mut self.counters.duplicates);
+        let psn = packet.bth.psn;
+        let repeated = match classify(packet.bth.opcode.operation()).map(|class| class.kind) {
+            Some(Kind::Send | Kind::Write) => {
+                self.ack_due = 1;
+                true
+            }
+            Some(Kind::Read) => {
+                packet.reth.is_some_and(|reth| self.saved.repeat_read(psn, &reth, self.mtu()))
+            }
+            Some(Kind::Atomic) => self.saved.repeat_atomic(psn),
+            None => false,
+        };
+        if !repeated {
+            count(&mut self.counters.dropped_duplicate);
+        }
+        Handled::Duplicate
+    }
+
+    /// Opcode sequence, rights of the QP, lengths, resources.
+    fn check(&self, packet: &Packet<'_>) -> Result<(Pending, Class), NakCode> {
+        let operation = packet.bth.opcode.operation();
+        // SENDs with invalidation are not offered by this device, so they are invalid requests.
+        let class = classify(operation).ok_or(NakCode::INVALID_REQUEST)?;
+        if packet.xrceth.is_some() != self.is_xrc() {
+            return Err(NakCode::INVALID_REQUEST);
+        }
+        let srq = packet.xrceth.map_or(0, |(_, srq)| srq.get());
+        self.check_sequence(class, srq)?;
+        self.check_rights(class.kind)?;
+        let payload = u32::try_from(packet.payload.len()).map_err(|_| NakCode::INVALID_REQUEST)?;
+        let mut pending = Pending {
+            active: 0,
+            operation: operation.0,
+            ack_request: u8::from(packet.bth.ack_request),
+            psn: packet.bth.psn.get(),
+            srq,
+            payload,
+            ..Pending::default()
+        };
+        match class.kind {
+            Kind::Send => self.check_payload(class, payload)?,
+            Kind::Write => {
+                self.check_payload(class, payload)?;
+                let (address, rkey, length) = match packet.reth {
+                    Some(reth) if class.first => (reth.address.0, reth.rkey.0, reth.length),
+                    None if !class.first => (self.message.address, self.message.rkey, self.message.length),
+                    _ => return Err(NakCode::INVALID_REQUEST),
+                };
+                let end = self.received(class).checked_add(payload).ok_or(NakCode::INVALID_REQUEST)?;
+                // contract rocev2 7.9: the bytes must be those that RETH announced.
+                if length > self.max_message
+                    || (class.last && end != length)
+                    || (!class.last && end >= length)
+                {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (address, rkey, length);
+            }
+            Kind::Read => {
+                let reth = packet.reth.ok_or(NakCode::INVALID_REQUEST)?;
+                let too_long =
+                    reth.length > self.max_message || packets(reth.length, self.mtu()) > PSN_SPAN_MAX;
+                if too_long || !self.saved.has_room() {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (reth.address.0, reth.rkey.0, reth.length);
+            }
+            Kind::Atomic => {
+                let atomic = packet.atomic.ok_or(NakCode::INVALID_REQUEST)?;
+                if !atomic.address.0.is_multiple_of(8) || !self.saved.has_room() {
+                    return Err(NakCode::INVALID_REQUEST);
+                }
+                (pending.address, pending.rkey, pending.length) = (atomic.address.0, atomic.rkey.0, 8);
+            }
+        }
+        Ok((pending, class))
+    }
+
+    /// contract rocev2 7.7, G11
+    fn check_sequence(&self, class: Class, srq: u32) -> Result<(), NakCode> {
+        let fits = match self.message.kind {
+            Message::NONE => class.first,
+            Message::SEND => class.kind == Kind::Send && !class.first && srq == self.message.srq,
+            Message::WRITE => class.kind == Kind::Write && !class.first && srq == self.message.srq,
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
+    }
+
+    /// contract E5, G4 (1)
+    fn check_rights(&self, kind: Kind) -> Result<(), NakCode> {
+        let needed = match kind {
+            Kind::Send => return Ok(()),
+            Kind::Write => Access::REMOTE_WRITE,
+            Kind::Read => Access::REMOTE_READ,
+            Kind::Atomic => Access::REMOTE_ATOMIC,
+        };
+        if self.access & needed.bits() != 0 { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
+    }
+
+    /// contract rocev2 3.1
+    fn check_payload(&self, class: Class, payload: u32) -> Result<(), NakCode> {
+        let mtu = self.mtu();
+        let fits = match (class.first, class.last) {
+            (true, true) => payload <= mtu,
+            (_, true) => payload > 0 && payload <= mtu,
+            (_, false) => payload == mtu,
+        };
+        let end = self.received(class).checked_add(payload);
+        if fits && end.is_some_and(|end| end <= self.max_message) {
+            Ok(())
+        } else {
+            Err(NakCode::INVALID_REQUEST)
+        }
+    }
+
+    /// Bytes of the message before this packet.
+    pub(super) fn received(&self, class: Class) -> u32 {
+        if class.first { 0 } else { self.message.received }
+    }
+
+    /// The operation of a packet that waits.
+    pub(super) fn class_of(pending: &Pending) -> Option<Class> {
+        classify(Operation(pending.operation))
+    }
+}

@@ -1,0 +1,352 @@
+//! The responder of an RC or TGT queue pair.
+//!
+//! Owns what the protocol must remember on the side that is written to: the expected PSN, the
+//! message in progress, saved READs and atomics, and the responses that are due. The device calls
+//! it; it reaches memory and receive queues only through [`super::Target`].
+//!
+//! The state is integers and the list of saved READs and atomics, as long as the negotiated depth.
+//! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC
+//! domain share, and any words are safe to read back: torn ones may produce wrong answers, but never
+//! a panic or a list without bound.
+
+mod check;
+mod execute;
+mod image;
+mod reply;
+mod saved;
+
+#[cfg(test)]
+mod tests;
+
+pub use image::IMAGE_WORDS;
+pub use saved::MAX_SAVED;
+
+use super::segment::{PSN_SPAN_MAX, service_of};
+use crate::wire::{NakCode, Service};
+use saved::SavedAnswers;
+use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
+
+/// The outcome of a request packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was the expected one and was answered for (accepted, RNR or NAK).
+    Taken,
+    /// It was the expected one; its placement was answered `Later`. Queue what follows for this
+    /// QP, in order and bounded, until [`ResponderState::answer`].
+    Waiting,
+    /// A placement is waiting: nothing was done, feed the packet again after the answer.
+    Busy,
+    /// A duplicate; the response is repeated where the protocol requires it.
+    Duplicate,
+    /// Later than expected: a packet before it is missing.
+    OutOfOrder,
+    /// Ignored: wrong state, wrong service, not a request, malformed.
+    Dropped,
+}
+
+impl Handled {
+    /// Whether the packet's PSN was one this QP could get, so that its source address may be
+    /// believed.
+    #[must_use]
+    pub fn plausible(self) -> bool {
+        matches!(self, Self::Taken | Self::Waiting | Self::Duplicate)
+    }
+}
+
+/// Something about the QP itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponderEvent {
+    /// The first valid packet came while in RTR (contract rocev2 7.15).
+    CommunicationEstablished,
+    /// A fatal NAK was answered: the QP is in ERR (0x61: `QpRequestError`; 0x62 and 0x64:
+    /// `QpAccessError`; 0x63: `QpFatal`).
+    Failed(NakCode),
+}
+
+/// Counts since the QP was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ResponderCounters {
+    /// Request packets accepted.
+    pub packets: u64,
+    /// Duplicates.
+    pub duplicates: u64,
+    /// Packets later than expected.
+    pub out_of_order: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks: u64,
+    /// Fatal NAKs sent.
+    pub fatal_naks: u64,
+    /// Acknowledgements sent.
+    pub acks: u64,
+    /// READ response packets sent.
+    pub read_responses: u64,
+    /// Dropped: the QP does not receive in its state.
+    pub dropped_state: u64,
+    /// Dropped: opcode of another service, or no request.
+    pub dropped_opcode: u64,
+    /// Dropped: duplicate READ or atomic that is not saved any more.
+    pub dropped_duplicate: u64,
+    /// Dropped by the target's policy.
+    pub dropped_policy: u64,
+}
+
+/// The responder half of one RC or TGT queue pair.
+///
+/// Contract: [`ResponderState::modify`] after every checked transition; then per packet
+/// [`ResponderState::handle_request`]; after a batch [`ResponderState::poll_transmit`] until
+/// `None` (acknowledgements are coalesced: the fewer polls between packets, the fewer ACKs), and
+/// [`ResponderState::poll_event`] until `None`. One caller at a time.
+///
+/// Before a change to RESET or ERR, and before the QP is destroyed, call [`ResponderState::final_ack`]
+/// a few times.
+///
+/// The response to a READ comes out one packet per poll; a caller that serves many QPs stops after a
+/// few and polls again while [`ResponderState::has_output`].
+#[derive(Debug, Clone)]
+pub struct ResponderState {
+    number: u32,
+    peer: u32,
+    mtu: u32,
+    access: u32,
+    /// Longest message in bytes.
+    max_message: u32,
+    service: u8,
+    phase: u8,
+    min_rnr_timer: u8,
+    /// The first packet has come.
+    established: u8,
+    /// A gap, or a missing receive, has been reported; what is later than expected is dropped
+    /// silently until the expected packet comes (contract rocev2 7.4).
+    nak_sent: u8,
+    /// An acknowledgement is due.
+    ack_due: u8,
+    events: u8,
+    /// NAK code of the own failure, for the event.
+    failure: u8,
+    expected: u32,
+    /// Completed messages, 24 bits (contract rocev2 6.7).
+    msn: u32,
+    /// One past the last PSN that an answer has covered.
+    acked: u32,
+    /// One past the last packet that came too early and was dropped, while a sequence NAK is due.
+    gap_end: u32,
+    /// Grows with each packet that is taken and each reset, and never comes again.
+    serial: u64,
+    message: Message,
+    pending: Pending,
+    refusal: Refusal,
+    saved: SavedAnswers,
+    counters: ResponderCounters,
+}
+
+/// The message whose first packet came and whose last did not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Message {
+    /// 0 none, else `SEND` or `WRITE`.
+    kind: u8,
+    srq: u32,
+    /// Bytes that came.
+    received: u32,
+    /// WRITE: the range.
+    address: u64,
+    rkey: u32,
+    length: u32,
+}
+
+impl Message {
+    const NONE: u8 = 0;
+    const SEND: u8 = 1;
+    const WRITE: u8 = 2;
+}
+
+/// What must be known of a packet to finish it once it is placed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pending {
+    active: u8,
+    operation: u8,
+    ack_request: u8,
+    psn: u32,
+    srq: u32,
+    payload: u32,
+    address: u64,
+    rkey: u32,
+    length: u32,
+}
+
+/// The NAK that is due or was sent last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refusal {
+    due: u8,
+    syndrome: u8,
+    psn: u32,
+}
+
+/// Bits of `ResponderState::events`.
+const EVENT_ESTABLISHED: u8 = 1;
+const EVENT_FAILED: u8 = 2;
+
+/// Values of `ResponderState::phase`.
+const PHASE_IDLE: u8 = 0;
+const PHASE_RECEIVING: u8 = 1;
+const PHASE_RTR: u8 = 2;
+const PHASE_ERROR: u8 = 3;
+
+/// Counts one more; never panics, whatever the bytes were.
+fn count(counter: &mut u64) {
+    *counter = counter.wrapping_add(1);
+}
+
+impl ResponderState {
+    /// A responder in RESET. `number` is the QP's own.
+    #[must_use]
+    pub fn new(number: QpNumber) -> Self {
+        Self {
+            number: number.get(),
+            peer: 0,
+            mtu: 256,
+            access: 0,
+            max_message: PSN_SPAN_MAX * 256,
+            service: 0,
+            phase: PHASE_IDLE,
+            min_rnr_timer: 0,
+            established: 0,
+            nak_sent: 0,
+            ack_due: 0,
+            events: 0,
+            failure: 0,
+            expected: 0,
+            msn: 0,
+            acked: 0,
+            gap_end: 0,
+            serial: 0,
+            message: Message::default(),
+            pending: Pending::default(),
+            refusal: Refusal::default(),
+            saved: SavedAnswers::default(),
+            counters: ResponderCounters::default(),
+        }
+    }
+
+    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`;
+    /// RESET forgets everything but the counts; ERR forgets what is due (not the NAK of its own
+    /// failure, with which it got there).
+    pub fn modify(&mut self, attributes: &QpAttributes) {
+        let from = self.phase;
+        let to = match attributes.state {
+            QpState::Reset | QpState::Init => PHASE_IDLE,
+            QpState::Error | QpState::SendQueueError => PHASE_ERROR,
+            QpState::ReadyToReceive => PHASE_RTR,
+            QpState::ReadyToSend | QpState::SendQueueDrained => PHASE_RECEIVING,
+        };
+        if to == PHASE_ERROR {
+            if from != PHASE_ERROR {
+                self.forget();
+            }
+            self.phase = to;
+            return;
+        }
+        if to == PHASE_IDLE || from == PHASE_IDLE || from == PHASE_ERROR {
+            let counters = self.counters;
+            let max_message = self.max_message;
+            let serial = self.serial.wrapping_add(1);
+            *self = Self { counters, max_message, serial, ..Self::new(QpNumber::new(self.number)) };
+            self.expected = attributes.rq_psn.get();
+            self.acked = self.expected;
+        }
+        self.phase = to;
+        self.service = service_of(attributes.qp_type).0;
+        self.peer = attributes.destination_qp.get();
+        self.mtu = attributes.path_mtu.bytes();
+        self.access = attributes.access.bits();
+        self.saved.set_depth(attributes.max_dest_rd_atomic);
+        self.min_rnr_timer = attributes.min_rnr_timer & 0x1f;
+    }
+
+    /// Longest message that is taken, in bytes; 1 GiB until this is called.
+    pub fn limit_message(&mut self, bytes: u32) {
+        self.max_message = bytes.min(PSN_SPAN_MAX * 256);
+    }
+
+    /// The QP's own number.
+    #[must_use]
+    pub fn number(&self) -> QpNumber {
+        QpNumber::new(self.number)
+    }
+
+    /// Whether a placement was answered `Later` and [`ResponderState::answer`] is awaited.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.pending.active != 0
+    }
+
+    /// Whether it is in ERR, by its own failure or by `modify`.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.phase == PHASE_ERROR
+    }
+
+    /// Takes the next event.
+    pub fn poll_event(&mut self) -> Option<ResponderEvent> {
+        if self.events & EVENT_ESTABLISHED != 0 {
+            self.events &= !EVENT_ESTABLISHED;
+            return Some(ResponderEvent::CommunicationEstablished);
+        }
+        if self.events & EVENT_FAILED != 0 {
+            self.events &= !EVENT_FAILED;
+            return Some(ResponderEvent::Failed(NakCode(self.failure)));
+        }
+        None
+    }
+
+    /// Whether a message is half received: its target may hold a receive that has to be flushed
+    /// when the QP goes to ERR or RESET (contract I2).
+    #[must_use]
+    pub fn message_in_progress(&self) -> bool {
+        self.message.kind != Message::NONE
+    }
+
+    /// Identifies the placement that is requested next, or that waits; no other packet of the QP has the
+    /// same number. A packet that the peer repeats because its outcome is unknown has the same number
+    /// again.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The SRQ that the message in progress named.
+    #[must_use]
+    pub fn message_srq(&self) -> Option<SrqNumber> {
+        self.message_in_progress().then(|| self.srq(self.message.srq)).flatten()
+    }
+
+    /// PSN of the packet it waits for.
+    #[must_use]
+    pub fn expected(&self) -> Psn {
+        Psn::new(self.expected)
+    }
+
+    /// The counts.
+    #[must_use]
+    pub fn counters(&self) -> &ResponderCounters {
+        &self.counters
+    }
+
+    /// Drops all responses that are due and all work in progress.
+    fn forget(&mut self) {
+        self.ack_due = 0;
+        self.refusal = Refusal::default();
+        self.pending = Pending::default();
+        self.saved.stop();
+    }
+
+    /// The path MTU, a sound one whatever the bytes.
+    fn mtu(&self) -> u32 {
+        self.mtu.clamp(256, 4096)
+    }
+
+    fn is_xrc(&self) -> bool {
+        self.service == Service::XRC.0
+    }
+}

@@ -1,0 +1,172 @@
+//! Responses, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
+
+use super::{PHASE_RECEIVING, PHASE_RTR, ResponderState, count};
+use crate::engine::{ReadOutcome, ReadPiece, RemoteRange, Target, Transmit};
+use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, emit_pad, pad_for};
+use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
+
+impl ResponderState {
+    /// Appends the next answer (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
+    pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        if let Some(index) = self.saved.active() {
+            return self.answer_saved(index, target, out);
+        }
+        if self.refusal.due != 0 {
+            self.refusal.due = 0;
+            if let Some(sent) = self.send_refusal(out) {
+                return Some(sent);
+            }
+        }
+        if self.ack_due != 0 {
+            self.ack_due = 0;
+            let psn = Psn::new(self.expected).minus(1);
+            return Some(self.acknowledge(psn, self.msn, out));
+        }
+        None
+    }
+
+    /// Whether `poll_transmit` would have something (unless a READ's bytes are still fetched).
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
+    }
+
+    /// Appends one more acknowledgement of everything that was taken so far; `None` if nothing was.
+    ///
+    /// For a QP that is about to stop: its program may exit after the last message, and then nobody
+    /// repeats an acknowledgement that gets lost. To a peer the copies are stale acknowledgements,
+    /// which it ignores (contract rocev2 7.18). If the last request was a READ or atomic, its response
+    /// is the acknowledgement and cannot be repeated so.
+    pub fn final_ack(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        let is_receiving = matches!(self.phase, PHASE_RTR | PHASE_RECEIVING);
+        let expected = Psn::new(self.expected);
+        if !is_receiving || self.msn == 0 || self.saved.ends_at(expected) {
+            return None;
+        }
+        Some(self.acknowledge(expected.minus(1), self.msn, out))
+    }
+
+    fn answer_saved(
+        &mut self,
+        index: usize,
+        target: &mut impl Target,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let saved = self.saved.get(index);
+        let first_psn = Psn::new(saved.first_psn);
+        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of
+        // earlier SENDs and WRITEs, so those get their own first.
+        if !saved.is_replay && saved.next == saved.start && first_psn.after(Psn::new(self.acked)) > 0 {
+            let before = Psn::new(saved.msn).minus(1).get();
+            return Some(self.acknowledge(first_psn.minus(1), before, out));
+        }
+        if saved.is_atomic {
+            let mut packet = self.packet(Operation::ATOMIC_ACKNOWLEDGE, first_psn);
+            packet.aeth = Some(Aeth::new(Syndrome::ACK, saved.msn));
+            packet.atomic_ack = Some(saved.old);
+            packet.emit_headers(out);
+            self.saved.sent(index, true);
+            self.covered(first_psn.plus(1));
+            return Some(Transmit { psn: first_psn, retransmission: saved.is_replay });
+        }
+        self.answer_read(index, target, out)
+    }
+
+    /// One packet of a READ's answer (contract rocev2 7.13).
+    fn answer_read(&mut self, index: usize, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
+        let saved = self.saved.get(index);
+        let mtu = self.mtu();
+        let offset = saved.next.saturating_mul(mtu);
+        let left = saved.end.saturating_sub(offset);
+        let length = left.min(mtu);
+        let (first, last) = (saved.next == saved.start, left <= mtu);
+        let operation = match (first, last) {
+            (true, true) => Operation::READ_RESPONSE_ONLY,
+            (true, false) => Operation::READ_RESPONSE_FIRST,
+            (false, false) => Operation::READ_RESPONSE_MIDDLE,
+            (false, true) => Operation::READ_RESPONSE_LAST,
+        };
+        let psn = Psn::new(saved.first_psn).plus(saved.next);
+        let start = out.len();
+        let mut packet = self.packet(operation, psn);
+        packet.bth.pad = pad_for(usize::try_from(length).unwrap_or(0));
+        packet.aeth = (first || last).then(|| Aeth::new(Syndrome::ACK, saved.msn));
+        packet.emit_headers(out);
+        let body = out.len();
+        let remote = RemoteAddress { address: IoAddress(saved.address), rkey: Rkey(saved.rkey) };
+        let range = RemoteRange { start: remote, length: saved.length };
+        let piece = ReadPiece { psn, srq: self.srq(saved.srq), range, offset, length };
+        match target.read(&piece, out) {
+            ReadOutcome::Read if u32::try_from(out.len().saturating_sub(body)) == Ok(length) => {}
+            ReadOutcome::Later => {
+                out.truncate(start);
+                return None;
+            }
+            // A duplicate of a READ whose response has arrived may come after its requester has told us
+            // to free the memory, so this is no error of its (contract rocev2 7.5).
+            ReadOutcome::Nak(_) if saved.is_replay => {
+                out.truncate(start);
+                count(&mut self.counters.dropped_duplicate);
+                self.saved.sent(index, true);
+                return self.poll_transmit(target, out);
+            }
+            outcome => {
+                out.truncate(start);
+                let code =
+                    if let ReadOutcome::Nak(code) = outcome { code } else { NakCode::REMOTE_OPERATIONAL };
+                self.forget();
+                self.fail(code, psn);
+                return self.poll_transmit(target, out);
+            }
+        }
+        emit_pad(packet.bth.pad, out);
+        count(&mut self.counters.read_responses);
+        self.covered(psn.plus(1));
+        self.saved.sent(index, last);
+        Some(Transmit { psn, retransmission: saved.is_replay })
+    }
+
+    /// Sends the NAK that is due, unless the missing packets have arrived in the meantime.
+    fn send_refusal(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        let syndrome = Syndrome::new(self.refusal.syndrome);
+        let expected = Psn::new(self.expected);
+        let psn = match syndrome {
+            // The gap may have been filled since, and what was dropped may have come again: then an
+            // acknowledgement covers more than a NAK. Otherwise the peer repeats the rest only.
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
+                self.ack_due = 1;
+                return None;
+            }
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) => expected,
+            Syndrome::Rnr { .. } if self.refusal.psn != expected.get() => return None,
+            _ => Psn::new(self.refusal.psn),
+        };
+        // A NAK acknowledges all before it.
+        self.ack_due = 0;
+        self.covered(psn);
+        let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);
+        packet.aeth = Some(Aeth::new(syndrome, self.msn));
+        packet.emit_headers(out);
+        Some(Transmit { psn, retransmission: false })
+    }
+
+    fn acknowledge(&mut self, psn: Psn, msn: u32, out: &mut Vec<u8>) -> Transmit {
+        count(&mut self.counters.acks);
+        self.covered(psn.plus(1));
+        let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);
+        packet.aeth = Some(Aeth::new(Syndrome::ACK, msn));
+        packet.emit_headers(out);
+        Transmit { psn, retransmission: false }
+    }
+
+    /// Everything before `end` has had its answer.
+    fn covered(&mut self, end: Psn) {
+        if end.after(Psn::new(self.acked)) > 0 {
+            self.acked = end.get();
+        }
+    }
+
+    fn packet(&self, operation: Operation, psn: Psn) -> Packet<'static> {
+        Packet::new(Opcode::new(Service(self.service), operation), QpNumber::new(self.peer), psn, &[])
+    }
+}

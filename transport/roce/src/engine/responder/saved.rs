@@ -1,0 +1,182 @@
+//! The READs and atomics that a responder keeps so that it can repeat their answers.
+//!
+//! Owns the list, oldest first, its bound (the negotiated depth, not the device's most) and which
+//! answers are being sent. The responder's other parts add to it, look up what a duplicate asks for
+//! and send from it.
+
+use crate::wire::Reth;
+use std::collections::VecDeque;
+use trunkline_verbs::Psn;
+
+/// The largest depth of saved READs and atomics, whatever the attributes ask for.
+pub const MAX_SAVED: usize = 128;
+
+/// A READ or atomic that was accepted: its answer is being sent, or kept for repetition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) is_atomic: bool,
+    /// The answer is being sent.
+    pub(super) is_active: bool,
+    /// It was sent before.
+    pub(super) is_replay: bool,
+    pub(super) first_psn: u32,
+    /// PSNs that the answer takes.
+    pub(super) psns: u32,
+    /// The message number that acknowledges it.
+    pub(super) msn: u32,
+    pub(super) srq: u32,
+    pub(super) rkey: u32,
+    pub(super) address: u64,
+    pub(super) length: u32,
+    /// READ: the packet that the current answer starts with, the packet to send next, and the byte
+    /// it ends before.
+    pub(super) start: u32,
+    pub(super) next: u32,
+    pub(super) end: u32,
+    /// Atomic: the old value.
+    pub(super) old: u64,
+}
+
+/// Saved READs and atomics, oldest first; room is allocated when the depth is set.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SavedAnswers {
+    entries: VecDeque<Saved>,
+    /// The negotiated depth.
+    depth: u8,
+    /// No entry before this index is active.
+    first_active: usize,
+}
+
+impl SavedAnswers {
+    /// Sets how many entries are kept and allocates room for them. What is kept already stays until
+    /// a new entry takes its place.
+    pub(super) fn set_depth(&mut self, depth: u8) {
+        self.depth = depth;
+        self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
+    }
+
+    /// The negotiated depth, as it was set.
+    pub(super) const fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Whether a further READ or atomic may be taken: the entry it displaces must have been
+    /// answered (contract rocev2 7.6).
+    pub(super) fn has_room(&self) -> bool {
+        let oldest_is_answered =
+            || self.entries.front().is_none_or(|oldest| !oldest.is_active || oldest.is_replay);
+        self.limit() > 0 && (self.entries.len() < self.limit() || oldest_is_answered())
+    }
+
+    /// Keeps an accepted READ or atomic, in place of the oldest when there is no room.
+    pub(super) fn keep(&mut self, saved: Saved) {
+        while self.entries.len() >= self.room() {
+            self.drop_oldest();
+        }
+        self.entries.push_back(saved);
+    }
+
+    /// Index of the oldest entry whose answer is being sent.
+    pub(super) fn active(&self) -> Option<usize> {
+        let from = self.first_active.min(self.entries.len());
+        self.entries.range(from..).position(|saved| saved.is_active).map(|index| from + index)
+    }
+
+    /// The entry at an index from [`Self::active`].
+    pub(super) fn get(&self, index: usize) -> Saved {
+        self.entries.get(index).copied().unwrap_or_default()
+    }
+
+    /// Notes that one packet of the answer at `index` was sent; `is_last` ends the answer.
+    pub(super) fn sent(&mut self, index: usize, is_last: bool) {
+        let Some(saved) = self.entries.get_mut(index) else { return };
+        saved.next = saved.next.saturating_add(1);
+        if is_last {
+            saved.is_active = false;
+            // What is sent next is the oldest active entry, so those before it are inactive.
+            self.first_active = index;
+        }
+    }
+
+    /// Starts the answer of a saved READ again, from the PSN asked for, if the range asked for is
+    /// the rest of the original one or a part of it.
+    pub(super) fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) -> bool {
+        let covers = |saved: &Saved| {
+            let packet = u32::try_from(psn.after(Psn::new(saved.first_psn)));
+            !saved.is_atomic && packet.is_ok_and(|packet| packet < saved.psns)
+        };
+        let Some(index) = self.entries.iter().position(covers) else { return false };
+        let Some(saved) = self.entries.get_mut(index) else { return false };
+        let packet = u32::try_from(psn.after(Psn::new(saved.first_psn))).unwrap_or(0);
+        let offset = packet.saturating_mul(mtu);
+        let is_inside = reth.rkey.0 == saved.rkey
+            && reth.address.0 == saved.address.wrapping_add(u64::from(offset))
+            && offset.checked_add(reth.length).is_some_and(|end| end <= saved.length);
+        if !is_inside {
+            return false;
+        }
+        // A copy of a request whose answer has not come to that packet yet asks for nothing new.
+        if !saved.is_active || packet < saved.next {
+            saved.start = packet;
+            saved.next = packet;
+            saved.end = offset.saturating_add(reth.length);
+            self.replay(index);
+        }
+        true
+    }
+
+    /// Sends the saved result again; the atomic itself is never executed a second time.
+    pub(super) fn repeat_atomic(&mut self, psn: Psn) -> bool {
+        let is_it = |saved: &Saved| saved.is_atomic && saved.first_psn == psn.get();
+        let Some(index) = self.entries.iter().position(is_it) else { return false };
+        if !self.get(index).is_active {
+            self.replay(index);
+        }
+        true
+    }
+
+    fn replay(&mut self, index: usize) {
+        if let Some(saved) = self.entries.get_mut(index) {
+            saved.is_replay = true;
+            saved.is_active = true;
+            self.first_active = self.first_active.min(index);
+        }
+    }
+
+    /// Stops all answers; the entries stay.
+    pub(super) fn stop(&mut self) {
+        for saved in &mut self.entries {
+            saved.is_active = false;
+        }
+    }
+
+    /// Whether the newest entry is the last thing before `expected`.
+    pub(super) fn ends_at(&self, expected: Psn) -> bool {
+        self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
+    }
+
+    /// The entries, oldest first.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Saved> {
+        self.entries.iter()
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Entries that are kept at most.
+    fn limit(&self) -> usize {
+        usize::from(self.depth).min(MAX_SAVED)
+    }
+
+    /// The same, and one entry for a placement that was asked for before the depth became 0.
+    fn room(&self) -> usize {
+        self.limit().max(1)
+    }
+
+    fn drop_oldest(&mut self) {
+        self.entries.pop_front();
+        self.first_active = self.first_active.saturating_sub(1);
+    }
+}

@@ -1,0 +1,61 @@
+//! Smoothed round-trip time, for tail-loss probes.
+
+use super::Time;
+use trunkline_verbs::Psn;
+
+/// Measures one packet at a time; a packet that was sent twice is not measured (Karn's rule).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RoundTrip {
+    smoothed_ns: Option<u64>,
+    sample: Option<(Psn, Time)>,
+}
+
+impl RoundTrip {
+    /// A packet that requests a response is sent for the first time.
+    pub(super) fn sent(&mut self, psn: Psn, now: Time) {
+        self.sample.get_or_insert((psn, now));
+    }
+
+    /// Packets are going to be sent again: the running measurement means nothing.
+    pub(super) fn cancel(&mut self) {
+        self.sample = None;
+    }
+
+    /// Everything before `una` is acknowledged; returns whether that ends a measurement.
+    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
+        let Some((_, sent)) = self.sample.filter(|(psn, _)| una.after(*psn) > 0) else { return false };
+        self.sample = None;
+        let measured = now.since(sent);
+        // RFC 6298's smoothing: one eighth of the new value.
+        self.smoothed_ns = Some(self.smoothed_ns.map_or(measured, |old| old - old / 8 + measured / 8));
+        true
+    }
+
+    /// The estimate, 0 before the first measurement.
+    pub(super) fn smoothed_ns(&self) -> u64 {
+        self.smoothed_ns.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packets_sent_once_are_measured() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.sent(Psn::new(0xff_ffff), Time(100));
+        round_trip.sent(Psn::new(0), Time(200));
+        round_trip.acknowledged(Psn::new(0xff_ffff), Time(300));
+        assert_eq!(round_trip.smoothed_ns(), 0);
+        round_trip.acknowledged(Psn::new(0), Time(900));
+        assert_eq!(round_trip.smoothed_ns(), 800);
+        round_trip.sent(Psn::new(0), Time(1000));
+        round_trip.cancel();
+        round_trip.acknowledged(Psn::new(5), Time(9000));
+        assert_eq!(round_trip.smoothed_ns(), 800);
+        round_trip.sent(Psn::new(5), Time(10_000));
+        round_trip.acknowledged(Psn::new(6), Time(10_000));
+        assert_eq!(round_trip.smoothed_ns(), 700);
+    }
+}

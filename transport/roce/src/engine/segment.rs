@@ -1,0 +1,136 @@
+//! What both halves know about packets of a message: kinds, positions, lengths.
+
+use crate::wire::{Opcode, Operation, Packet, Service};
+use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
+
+/// Most PSNs one message, or all that is outstanding, may cover: half of the half window, so that
+/// "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
+pub(super) const PSN_SPAN_MAX: u32 = 1 << 22;
+
+/// A packet that was written to the caller's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Its PSN.
+    pub psn: Psn,
+    /// It repeats what was sent before.
+    pub retransmission: bool,
+}
+
+/// Whether an opcode is a request, for a responder; else it is an answer, for a requester.
+#[must_use]
+pub fn is_request(opcode: Opcode) -> bool {
+    !opcode.operation().is_response()
+}
+
+/// The family of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Into a posted receive.
+    Send,
+    /// Into memory.
+    Write,
+    /// Out of memory.
+    Read,
+    /// Compare-and-swap or fetch-and-add.
+    Atomic,
+}
+
+/// The meaning of a request opcode besides its service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Class {
+    pub(super) kind: Kind,
+    pub(super) first: bool,
+    pub(super) last: bool,
+}
+
+/// Sorts a request's operation; `None` for answers, reserved ones and SENDs with invalidation.
+pub(super) fn classify(operation: Operation) -> Option<Class> {
+    use Operation as O;
+    let (kind, first, last) = match operation {
+        O::SEND_FIRST => (Kind::Send, true, false),
+        O::SEND_MIDDLE => (Kind::Send, false, false),
+        O::SEND_LAST | O::SEND_LAST_IMM => (Kind::Send, false, true),
+        O::SEND_ONLY | O::SEND_ONLY_IMM => (Kind::Send, true, true),
+        O::WRITE_FIRST => (Kind::Write, true, false),
+        O::WRITE_MIDDLE => (Kind::Write, false, false),
+        O::WRITE_LAST | O::WRITE_LAST_IMM => (Kind::Write, false, true),
+        O::WRITE_ONLY | O::WRITE_ONLY_IMM => (Kind::Write, true, true),
+        O::READ_REQUEST => (Kind::Read, true, true),
+        O::COMPARE_SWAP | O::FETCH_ADD => (Kind::Atomic, true, true),
+        _ => return None,
+    };
+    Some(Class { kind, first, last })
+}
+
+/// Packets that `length` bytes take: at least one (contract rocev2 3.4).
+pub(super) fn packets(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu).max(1)
+}
+
+/// What every packet of a connected QP has in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Geometry {
+    pub(super) service: Service,
+    pub(super) destination: QpNumber,
+    pub(super) mtu: u32,
+}
+
+impl Geometry {
+    pub(super) fn new(attributes: &QpAttributes) -> Self {
+        Self {
+            service: service_of(attributes.qp_type),
+            destination: attributes.destination_qp,
+            mtu: attributes.path_mtu.bytes(),
+        }
+    }
+
+    /// A packet without payload and extension headers.
+    pub(super) fn packet(&self, operation: Operation, psn: Psn) -> Packet<'static> {
+        Packet::new(Opcode::new(self.service, operation), self.destination, psn, &[])
+    }
+}
+
+/// The service of a QP's type, which its opcodes carry.
+pub(super) fn service_of(qp_type: QpType) -> Service {
+    match qp_type {
+        QpType::Rc => Service::RC,
+        QpType::XrcIni | QpType::XrcTgt => Service::XRC,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        /// The oracle counts in 64 bits and never wraps (contract rocev2 7.1).
+        #[test]
+        fn psns_order_as_the_numbers_they_stand_for(start in 0_u64..1 << 40, step in 0_u64..1 << 23) {
+            let psn = |number: u64| Psn::new(u32::try_from(number % (1 << 24)).expect("24 bits"));
+            let (early, late) = (psn(start), psn(start + step));
+            let step = i32::try_from(step).expect("23 bits");
+            assert_eq!(late.after(early), step);
+            assert_eq!(early.after(late), -step);
+            assert_eq!(early.plus(step.cast_unsigned()), late);
+            assert_eq!(late.minus(step.cast_unsigned()), early);
+        }
+    }
+
+    #[test]
+    fn empty_messages_take_one_packet() {
+        assert_eq!(packets(0, 256), 1);
+        assert_eq!(packets(256, 256), 1);
+        assert_eq!(packets(257, 256), 2);
+        assert_eq!(packets(u32::MAX, 256), 1 << 24);
+    }
+
+    #[test]
+    fn requests_and_answers_do_not_mix() {
+        for operation in (0..0x20).map(Operation) {
+            let opcode = Opcode::new(Service::XRC, operation);
+            assert!(classify(operation).is_none() || is_request(opcode), "{operation:?}");
+        }
+        assert!(!is_request(Opcode::new(Service::RC, Operation::READ_RESPONSE_MIDDLE)));
+        assert!(is_request(Opcode::new(Service::RC, Operation::READ_REQUEST)));
+    }
+}

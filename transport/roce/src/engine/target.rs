@@ -1,0 +1,156 @@
+//! Access of the responder to memory and receive queues.
+
+use super::NakCode;
+use trunkline_verbs::{IoAddress, Psn, RemoteAddress, SrqNumber};
+
+/// The remote range a one-sided message names: where it starts, and its whole length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteRange {
+    /// Start and rkey, as in RETH.
+    pub start: RemoteAddress,
+    /// Bytes of the whole message.
+    pub length: u32,
+}
+
+impl RemoteRange {
+    /// The address `offset` bytes in.
+    #[must_use]
+    pub const fn at(&self, offset: u32) -> IoAddress {
+        self.start.address.plus(offset as u64)
+    }
+}
+
+/// What a packet requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work<'a> {
+    /// Bytes of a message for a posted receive. On `first` the target takes a receive and keeps it
+    /// for the message; on `last` it completes it (byte length `offset + payload.len()`).
+    Send {
+        /// Where in the message the payload goes.
+        offset: u32,
+        /// The bytes.
+        payload: &'a [u8],
+        /// First packet of the message.
+        first: bool,
+        /// Last packet of the message.
+        last: bool,
+        /// Immediate data, on the last packet only.
+        immediate: Option<u32>,
+    },
+    /// Bytes for the target's memory. The whole range is to be checked on the first packet, so
+    /// that nothing is touched by a message that does not fit. A zero-length range needs no rkey
+    /// check (contract rocev2 7.9).
+    Write {
+        /// The message's range.
+        range: RemoteRange,
+        /// Where in the range the payload goes.
+        offset: u32,
+        /// The bytes.
+        payload: &'a [u8],
+        /// First packet of the message.
+        first: bool,
+        /// Last packet of the message.
+        last: bool,
+        /// On the last packet: take a receive and complete it with this (contract G9), byte length
+        /// is `range.length`. The receive is checked before the payload is written.
+        immediate: Option<u32>,
+    },
+    /// Check that the range may be read; the bytes are fetched later with [`Target::read`].
+    Read {
+        /// The message's range.
+        range: RemoteRange,
+    },
+    /// Compare and swap 8 bytes; answer [`Placement::Atomic`] with the old value. The address is a
+    /// multiple of 8.
+    CompareSwap {
+        /// The address and key.
+        remote: RemoteAddress,
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add to 8 bytes; answer [`Placement::Atomic`] with the old value. The address is a multiple
+    /// of 8.
+    FetchAdd {
+        /// The address and key.
+        remote: RemoteAddress,
+        /// Addend.
+        add: u64,
+    },
+}
+
+/// One packet that passed the responder's own checks (state, PSN, opcode sequence, rights of the
+/// QP, lengths) and waits to be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Its PSN: unique among the placements of the QP for half the PSN space.
+    pub psn: Psn,
+    /// XRC: the SRQ it names. RC: `None`.
+    pub srq: Option<SrqNumber>,
+    /// The sender requested a solicited event; it counts on the packet that completes a receive.
+    pub solicited: bool,
+    /// What to do.
+    pub work: Work<'a>,
+}
+
+/// The outcome of a [`Place`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Done: data are in place and the receive, if one ended, has completed. The packet is
+    /// acknowledged.
+    Placed,
+    /// An atomic is done; this was the old value.
+    Atomic(u64),
+    /// There is no receive posted: RNR NAK, nothing changed.
+    Rnr,
+    /// Refused: NAK, and the QP goes to ERR. A receive in use was completed with its error by the
+    /// target.
+    Nak(NakCode),
+    /// Ignore the packet as if it had been lost (a policy for unknown SRQs, contract G7).
+    Drop,
+    /// Another process or poller must decide. Until
+    /// [`super::ResponderState::answer`] the responder takes no further packet.
+    Later,
+}
+
+/// One packet's worth of a READ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadPiece {
+    /// PSN of the response.
+    pub psn: Psn,
+    /// XRC: the SRQ the request named. RC: `None`.
+    pub srq: Option<SrqNumber>,
+    /// The request's range, to be checked again (contract rocev2 7.13).
+    pub range: RemoteRange,
+    /// First byte wanted.
+    pub offset: u32,
+    /// Bytes wanted; 0 only for a zero-length READ, which needs no rkey.
+    pub length: u32,
+}
+
+/// The outcome of a [`Target::read`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// Exactly `length` bytes were appended.
+    Read,
+    /// Refused: NAK, and the QP goes to ERR.
+    Nak(NakCode),
+    /// The bytes are being fetched. Nothing is sent now; poll again when they have arrived, and the
+    /// same piece is requested again.
+    Later,
+}
+
+/// The memory, receive queues and SRQs of a responder. The device implements it.
+///
+/// Order of checks (contract G4, rocev2 7.3; the engine has done those before): resolve the SRQ in
+/// the TGT's XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length
+/// of the receive (`Nak(INVALID_REQUEST)`), rkey, PD of the SRQ (RC: of the QP), access, range
+/// (`Nak(REMOTE_ACCESS)`), then the bytes.
+pub trait Target {
+    /// Carries out one packet.
+    fn place(&mut self, request: &Place<'_>) -> Placement;
+
+    /// Appends bytes of an accepted READ to `out`.
+    fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome;
+}

@@ -1,0 +1,86 @@
+//! Properties that hold for any bytes, as plain functions.
+//!
+//! Fuzzers call them, and `cargo test` does with a corpus and a short seeded mutation run. They
+//! panic when something does not hold, and never otherwise.
+
+use crate::pcap::{Datagram, PcapReader, RoceFilter};
+use crate::wire::cm::CmMessage;
+use crate::wire::{Bth, ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Packet, icrc};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// A UDP payload without ICRC: what parses is emitted to bytes that parse to the same, and to
+/// the input itself if its pad is zero.
+pub fn packet(data: &[u8]) {
+    let bth = Bth::parse(data);
+    let parsed = match Packet::parse(data) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            // An error that is answered needs a header to answer to.
+            assert!(!error.is_answerable() || bth.is_ok());
+            return;
+        }
+    };
+    let mut emitted = Vec::new();
+    parsed.emit(&mut emitted);
+    assert_eq!(emitted.len(), parsed.emitted_len());
+    assert_eq!(emitted.len(), data.len());
+    assert_eq!(Packet::parse(&emitted), Ok(parsed));
+    let (kept, pad) = data.split_at(data.len() - usize::from(parsed.bth.pad));
+    assert_eq!(emitted[..kept.len()], *kept);
+    assert!(pad.iter().any(|byte| *byte != 0) || emitted == data);
+    checksum(data);
+    if let Ok(bytes) = parsed.payload.try_into() {
+        mad(bytes);
+    }
+}
+
+/// A MAD, and the CM message in it: both re-emit equal, whatever is in them.
+pub fn mad(data: &[u8; MAD_BYTES]) {
+    let mad = Mad::parse(data);
+    assert_eq!(mad.to_bytes(), *data);
+    let message = CmMessage::parse(&mad);
+    assert_eq!(message.data(), mad.data, "{message:?}");
+    assert_eq!(message.attribute(), mad.header.attribute);
+}
+
+/// An ICRC that we append checks, and its identification is found.
+fn checksum(data: &[u8]) {
+    let v4 = |end| SocketAddr::new(Ipv4Addr::new(127, 0, 0, end).into(), 4791);
+    let v6 = |end| SocketAddr::new(Ipv6Addr::from(u128::from(end)).into(), 4791);
+    // Any identification will do; this one varies with the input.
+    let v4_identification = u16::try_from(data.len() & 0xffff).unwrap_or(0).rotate_left(9);
+    let hidden = IpUdp::new(v4(1), v4(2));
+    let sent = IpUdp { v4_identification, ..hidden };
+    if data.len() > usize::from(u16::MAX) - 28 - ICRC_LENGTH {
+        return; // No IPv4 packet is that long.
+    }
+    for headers in [sent, IpUdp::new(v6(1_u8), v6(2))] {
+        let mut whole = data.to_vec();
+        icrc::append(&headers, &mut whole);
+        assert!(icrc::check(&headers, &whole));
+        assert_eq!(icrc::solve_identification(&headers, &whole), Some(headers.v4_identification));
+    }
+    let mut whole = data.to_vec();
+    icrc::append(&sent, &mut whole);
+    assert_eq!(icrc::solve_identification(&hidden, &whole), Some(v4_identification));
+}
+
+/// A capture file: reading it ends, and each datagram is inside its frame.
+pub fn capture(data: &[u8]) {
+    let Ok(mut reader) = PcapReader::new(data) else { return };
+    let mut filter = RoceFilter::default();
+    let mut frames = 0;
+    while let Ok(Some(frame)) = reader.next_frame() {
+        frames += 1;
+        assert_eq!(frame.number, frames);
+        assert!(frame.bytes.len() <= data.len());
+        let Ok(datagram) = Datagram::from_frame(&frame) else { continue };
+        assert!(datagram.payload.len() + 28 <= frame.bytes.len());
+        if filter.takes(&datagram) {
+            let end = datagram.payload.len().saturating_sub(ICRC_LENGTH);
+            packet(&datagram.payload[..end]);
+        }
+    }
+    // The shortest block or record has twelve bytes.
+    assert!(frames <= data.len() as u64 / 12);
+}

@@ -1,0 +1,14 @@
+//! RoCEv2 with RC and XRC, without I/O: packets and ICRC, the reliable protocol, the communication
+//! manager, captures.
+//!
+//! The types here never block, and what they want done comes out of their `poll_*` methods. Equal
+//! calls give equal results. No bytes make them panic, or grow without bound.
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod cm;
+pub mod engine;
+pub mod fuzz;
+pub mod pcap;
+pub mod wire;

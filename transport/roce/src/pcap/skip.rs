@@ -1,0 +1,35 @@
+//! Why a frame of a capture is passed over.
+
+/// Why a frame holds no datagram for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Skip {
+    /// The link type is none that we know.
+    UnknownLink,
+    /// ARP, LLDP and so on.
+    NotIp,
+    /// TCP, ICMP and so on.
+    NotUdp,
+    /// A fragment. RoCE packets are never fragmented by their senders; a network that does it
+    /// breaks them.
+    Fragment,
+    /// The capture kept fewer bytes than the packet has.
+    CutShort,
+    /// IP or UDP lengths contradict each other.
+    Malformed,
+}
+
+impl Skip {
+    /// For summaries.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownLink => "unknown link type",
+            Self::NotIp => "not IP",
+            Self::NotUdp => "not UDP",
+            Self::Fragment => "IP fragment",
+            Self::CutShort => "cut short by the capture",
+            Self::Malformed => "malformed IP or UDP lengths",
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The messages of the InfiniBand communication manager (contract rocev2 §9 to §11).
+//!
+//! Owns their layout: 232 bytes behind a MAD header, to plain structs and back, byte for byte.
+//! Called by the CM; it must never refuse or change a value, since what a value means is the
+//! CM's business and captures must re-emit equal.
+//!
+//! One file per kind of message; each lists the places of its fields in its module `at`.
+
+#![forbid(unsafe_code)]
+
+mod brief;
+mod field;
+mod path;
+mod rej;
+mod rep;
+mod req;
+mod service;
+mod sidr;
+
+pub use brief::{DREQ_PRIVATE_BYTES, Dreq, Ids, RTU_PRIVATE_BYTES};
+pub use path::Path;
+pub use rej::{Answered, MRA_PRIVATE_BYTES, Mra, REJ_INFO_BYTES, REJ_PRIVATE_BYTES, Rej};
+pub use rep::{REP_PRIVATE_BYTES, Rep};
+pub use req::{REQ_PRIVATE_BYTES, REQ_USER_BYTES, Req};
+pub use service::{ADDRESS_HEADER_BYTES, AddressHeader, ServiceId};
+pub use sidr::{
+    SIDR_REP_INFO_BYTES, SIDR_REP_PRIVATE_BYTES, SIDR_REQ_PRIVATE_BYTES, SIDR_REQ_USER_BYTES, SidrRep,
+    SidrReq,
+};
+
+use super::mad::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
+
+/// Transport service type and extended transport type of a REQ (contract rocev2 10.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TransportType {
+    /// 2 bits.
+    pub service: u8,
+    /// 3 bits; counts only when `service` is 3.
+    pub extended: u8,
+}
+
+impl TransportType {
+    /// Reliable connection.
+    pub const RC: Self = Self { service: 0, extended: 0 };
+    /// XRC: the receiver's QP is a TGT.
+    pub const XRC: Self = Self { service: 3, extended: 1 };
+}
+
+/// A CM message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CmMessage {
+    /// Asks for a connection.
+    Req(Req),
+    /// Asks for patience.
+    Mra(Mra),
+    /// Refuses.
+    Rej(Rej),
+    /// Accepts.
+    Rep(Rep),
+    /// Confirms a REP.
+    Rtu(Ids),
+    /// Asks to disconnect.
+    Dreq(Dreq),
+    /// Confirms a DREQ.
+    Drep(Ids),
+    /// Asks for the QP behind a service.
+    SidrReq(SidrReq),
+    /// Names it, or refuses.
+    SidrRep(SidrRep),
+    /// LAP, APR and whatever else: not looked into.
+    Other(Attribute, [u8; MAD_DATA_BYTES]),
+}
+
+impl CmMessage {
+    /// Reads a MAD's data as what its attribute says.
+    #[must_use]
+    pub fn parse(mad: &Mad) -> Self {
+        let data = &mad.data;
+        match mad.header.attribute {
+            Attribute::REQ => Self::Req(Req::parse(data)),
+            Attribute::MRA => Self::Mra(Mra::parse(data)),
+            Attribute::REJ => Self::Rej(Rej::parse(data)),
+            Attribute::REP => Self::Rep(Rep::parse(data)),
+            Attribute::RTU => Self::Rtu(Ids::parse(data)),
+            Attribute::DREQ => Self::Dreq(Dreq::parse(data)),
+            Attribute::DREP => Self::Drep(Ids::parse(data)),
+            Attribute::SIDR_REQ => Self::SidrReq(SidrReq::parse(data)),
+            Attribute::SIDR_REP => Self::SidrRep(SidrRep::parse(data)),
+            other => Self::Other(other, *data),
+        }
+    }
+
+    /// The attribute that announces it.
+    #[must_use]
+    pub const fn attribute(&self) -> Attribute {
+        match self {
+            Self::Req(_) => Attribute::REQ,
+            Self::Mra(_) => Attribute::MRA,
+            Self::Rej(_) => Attribute::REJ,
+            Self::Rep(_) => Attribute::REP,
+            Self::Rtu(_) => Attribute::RTU,
+            Self::Dreq(_) => Attribute::DREQ,
+            Self::Drep(_) => Attribute::DREP,
+            Self::SidrReq(_) => Attribute::SIDR_REQ,
+            Self::SidrRep(_) => Attribute::SIDR_REP,
+            Self::Other(attribute, _) => *attribute,
+        }
+    }
+
+    /// The MAD's data.
+    #[must_use]
+    pub fn data(&self) -> [u8; MAD_DATA_BYTES] {
+        match self {
+            Self::Req(message) => message.emit(),
+            Self::Mra(message) => message.emit(),
+            Self::Rej(message) => message.emit(),
+            Self::Rep(message) => message.emit(),
+            Self::Rtu(message) | Self::Drep(message) => message.emit(),
+            Self::Dreq(message) => message.emit(),
+            Self::SidrReq(message) => message.emit(),
+            Self::SidrRep(message) => message.emit(),
+            Self::Other(_, data) => *data,
+        }
+    }
+
+    /// The whole MAD.
+    #[must_use]
+    pub fn mad(&self, transaction: u64) -> Mad {
+        Mad { header: MadHeader::cm(transaction, self.attribute()), data: self.data() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

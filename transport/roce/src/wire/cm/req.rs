@@ -1,0 +1,173 @@
+//! REQ: asks for a connection.
+
+use super::field::{self, Data, Field};
+use super::service::{ADDRESS_HEADER_BYTES, ServiceId};
+use super::{Path, TransportType};
+use crate::wire::mad::MAD_DATA_BYTES;
+use trunkline_verbs::{Psn, QpNumber};
+
+/// Bytes of private data.
+pub const REQ_PRIVATE_BYTES: usize = 92;
+/// Bytes of private data that are the program's: those after rdma_cm's address header.
+pub const REQ_USER_BYTES: usize = REQ_PRIVATE_BYTES - ADDRESS_HEADER_BYTES;
+
+/// Places of the fields (contract rocev2 9.5).
+mod at {
+    use super::Field;
+    pub(super) const LOCAL_ID: Field = Field::at(0, 32);
+    pub(super) const RESERVED_4: Field = Field::at(4, 8);
+    pub(super) const VENDOR_ID: Field = Field::at(5, 24);
+    pub(super) const SERVICE_ID: Field = Field::at(8, 64);
+    pub(super) const CA_GUID: Field = Field::at(16, 64);
+    pub(super) const RESERVED_24: Field = Field::at(24, 32);
+    pub(super) const QKEY: Field = Field::at(28, 32);
+    pub(super) const QPN: Field = Field::at(32, 24);
+    pub(super) const RESPONDER_RESOURCES: Field = Field::at(35, 8);
+    pub(super) const EECN: Field = Field::at(36, 24);
+    pub(super) const INITIATOR_DEPTH: Field = Field::at(39, 8);
+    pub(super) const REMOTE_EECN: Field = Field::at(40, 24);
+    pub(super) const REMOTE_TIMEOUT: Field = Field::after(43, 0, 5);
+    pub(super) const TRANSPORT: Field = Field::after(43, 5, 2);
+    pub(super) const FLOW_CONTROL: Field = Field::after(43, 7, 1);
+    pub(super) const STARTING_PSN: Field = Field::at(44, 24);
+    pub(super) const LOCAL_TIMEOUT: Field = Field::after(47, 0, 5);
+    pub(super) const RETRY_COUNT: Field = Field::after(47, 5, 3);
+    pub(super) const PKEY: Field = Field::at(48, 16);
+    pub(super) const MTU: Field = Field::after(50, 0, 4);
+    pub(super) const RDC_EXISTS: Field = Field::after(50, 4, 1);
+    pub(super) const RNR_RETRY: Field = Field::after(50, 5, 3);
+    pub(super) const MAX_CM_RETRIES: Field = Field::after(51, 0, 4);
+    pub(super) const SRQ: Field = Field::after(51, 4, 1);
+    pub(super) const EXTENDED_TRANSPORT: Field = Field::after(51, 5, 3);
+    pub(super) const PRIMARY: usize = 52;
+    pub(super) const ALTERNATE: usize = 96;
+    pub(super) const PRIVATE: usize = 140;
+}
+
+/// Request for communication. Fields narrower than their type hold the value, not the wire's
+/// position; what is reserved is 0 from us and kept so that a capture re-emits equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Req {
+    /// The sender's name for the connection.
+    pub local_id: u32,
+    /// Byte 4.
+    pub reserved_4: u8,
+    /// Vendor id, 24 bits.
+    pub vendor_id: u32,
+    /// What is asked for.
+    pub service_id: ServiceId,
+    /// The sender's adapter.
+    pub ca_guid: u64,
+    /// Bytes 24 to 27.
+    pub reserved_24: u32,
+    /// Q_Key, unused by connected services.
+    pub qkey: u32,
+    /// The sender's QP.
+    pub qpn: QpNumber,
+    /// READs and atomics the sender serves at once.
+    pub responder_resources: u8,
+    /// The sender's EE context, 24 bits.
+    pub eecn: u32,
+    /// READs and atomics the sender has outstanding at most.
+    pub initiator_depth: u8,
+    /// The receiver's EE context, 24 bits.
+    pub remote_eecn: u32,
+    /// How soon the receiver is to answer, 5 bits: 4.096 us * 2^n.
+    pub remote_timeout: u8,
+    /// RC, UC, RD or XRC.
+    pub transport: TransportType,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
+    pub starting_psn: Psn,
+    /// How soon the sender will answer, 5 bits.
+    pub local_timeout: u8,
+    /// Transport retries, 3 bits.
+    pub retry_count: u8,
+    /// Partition.
+    pub pkey: u16,
+    /// Path MTU code, 4 bits.
+    pub mtu: u8,
+    /// RDC exists.
+    pub rdc_exists: bool,
+    /// RNR retries, 3 bits.
+    pub rnr_retry: u8,
+    /// How often the sender repeats CM messages, 4 bits.
+    pub max_cm_retries: u8,
+    /// The sender's QP has an SRQ.
+    pub srq: bool,
+    /// Primary path.
+    pub primary: Path,
+    /// Alternate path, all zero if none.
+    pub alternate: Path,
+    /// Private data; rdma_cm's header is its first 36 bytes.
+    pub private: [u8; REQ_PRIVATE_BYTES],
+}
+
+impl Req {
+    pub(super) fn parse(d: &Data) -> Self {
+        Self {
+            local_id: at::LOCAL_ID.u32(d),
+            reserved_4: at::RESERVED_4.u8(d),
+            vendor_id: at::VENDOR_ID.u32(d),
+            service_id: ServiceId(at::SERVICE_ID.u64(d)),
+            ca_guid: at::CA_GUID.u64(d),
+            reserved_24: at::RESERVED_24.u32(d),
+            qkey: at::QKEY.u32(d),
+            qpn: QpNumber::new(at::QPN.u32(d)),
+            responder_resources: at::RESPONDER_RESOURCES.u8(d),
+            eecn: at::EECN.u32(d),
+            initiator_depth: at::INITIATOR_DEPTH.u8(d),
+            remote_eecn: at::REMOTE_EECN.u32(d),
+            remote_timeout: at::REMOTE_TIMEOUT.u8(d),
+            transport: TransportType { service: at::TRANSPORT.u8(d), extended: at::EXTENDED_TRANSPORT.u8(d) },
+            flow_control: at::FLOW_CONTROL.bool(d),
+            starting_psn: Psn::new(at::STARTING_PSN.u32(d)),
+            local_timeout: at::LOCAL_TIMEOUT.u8(d),
+            retry_count: at::RETRY_COUNT.u8(d),
+            pkey: at::PKEY.u16(d),
+            mtu: at::MTU.u8(d),
+            rdc_exists: at::RDC_EXISTS.bool(d),
+            rnr_retry: at::RNR_RETRY.u8(d),
+            max_cm_retries: at::MAX_CM_RETRIES.u8(d),
+            srq: at::SRQ.bool(d),
+            primary: Path::parse(d, at::PRIMARY),
+            alternate: Path::parse(d, at::ALTERNATE),
+            private: field::bytes(d, at::PRIVATE),
+        }
+    }
+
+    pub(super) fn emit(&self) -> Data {
+        let mut data = [0; MAD_DATA_BYTES];
+        let d = &mut data;
+        at::LOCAL_ID.put(d, self.local_id);
+        at::RESERVED_4.put(d, self.reserved_4);
+        at::VENDOR_ID.put(d, self.vendor_id);
+        at::SERVICE_ID.put(d, self.service_id.0);
+        at::CA_GUID.put(d, self.ca_guid);
+        at::RESERVED_24.put(d, self.reserved_24);
+        at::QKEY.put(d, self.qkey);
+        at::QPN.put(d, self.qpn.get());
+        at::RESPONDER_RESOURCES.put(d, self.responder_resources);
+        at::EECN.put(d, self.eecn);
+        at::INITIATOR_DEPTH.put(d, self.initiator_depth);
+        at::REMOTE_EECN.put(d, self.remote_eecn);
+        at::REMOTE_TIMEOUT.put(d, self.remote_timeout);
+        at::TRANSPORT.put(d, self.transport.service);
+        at::EXTENDED_TRANSPORT.put(d, self.transport.extended);
+        at::FLOW_CONTROL.put(d, self.flow_control);
+        at::STARTING_PSN.put(d, self.starting_psn.get());
+        at::LOCAL_TIMEOUT.put(d, self.local_timeout);
+        at::RETRY_COUNT.put(d, self.retry_count);
+        at::PKEY.put(d, self.pkey);
+        at::MTU.put(d, self.mtu);
+        at::RDC_EXISTS.put(d, self.rdc_exists);
+        at::RNR_RETRY.put(d, self.rnr_retry);
+        at::MAX_CM_RETRIES.put(d, self.max_cm_retries);
+        at::SRQ.put(d, self.srq);
+        self.primary.emit(d, at::PRIMARY);
+        self.alternate.emit(d, at::ALTERNATE);
+        field::put_bytes(d, at::PRIVATE, &self.private);
+        data
+    }
+}

@@ -1,0 +1,32 @@
+//! Packet formats of RoCEv2: what stands in the UDP payload on port 4791.
+//!
+//! Owns every offset and code of the wire; called by all layers above; does no I/O and never
+//! panics, whatever the bytes. Facts are those of contract rocev2 §1 to §4 and §9.
+
+#![forbid(unsafe_code)]
+
+mod aeth;
+pub mod cm;
+mod error;
+mod headers;
+pub mod icrc;
+mod layout;
+mod mad;
+mod names;
+mod opcode;
+mod packet;
+mod view;
+
+pub use aeth::{CreditCode, NakCode, RnrTimer, Syndrome};
+pub use error::WireError;
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Reth};
+pub use icrc::IpUdp;
+pub use layout::{BTH_LENGTH, HEADERS_LENGTH_MAX, Headers, ICRC_LENGTH, PayloadRule};
+pub use mad::{
+    Attribute, MAD_BYTES, MAD_DATA_BYTES, MAD_HEADER_BYTES, Mad, MadHeader, QP1, QP1_QKEY, mad_packet,
+};
+pub use opcode::{Opcode, Operation, Service};
+pub use packet::{Packet, emit_pad, pad_for};
+
+/// UDP destination port of RoCEv2.
+pub const ROCE_PORT: u16 = 4791;

@@ -1,0 +1,402 @@
+//! The sockets that messages between members travel by.
+//!
+//! Owns a listening socket per member and the connections, made on demand: each carries messages
+//! one way, from the member that made it. Called by [`Members`](super::Members) only. It never waits
+//! and never keeps what a socket has no room for: that is dropped and counted, and retransmission
+//! repairs it.
+//!
+//! ```text
+//! connection:  hello, message, message ...
+//! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
+//! message:     kind 1, body
+//! ```
+//! A member that dies or leaves is noticed by the end of any connection with it. Whoever can
+//! connect is of our user (SO_PEERCRED, and the folder is closed to others); what it sends is
+//! checked all the same, here for form and length, then by the kind's own reader.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use super::socket::{self, Folder};
+use crate::host::{Host, MemberId};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use slab::Slab;
+use socket2::Socket;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, IoSlice, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use trunkline_verbs::Counter;
+
+/// Longest body of a message.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 32 * 1024;
+/// Parts of a message at most.
+const MAX_PARTS: usize = 8;
+const MAGIC: [u8; 4] = *b"TkL1";
+const HELLO_BYTES: usize = 16;
+/// Connections that have not sent a hello yet; beyond that the oldest is closed.
+const MAX_UNNAMED: usize = 32;
+/// Readable sockets asked for at once.
+const EVENTS: usize = 64;
+/// Messages looked at, good or not, before [`Connections::receive`] returns `None`.
+const LOOKS: usize = 64;
+/// The key of the listening socket; connections have their place in the slab.
+const LISTENER: u64 = u64::MAX;
+
+/// Why a message was not delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Undelivered {
+    /// The member has died or left.
+    #[error("the member is gone")]
+    Gone,
+    /// The socket has no room now.
+    #[error("the member has more messages waiting than its socket holds")]
+    Full,
+    /// More than [`MAX_MESSAGE_BYTES`], or too many parts.
+    #[error("the message is too long")]
+    TooLong,
+}
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrived<'a> {
+    /// A message; its sender named itself `from` when it connected.
+    Message { from: MemberId, kind: u8, bytes: &'a [u8] },
+    /// A connection with the member ended: it died or left, unless `Host::is_alive` finds it alive.
+    Lost(MemberId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// It made the connection and has not identified itself.
+    Unnamed,
+    /// It made the connection.
+    From(MemberId),
+    /// We made the connection.
+    To(MemberId),
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Socket,
+    peer: Peer,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    full: u64,
+    gone: u64,
+    nonsense: u64,
+}
+
+/// One member's connections with the others.
+#[derive(Debug)]
+pub(super) struct Connections {
+    connections: Slab<Connection>,
+    to: HashMap<MemberId, usize>,
+    from: HashMap<MemberId, usize>,
+    /// Oldest first.
+    unnamed: VecDeque<usize>,
+    /// Keys of sockets that were readable, each read in turn until it is empty.
+    readable: VecDeque<u64>,
+    lost: VecDeque<MemberId>,
+    /// Room for one message and a byte more, which a longer one fills.
+    buffer: Vec<u8>,
+    counts: Counts,
+    listener: Socket,
+    epoll: Arc<Epoll>,
+    folder: Folder,
+    /// Last, so that the slot is ours until the socket in it is gone.
+    host: Arc<Host>,
+}
+
+impl Connections {
+    /// Starts to listen in the member's slot.
+    pub(super) fn new(host: Arc<Host>, folder: &Path) -> io::Result<Self> {
+        let folder = Folder::new(folder)?;
+        let listener = folder.listen(host.me().slot)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self {
+            connections: Slab::new(),
+            to: HashMap::new(),
+            from: HashMap::new(),
+            unnamed: VecDeque::new(),
+            readable: VecDeque::new(),
+            lost: VecDeque::new(),
+            buffer: vec![0; 1 + MAX_MESSAGE_BYTES + 1],
+            counts: Counts::default(),
+            listener,
+            epoll: Arc::new(epoll),
+            folder,
+            host,
+        })
+    }
+
+    /// Becomes readable with the first message.
+    pub(super) fn epoll(&self) -> &Arc<Epoll> {
+        &self.epoll
+    }
+
+    /// Sends a message whose body is the concatenation of the parts.
+    ///
+    /// # Errors
+    /// [`Undelivered`]; the message is dropped then, and counted.
+    pub(super) fn send(&mut self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > MAX_MESSAGE_BYTES || parts.len() > MAX_PARTS {
+            return Err(Undelivered::TooLong);
+        }
+        let kind = [kind];
+        let mut pieces = [IoSlice::new(&[]); 1 + MAX_PARTS];
+        for (piece, part) in pieces.iter_mut().zip(std::iter::once(&kind[..]).chain(parts.iter().copied())) {
+            *piece = IoSlice::new(part);
+        }
+        let result = self.connection_to(to).and_then(|key| {
+            let sent = socket::send(&self.connections[key].socket, &pieces[..=parts.len()]);
+            sent.map_err(|error| self.send_failed(key, &error))
+        });
+        match result {
+            Ok(()) => self.counts.sent += 1,
+            Err(Undelivered::Gone) => self.counts.gone += 1,
+            Err(_) => self.counts.full += 1,
+        }
+        result
+    }
+
+    /// See [`Members::watch`](super::Members::watch).
+    pub(super) fn watch(&mut self, to: MemberId) -> bool {
+        match self.connection_to(to) {
+            Err(Undelivered::Gone) => {
+                self.lose(to);
+                true
+            }
+            connection => connection.is_ok(),
+        }
+    }
+
+    /// The next message or loss, if one waits.
+    pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
+        let mut asked = false;
+        for _ in 0..LOOKS {
+            if let Some(member) = self.lost.pop_front() {
+                return Some(Arrived::Lost(member));
+            }
+            let Some(key) = self.readable.pop_front() else {
+                if asked || !self.ask() {
+                    return None;
+                }
+                asked = true;
+                continue;
+            };
+            if key == LISTENER {
+                self.accept();
+            } else if let Some((from, length)) = self.read(key) {
+                return Some(Arrived::Message { from, kind: self.buffer[0], bytes: &self.buffer[1..length] });
+            }
+        }
+        None
+    }
+
+    /// Whether `receive` has something to look at.
+    pub(super) fn is_readable(&self) -> bool {
+        !self.lost.is_empty()
+            || !self.readable.is_empty()
+            || poll(&mut [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)
+                .is_ok_and(|ready| ready > 0)
+    }
+
+    /// Appends its counters.
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend([
+            Counter { name: "local_sent", value: self.counts.sent },
+            Counter { name: "local_received", value: self.counts.received },
+            Counter { name: "drop_local_full", value: self.counts.full },
+            Counter { name: "drop_local_gone", value: self.counts.gone },
+            Counter { name: "drop_local_nonsense", value: self.counts.nonsense },
+        ]);
+    }
+
+    /// Asks which sockets are readable; whether any is.
+    fn ask(&mut self) -> bool {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        // Interrupted or not: what is not reported now is reported the next time.
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        self.readable.extend(events[..count].iter().map(EpollEvent::data));
+        count > 0
+    }
+
+    /// Our connection to a member.
+    fn connection_to(&mut self, to: MemberId) -> Result<usize, Undelivered> {
+        if let Some(key) = self.to.get(&to) {
+            return Ok(*key);
+        }
+        if self.host.current(to.slot) != Some(to) {
+            return Err(Undelivered::Gone);
+        }
+        let refused = |error: &io::Error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
+            _ => Undelivered::Gone,
+        };
+        let socket = self.folder.connect(to.slot).map_err(|error| refused(&error))?;
+        let hello = hello(self.host.me(), to);
+        socket::send(&socket, &[IoSlice::new(&hello)]).map_err(|error| refused(&error))?;
+        let key = self.add(socket, Peer::To(to)).ok_or(Undelivered::Full)?;
+        self.to.insert(to, key);
+        Ok(key)
+    }
+
+    fn send_failed(&mut self, key: usize, error: &io::Error) -> Undelivered {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
+            _ if error.raw_os_error() == Some(libc::ENOBUFS) => Undelivered::Full,
+            _ => {
+                self.end(key);
+                Undelivered::Gone
+            }
+        }
+    }
+
+    fn add(&mut self, socket: Socket, peer: Peer) -> Option<usize> {
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, key as u64);
+        match self.epoll.add(&socket, event) {
+            Ok(()) => {
+                entry.insert(Connection { socket, peer });
+                Some(key)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection between processes cannot be watched");
+                None
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let socket = match socket::accept(&self.listener) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => {
+                self.counts.nonsense += 1;
+                return;
+            }
+            // None waits any more, or none can be accepted now: the listener stays readable for it.
+            Err(_) => return,
+        };
+        if let Some(key) = self.add(socket, Peer::Unnamed) {
+            self.unnamed.push_back(key);
+            if self.unnamed.len() > MAX_UNNAMED
+                && let Some(oldest) = self.unnamed.front().copied()
+            {
+                self.counts.nonsense += 1;
+                self.end(oldest);
+            }
+            // Its hello is most often there.
+            self.readable.push_back(key as u64);
+        }
+        self.readable.push_back(LISTENER);
+    }
+
+    /// Reads one message of a connection: its sender, and how many bytes of the buffer it has.
+    fn read(&mut self, readable: u64) -> Option<(MemberId, usize)> {
+        let key = usize::try_from(readable).ok()?;
+        let connection = self.connections.get(key)?;
+        let length = match (&connection.socket).read(&mut self.buffer) {
+            Ok(0) => {
+                self.end(key);
+                return None;
+            }
+            Ok(length) => length,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return None,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted) => 0,
+            Err(_) => {
+                self.end(key);
+                return None;
+            }
+        };
+        self.readable.push_back(readable);
+        match connection.peer {
+            _ if length == 0 => None,
+            Peer::From(from) if length < self.buffer.len() => {
+                self.counts.received += 1;
+                Some((from, length))
+            }
+            Peer::Unnamed => {
+                self.name(key, length);
+                None
+            }
+            // No member sends a message that is too long, or replies on a connection that we made.
+            Peer::From(_) | Peer::To(_) => {
+                self.counts.nonsense += 1;
+                None
+            }
+        }
+    }
+
+    /// Takes a hello.
+    fn name(&mut self, key: usize, length: usize) {
+        let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
+        let known = from.filter(|from| self.host.current(from.slot) == Some(*from));
+        let Some(from) = known else {
+            self.counts.nonsense += 1;
+            self.end(key);
+            return;
+        };
+        self.unnamed.retain(|unnamed| *unnamed != key);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.peer = Peer::From(from);
+        }
+        // It has made a new one, so it sends no more on the old.
+        if let Some(old) = self.from.insert(from, key) {
+            self.connections.try_remove(old);
+        }
+    }
+
+    /// A connection ended.
+    fn end(&mut self, key: usize) {
+        let Some(connection) = self.connections.try_remove(key) else { return };
+        match connection.peer {
+            Peer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
+            Peer::From(member) | Peer::To(member) => self.lose(member),
+        }
+    }
+
+    /// Closes both directions, so that the loss is reported once.
+    fn lose(&mut self, member: MemberId) {
+        for key in [self.to.remove(&member), self.from.remove(&member)].into_iter().flatten() {
+            self.connections.try_remove(key);
+        }
+        if !self.lost.contains(&member) {
+            self.lost.push_back(member);
+        }
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.folder.forget(self.host.me().slot);
+    }
+}
+
+fn hello(from: MemberId, to: MemberId) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..6].copy_from_slice(&from.slot.to_le_bytes());
+    bytes[6..8].copy_from_slice(&to.slot.to_le_bytes());
+    bytes[8..12].copy_from_slice(&from.generation.to_le_bytes());
+    bytes[12..].copy_from_slice(&to.generation.to_le_bytes());
+    bytes
+}
+
+/// The sender of a hello to `me`.
+fn sender_of(bytes: &[u8; HELLO_BYTES], me: MemberId) -> Option<MemberId> {
+    let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let to = MemberId { slot: half(6), generation: word(12) };
+    (bytes[..4] == MAGIC && to == me).then(|| MemberId { slot: half(4), generation: word(8) })
+}

@@ -1,0 +1,168 @@
+//! Members that exchange messages, die, and send malformed ones.
+
+use super::*;
+use crate::host::testing::Folder as Runtime;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+fn member(folder: &Path) -> Connections {
+    let host = Host::join(Some(&folder.join("run"))).unwrap();
+    Connections::new(Arc::clone(&host), host.directory().unwrap()).unwrap()
+}
+
+/// What arrives next, as owned bytes: a sender within this process has finished before.
+fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
+    match link.receive()? {
+        Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
+        Arrived::Lost(member) => panic!("{member:?} was lost"),
+    }
+}
+
+fn lost(link: &mut Connections) -> Option<MemberId> {
+    match link.receive()? {
+        Arrived::Lost(member) => Some(member),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn count(link: &Connections, name: &str) -> u64 {
+    let mut all = Vec::new();
+    link.counters(&mut all);
+    all.iter().find(|counter| counter.name == name).unwrap().value
+}
+
+fn me(link: &Connections) -> MemberId {
+    link.host.me()
+}
+
+#[test]
+fn messages_arrive_whole_in_order_and_with_their_sender() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b, mut c) = (member(runtime.path()), member(runtime.path()), member(runtime.path()));
+    assert!(!b.is_readable());
+    let long = vec![9; MAX_MESSAGE_BYTES];
+    a.send(me(&b), 1, &[b"one", b"", b"two"]).unwrap();
+    a.send(me(&b), 2, &[&long]).unwrap();
+    assert!(b.is_readable());
+    assert_eq!(next(&mut b), Some((me(&a), 1, b"onetwo".to_vec())));
+    assert_eq!(next(&mut b), Some((me(&a), 2, long)));
+    c.send(me(&b), 3, &[]).unwrap();
+    assert_eq!(next(&mut b), Some((me(&c), 3, Vec::new())));
+    b.send(me(&a), 4, &[b"back"]).unwrap();
+    assert_eq!(next(&mut a), Some((me(&b), 4, b"back".to_vec())));
+    assert_eq!(next(&mut b), None);
+    assert!(!b.is_readable());
+    assert_eq!((count(&a, "local_sent"), count(&b, "local_received")), (2, 3));
+}
+
+#[test]
+fn what_is_too_long_is_refused_before_it_leaves() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let long = vec![0; MAX_MESSAGE_BYTES + 1];
+    assert_eq!(a.send(me(&b), 1, &[&long]), Err(Undelivered::TooLong));
+    assert_eq!(a.send(me(&b), 1, &[&[0][..]; MAX_PARTS + 1]), Err(Undelivered::TooLong));
+    assert_eq!(next(&mut b), None);
+}
+
+#[test]
+fn a_member_that_does_not_read_costs_nobody_memory_or_time() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let bytes = vec![1; 4096];
+    let mut left = 0;
+    for _ in 0..10_000 {
+        left += u64::from(a.send(me(&b), 1, &[&bytes]).is_ok());
+    }
+    assert!(left > 0 && left < 10_000, "{left}");
+    assert_eq!(count(&a, "drop_local_full"), 10_000 - left);
+    let mut got = 0;
+    while next(&mut b).is_some() {
+        got += 1;
+    }
+    assert_eq!(got, left);
+    a.send(me(&b), 1, &[b"again"]).unwrap();
+    assert_eq!(next(&mut b).unwrap().2, b"again");
+}
+
+#[test]
+fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b, mut c) = (member(runtime.path()), member(runtime.path()), member(runtime.path()));
+    let gone = me(&b);
+    a.watch(gone);
+    b.send(me(&a), 1, &[b"x"]).unwrap();
+    b.send(me(&c), 1, &[b"x"]).unwrap();
+    assert!(next(&mut a).is_some() && next(&mut c).is_some());
+    assert_eq!(next(&mut b), None);
+    drop(b);
+    assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
+    assert_eq!((lost(&mut c), lost(&mut c)), (Some(gone), None));
+    assert_eq!(a.send(gone, 1, &[b"x"]), Err(Undelivered::Gone));
+    // A member that asks too late learns of it as well.
+    a.watch(gone);
+    assert_eq!(lost(&mut a), Some(gone));
+    assert_eq!(a.connections.len() + c.connections.len(), 0);
+}
+
+#[test]
+fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let (of_a, of_b) = (me(&a), me(&b));
+    let stranger = MemberId { slot: of_a.slot, generation: of_a.generation.wrapping_add(1) };
+    let absent = MemberId { slot: 1023, generation: 1 };
+    let hellos = [
+        b"hello".to_vec(),
+        vec![0; HELLO_BYTES],
+        vec![0xff; HELLO_BYTES],
+        vec![7; 2 * MAX_MESSAGE_BYTES],
+        hello(of_a, stranger).to_vec(),
+        hello(stranger, of_b).to_vec(),
+        hello(absent, of_b).to_vec(),
+        hello(of_a, of_b)[..HELLO_BYTES - 1].to_vec(),
+    ];
+    for (index, bytes) in hellos.iter().enumerate() {
+        let socket = b.folder.connect(of_b.slot).unwrap();
+        socket::send(&socket, &[IoSlice::new(bytes)]).unwrap();
+        socket::send(&socket, &[IoSlice::new(b"\x01never heard")]).unwrap();
+        assert_eq!(next(&mut b), None, "hello {index}");
+        assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
+        assert!(b.connections.is_empty());
+    }
+    // A known one that sends too much, and replies on a connection that it did not make.
+    let socket = b.folder.connect(of_b.slot).unwrap();
+    socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
+    socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
+    socket::send(&socket, &[IoSlice::new(b"\x05fine")]).unwrap();
+    assert_eq!(next(&mut b), Some((of_a, 5, b"fine".to_vec())));
+    b.send(of_a, 1, &[b"x"]).unwrap();
+    assert_eq!(next(&mut a).unwrap().0, of_b);
+    let key = a.from[&of_b];
+    socket::send(&a.connections[key].socket, &[IoSlice::new(b"\x01back")]).unwrap();
+    assert_eq!(next(&mut b), None);
+    assert_eq!(count(&b, "drop_local_nonsense"), hellos.len() as u64 + 2);
+}
+
+#[test]
+fn connections_that_send_nothing_are_bounded() {
+    let runtime = Runtime::new("local");
+    let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
+    let mut silent = Vec::new();
+    for _ in 0..3 * MAX_UNNAMED {
+        silent.push(b.folder.connect(me(&b).slot).unwrap());
+        assert_eq!(next(&mut b), None);
+    }
+    assert_eq!(b.connections.len(), MAX_UNNAMED);
+    a.send(me(&b), 1, &[b"heard"]).unwrap();
+    assert_eq!(next(&mut b), Some((me(&a), 1, b"heard".to_vec())));
+}
+
+#[test]
+fn a_path_too_long_for_a_socket_address_serves_too() {
+    let runtime = Runtime::new("local");
+    let deep = runtime.path().join("a".repeat(120));
+    std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
+    let (mut a, mut b) = (member(&deep), member(&deep));
+    a.send(me(&b), 1, &[b"deep"]).unwrap();
+    assert_eq!(next(&mut b).unwrap().2, b"deep");
+}

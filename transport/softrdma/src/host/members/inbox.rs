@@ -1,0 +1,168 @@
+//! Messages between members of a simulated host.
+//!
+//! Owns what [`super::connections`] owns on a real one, with the same outcomes: a message arrives
+//! whole and in order or not at all, and the end of a member is reported once to each member that
+//! has talked with it.
+#![forbid(unsafe_code)]
+
+use super::connections::{Arrived, MAX_MESSAGE_BYTES, Undelivered};
+use crate::host::memory::{Entry, HostMemory, NotTaken};
+use crate::host::{Host, MemberId};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use trunkline_verbs::Counter;
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    full: u64,
+    gone: u64,
+}
+
+/// One member's inbox, and those that it has talked with.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    memory: Arc<HostMemory>,
+    host: Arc<Host>,
+    /// Members that we have connected to.
+    to: BTreeSet<MemberId>,
+    /// Members that have connected to us.
+    from: BTreeSet<MemberId>,
+    lost: VecDeque<MemberId>,
+    /// The message that was received last.
+    buffer: Vec<u8>,
+    counts: Counts,
+}
+
+impl Inbox {
+    pub(super) fn new(memory: Arc<HostMemory>, host: Arc<Host>) -> Self {
+        memory.open_inbox(host.me());
+        Self {
+            memory,
+            host,
+            to: BTreeSet::new(),
+            from: BTreeSet::new(),
+            lost: VecDeque::new(),
+            buffer: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn send(&mut self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
+        let bytes = parts.concat();
+        if bytes.len() > MAX_MESSAGE_BYTES {
+            return Err(Undelivered::TooLong);
+        }
+        let from = self.host.me();
+        let result = self
+            .connect(to)
+            .and_then(|()| self.memory.put(to, Entry::Message { from, kind, bytes }).map_err(Into::into));
+        match result {
+            Ok(()) => self.counts.sent += 1,
+            Err(Undelivered::Gone) => {
+                self.counts.gone += 1;
+                if self.to.contains(&to) {
+                    self.lose(to);
+                }
+            }
+            Err(_) => self.counts.full += 1,
+        }
+        result
+    }
+
+    pub(super) fn watch(&mut self, to: MemberId) -> bool {
+        match self.connect(to) {
+            Err(Undelivered::Gone) => {
+                self.lose(to);
+                true
+            }
+            connected => connected.is_ok(),
+        }
+    }
+
+    pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
+        loop {
+            if let Some(member) = self.lost.pop_front() {
+                return Some(Arrived::Lost(member));
+            }
+            if !self.is_alive() {
+                return None;
+            }
+            match self.memory.take(self.host.me()) {
+                Some(Entry::Connected(from)) => {
+                    self.from.insert(from);
+                }
+                Some(Entry::Message { from, kind, bytes }) => {
+                    self.counts.received += 1;
+                    self.buffer = bytes;
+                    return Some(Arrived::Message { from, kind, bytes: &self.buffer });
+                }
+                // Only then: what a member sent before it ended arrives.
+                None => {
+                    let ended = self.ended()?;
+                    self.lose(ended);
+                }
+            }
+        }
+    }
+
+    pub(super) fn has_arrivals(&self) -> bool {
+        !self.lost.is_empty()
+            || (self.is_alive() && (self.memory.has_entries(self.host.me()) || self.ended().is_some()))
+    }
+
+    pub(super) fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend([
+            Counter { name: "local_sent", value: self.counts.sent },
+            Counter { name: "local_received", value: self.counts.received },
+            Counter { name: "drop_local_full", value: self.counts.full },
+            Counter { name: "drop_local_gone", value: self.counts.gone },
+            Counter { name: "drop_local_nonsense", value: 0 },
+        ]);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.memory.lives(self.host.me())
+    }
+
+    /// A member that has ended since we talked with it.
+    fn ended(&self) -> Option<MemberId> {
+        self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
+    }
+
+    fn connect(&mut self, to: MemberId) -> Result<(), Undelivered> {
+        if !self.is_alive() || self.host.current(to.slot) != Some(to) {
+            return Err(Undelivered::Gone);
+        }
+        if self.to.contains(&to) {
+            return Ok(());
+        }
+        self.memory.put(to, Entry::Connected(self.host.me()))?;
+        self.to.insert(to);
+        Ok(())
+    }
+
+    fn lose(&mut self, member: MemberId) {
+        self.to.remove(&member);
+        self.from.remove(&member);
+        if !self.lost.contains(&member) {
+            self.lost.push_back(member);
+        }
+    }
+}
+
+impl From<NotTaken> for Undelivered {
+    fn from(error: NotTaken) -> Self {
+        match error {
+            NotTaken::Gone => Self::Gone,
+            NotTaken::Full => Self::Full,
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.memory.close_inbox(self.host.me());
+    }
+}

@@ -1,0 +1,197 @@
+//! Messages between the members of one host.
+//!
+//! Owns this member's connections with the others, and the messages for the card that have been
+//! read and not yet been taken. A service next to the link: the link's relay sends and receives
+//! datagrams of other members here, the card everything else. Both hold it by an `Arc`; each
+//! call takes a lock for a bounded time, and none waits for another member.
+#![forbid(unsafe_code)]
+
+mod connections;
+mod inbox;
+mod socket;
+
+pub(crate) use connections::{MAX_MESSAGE_BYTES, Undelivered};
+
+use super::{Host, MemberId};
+use connections::{Arrived, Connections};
+use inbox::Inbox;
+use nix::sys::epoll::Epoll;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_verbs::Counter;
+
+/// Messages for the card that are queued at most; further ones stay in their sockets.
+pub(crate) const MAX_QUEUED: usize = 256;
+
+/// A message for the card.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum MemberMessage {
+    /// What another member sent, of a kind that is not the relay's.
+    Message {
+        /// Its sender.
+        from: MemberId,
+        /// How its bytes are to be read.
+        kind: u8,
+        /// Its body.
+        bytes: Vec<u8>,
+    },
+    /// A connection with the member ended; [`Host::is_alive`] reports whether it died.
+    Lost(MemberId),
+}
+
+/// What [`Members::receive`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A message of the kind that was asked for; its body is in the buffer.
+    Message,
+    /// A message of another kind, which is queued for the card.
+    Queued,
+    /// A connection with a member ended. It is queued for the card, too.
+    Lost,
+}
+
+/// This member's way to the others.
+#[derive(Debug)]
+pub(crate) struct Members {
+    state: Mutex<State>,
+    /// Whether a message is queued for the card, so that an idle card need not take the lock.
+    has_queued: AtomicBool,
+    /// Becomes readable when messages arrive; a simulated host has none.
+    epoll: Option<Arc<Epoll>>,
+    host: Arc<Host>,
+}
+
+#[derive(Debug)]
+struct State {
+    way: Way,
+    /// For the card, oldest first.
+    queued: VecDeque<MemberMessage>,
+}
+
+/// How messages travel.
+#[derive(Debug)]
+enum Way {
+    Sockets(Box<Connections>),
+    Memory(Inbox),
+}
+
+impl Members {
+    /// Starts to listen in the member's slot.
+    ///
+    /// # Errors
+    /// What the system returned when it was asked for sockets.
+    pub(crate) fn new(host: Arc<Host>) -> io::Result<Arc<Self>> {
+        let (way, epoll) = match (host.memory(), host.directory()) {
+            (Some(memory), _) => (Way::Memory(Inbox::new(Arc::clone(memory), Arc::clone(&host))), None),
+            (None, Some(folder)) => {
+                let connections = Connections::new(Arc::clone(&host), folder)?;
+                let epoll = Arc::clone(connections.epoll());
+                (Way::Sockets(Box::new(connections)), Some(epoll))
+            }
+            (None, None) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let state = Mutex::new(State { way, queued: VecDeque::new() });
+        Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), epoll, host }))
+    }
+
+    /// The registry.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Sends a message whose body is the concatenation of the parts.
+    ///
+    /// # Errors
+    /// [`Undelivered`]; the message is dropped then, and counted.
+    pub(crate) fn send(&self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
+        match &mut self.lock().way {
+            Way::Sockets(connections) => connections.send(to, kind, parts),
+            Way::Memory(inbox) => inbox.send(to, kind, parts),
+        }
+    }
+
+    /// Makes sure that the death of a member will be reported as a loss; that of one that is dead
+    /// already is reported as well. Returns `false` when that is not possible now: call it again later.
+    pub(crate) fn watch(&self, member: MemberId) -> bool {
+        match &mut self.lock().way {
+            Way::Sockets(connections) => connections.watch(member),
+            Way::Memory(inbox) => inbox.watch(member),
+        }
+    }
+
+    /// Reads the next message. One of `kind` is copied into the buffer, whose content it replaces;
+    /// any other is queued for the card. `None` when no message has arrived, and while the card
+    /// does not take those that are queued.
+    pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
+        let mut state = self.lock();
+        let State { way, queued } = &mut *state;
+        if queued.len() >= MAX_QUEUED {
+            return None;
+        }
+        let arrived = match way {
+            Way::Sockets(connections) => connections.receive()?,
+            Way::Memory(inbox) => inbox.receive()?,
+        };
+        let (message, received) = match arrived {
+            Arrived::Message { kind: read, bytes, .. } if read == kind => {
+                into.clear();
+                into.extend_from_slice(bytes);
+                return Some(Received::Message);
+            }
+            Arrived::Message { from, kind, bytes } => {
+                (MemberMessage::Message { from, kind, bytes: bytes.to_vec() }, Received::Queued)
+            }
+            Arrived::Lost(member) => (MemberMessage::Lost(member), Received::Lost),
+        };
+        queued.push_back(message);
+        self.has_queued.store(true, Ordering::Relaxed);
+        Some(received)
+    }
+
+    /// Takes the oldest message that is queued for the card.
+    pub(crate) fn next_message(&self) -> Option<MemberMessage> {
+        // Whoever queues messages holds the card's lock, as the caller does, so that the order of
+        // this flag and the queue does not matter.
+        if !self.has_queued.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.lock();
+        let message = state.queued.pop_front();
+        self.has_queued.store(!state.queued.is_empty(), Ordering::Relaxed);
+        message
+    }
+
+    /// Whether [`Members::receive`] may find something.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        match &self.lock().way {
+            Way::Sockets(connections) => connections.is_readable(),
+            Way::Memory(inbox) => inbox.has_arrivals(),
+        }
+    }
+
+    /// Becomes readable with the first message; fit for edge-triggered watchers.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
+    }
+
+    /// Appends its counters.
+    pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
+        match &self.lock().way {
+            Way::Sockets(connections) => connections.counters(into),
+            Way::Memory(inbox) => inbox.counters(into),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn queued_for_tests(&self) -> usize {
+        self.lock().queued.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every method leaves the state whole between any two statements that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,91 @@
+//! The sockets between members: SEQPACKET, so that a message arrives whole or not at all.
+//!
+//! Owns their making and the checks of the peer's identity. Called by `connections` only. Nothing
+//! here ever waits.
+#![forbid(unsafe_code)]
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Asked of the kernel for what waits at the receiver; it may give less.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+const BACKLOG: i32 = 64;
+/// What `sockaddr_un` holds, with its final zero.
+const PATH_BYTES: usize = 108;
+
+/// The folder of the sockets, open, so that a path too long for a socket address has a short form.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    open: File,
+}
+
+impl Folder {
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), open: File::open(path)? })
+    }
+
+    fn address(&self, slot: u16) -> io::Result<SockAddr> {
+        let name = format!("slot-{slot}.sock");
+        let path = self.path.join(&name);
+        if path.as_os_str().len() < PATH_BYTES {
+            return SockAddr::unix(path);
+        }
+        SockAddr::unix(format!("/proc/self/fd/{}/{name}", self.open.as_raw_fd()))
+    }
+
+    /// Listens as the member in `slot`. A socket file that exists there is of a member that died.
+    pub(super) fn listen(&self, slot: u16) -> io::Result<Socket> {
+        self.forget(slot);
+        let socket = new_socket()?;
+        socket.bind(&self.address(slot)?)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// Removes the socket of a slot.
+    pub(super) fn forget(&self, slot: u16) {
+        // It may never have been there.
+        let _absent = std::fs::remove_file(self.path.join(format!("slot-{slot}.sock")));
+    }
+
+    /// Connects to the member in `slot`.
+    pub(super) fn connect(&self, slot: u16) -> io::Result<Socket> {
+        let socket = new_socket()?;
+        // A smaller buffer only loses more under load.
+        let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
+        socket.connect(&self.address(slot)?)?;
+        if !is_ours(&socket) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        Ok(socket)
+    }
+}
+
+/// Takes a connection, if one waits. `Ok(None)` for one of another user, which is closed.
+pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
+    let (socket, _unnamed) = listener.accept()?;
+    socket.set_nonblocking(true)?;
+    Ok(is_ours(&socket).then_some(socket))
+}
+
+/// Sends a message or nothing.
+pub(super) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
+}
+
+fn new_socket() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Whether a process of our user is at the other end.
+fn is_ours(socket: &Socket) -> bool {
+    getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+}

@@ -1,0 +1,211 @@
+//! A host inside one process, for simulations: segments, liveness and messages without files and
+//! sockets.
+//!
+//! Owns the memory that the simulated processes of a host share, and who of them lives. A process
+//! that is killed takes no part from that moment on: what it stores or sends after it vanishes,
+//! although its code may still run until the simulation drops it. It may be killed between two
+//! stores, so that other members find what it was writing half done.
+//!
+//! Called by `member`, `segment` and `members` for those that joined with [`Host::in_memory`]
+//! (`super::Host`), and by the module `simulation`.
+#![forbid(unsafe_code)]
+
+use super::segment::HeapWords;
+use super::{HostError, MemberId};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_machine::Runtime;
+
+/// Bytes of messages that wait for one member at most, as a socket's buffer would hold.
+const INBOX_BYTES: usize = 1 << 20;
+
+/// A number of stores that is never reached.
+const UNLIMITED: u64 = u64::MAX;
+
+/// Whether a simulated process lives.
+#[derive(Debug)]
+pub(crate) struct Life {
+    is_alive: AtomicBool,
+    /// Stores to shared memory that it may still do.
+    stores_left: AtomicU64,
+}
+
+impl Life {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { is_alive: AtomicBool::new(true), stores_left: AtomicU64::new(UNLIMITED) })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_alive.load(Ordering::Relaxed)
+    }
+
+    /// Ends it now.
+    pub(crate) fn kill(&self) {
+        self.is_alive.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends it after so many more stores to shared memory.
+    pub(crate) fn kill_after_stores(&self, stores: u64) {
+        self.stores_left.store(stores, Ordering::Relaxed);
+    }
+
+    /// Accounts for `wanted` stores that are about to be done; returns how many of them happen.
+    pub(super) fn permit(&self, wanted: u64) -> u64 {
+        if !self.is_alive() {
+            return 0;
+        }
+        let left = self.stores_left.load(Ordering::Relaxed);
+        if left == UNLIMITED {
+            return wanted;
+        }
+        self.stores_left.store(left.saturating_sub(wanted), Ordering::Relaxed);
+        if left < wanted {
+            self.kill();
+        }
+        left.min(wanted)
+    }
+}
+
+/// What waits in a member's inbox.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// The sender has connected; it is reported as lost from now on when it ends.
+    Connected(MemberId),
+    /// A message.
+    Message {
+        /// Its sender.
+        from: MemberId,
+        /// How its bytes are to be read.
+        kind: u8,
+        /// Its body.
+        bytes: Vec<u8>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    segments: BTreeMap<&'static str, Arc<HeapWords>>,
+    lives: BTreeMap<MemberId, Arc<Life>>,
+    inboxes: BTreeMap<MemberId, Inbox>,
+}
+
+/// What the members of a simulated host share.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    runtime: Runtime,
+    state: Mutex<State>,
+}
+
+/// Why an inbox took no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotTaken {
+    /// The member is dead or has left.
+    Gone,
+    /// Its inbox is full.
+    Full,
+}
+
+impl HostMemory {
+    pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
+        Arc::new(Self { runtime, state: Mutex::default() })
+    }
+
+    /// A number from the simulation's source.
+    pub(super) fn random(&self) -> u64 {
+        self.runtime.random()
+    }
+
+    /// The words of a segment, zero at first.
+    pub(super) fn segment(&self, name: &'static str, length: usize) -> Result<Arc<HeapWords>, HostError> {
+        let mut state = self.lock();
+        let words = state.segments.entry(name).or_insert_with(|| Arc::new(HeapWords::new(length)));
+        if words.length() == length {
+            Ok(Arc::clone(words))
+        } else {
+            Err(HostError::OtherVersion(PathBuf::from(name)))
+        }
+    }
+
+    /// A member joins.
+    pub(super) fn enter(&self, member: MemberId, life: &Arc<Life>) {
+        self.lock().lives.insert(member, Arc::clone(life));
+    }
+
+    /// A member leaves.
+    pub(super) fn leave(&self, member: MemberId) {
+        self.lock().lives.remove(&member);
+    }
+
+    /// Whether a member has joined and its process lives.
+    pub(super) fn lives(&self, member: MemberId) -> bool {
+        self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
+    }
+
+    /// A member starts to take messages.
+    pub(super) fn open_inbox(&self, member: MemberId) {
+        self.lock().inboxes.insert(member, Inbox::default());
+    }
+
+    /// A member takes no messages any more.
+    pub(super) fn close_inbox(&self, member: MemberId) {
+        self.lock().inboxes.remove(&member);
+    }
+
+    /// Whether a member lives and takes messages.
+    pub(super) fn is_open(&self, member: MemberId) -> bool {
+        self.lives(member) && self.lock().inboxes.contains_key(&member)
+    }
+
+    /// Puts an entry into the inbox of a member.
+    pub(super) fn put(&self, to: MemberId, entry: Entry) -> Result<(), NotTaken> {
+        if !self.lives(to) {
+            return Err(NotTaken::Gone);
+        }
+        let mut state = self.lock();
+        let inbox = state.inboxes.get_mut(&to).ok_or(NotTaken::Gone)?;
+        let bytes = entry.bytes();
+        if inbox.bytes + bytes > INBOX_BYTES {
+            return Err(NotTaken::Full);
+        }
+        inbox.bytes += bytes;
+        inbox.entries.push_back(entry);
+        Ok(())
+    }
+
+    /// Takes the oldest entry out of a member's inbox.
+    pub(super) fn take(&self, member: MemberId) -> Option<Entry> {
+        let mut state = self.lock();
+        let inbox = state.inboxes.get_mut(&member)?;
+        let entry = inbox.entries.pop_front()?;
+        inbox.bytes -= entry.bytes();
+        Some(entry)
+    }
+
+    /// Whether a member's inbox holds an entry.
+    pub(super) fn has_entries(&self, member: MemberId) -> bool {
+        self.lock().inboxes.get(&member).is_some_and(|inbox| !inbox.entries.is_empty())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that could panic runs between the statements of a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// What it takes of an inbox, so that empty messages count, too.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Connected(_) => 0,
+            Self::Message { bytes, .. } => 64 + bytes.len(),
+        }
+    }
+}

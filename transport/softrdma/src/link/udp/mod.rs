@@ -1,0 +1,182 @@
+//! The link over UDP sockets, without privileges.
+//!
+//! Owns a socket or two per open address, and the relay to the other processes of the host. The
+//! card drives it as a [`Link`]. It never waits, and looks into a datagram only to see whose it is.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `ports` | which ports are bound; who holds port 4791, and what follows when that member dies |
+//! | `transfer` | sending and receiving, and the errors of both |
+//! | `system` | the operating system's sockets |
+//!
+//! Sockets are made through the seam in `link::sockets`, so that a simulation can bring its own.
+#![forbid(unsafe_code)]
+
+mod ports;
+mod system;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use super::relay::Relay;
+use super::sockets::Sockets;
+use super::{Link, LinkError, ReceiveBatch, SendBatch};
+use crate::host::{Members, Targets};
+use ports::Ports;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use system::SystemSockets;
+use trunkline_verbs::{Counter, Time};
+
+/// A link over UDP.
+#[derive(Debug)]
+pub struct UdpLink {
+    /// Before the relay, so that port 4791 is free when the other members learn that we left.
+    ports: Ports,
+    /// Which socket is read first next time, so that a busy address does not starve others.
+    turn: usize,
+    losses: transfer::Losses,
+    /// The other processes at our addresses.
+    relay: Option<Relay>,
+}
+
+impl Default for UdpLink {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl UdpLink {
+    /// A link with no address open.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::over(Box::new(SystemSockets::default()))
+    }
+
+    /// With receive buffers of this many bytes at most, as on a host that allows no more.
+    #[must_use]
+    pub fn with_receive_buffer(bytes: i32) -> Self {
+        Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
+    }
+
+    /// Over sockets from another source than the operating system.
+    pub(crate) fn over(sockets: Box<dyn Sockets>) -> Self {
+        Self { ports: Ports::new(sockets), turn: 0, losses: transfer::Losses::default(), relay: None }
+    }
+
+    /// Shares its addresses with the other members of the host, if there are any, and hands packets
+    /// for shared TGTs on to the members that execute them.
+    #[must_use]
+    pub(crate) fn of_members(
+        mut self,
+        members: Option<&Arc<Members>>,
+        targets: Option<&Arc<Targets>>,
+    ) -> Self {
+        if let Some(members) = members {
+            self.ports.share(Arc::clone(members));
+            self.relay = Some(Relay::new(Arc::clone(members), targets.cloned()));
+        }
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn relay_for_tests(&self) -> &Relay {
+        self.relay.as_ref().expect("the link shares its addresses")
+    }
+}
+
+impl Link for UdpLink {
+    fn name(&self) -> &'static str {
+        "udp"
+    }
+
+    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
+        self.ports.open(address)
+    }
+
+    fn close(&mut self, address: IpAddr) {
+        self.ports.close(address);
+    }
+
+    fn source(&self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, self.ports.source(address))
+    }
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        self.ports.sockets().mtu(address)
+    }
+
+    fn send(&mut self, batch: &mut SendBatch, _now: Time) {
+        transfer::send(&mut self.ports, batch, &mut self.losses);
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        batch.clear();
+        // Slots that were used for datagrams of others are free again, and count all the same.
+        let mut used = 0;
+        if let Some(relay) = &mut self.relay {
+            if relay.take(batch, |address| self.ports.is_open(address)) {
+                self.ports.attempt_now();
+            }
+            used = batch.used();
+        }
+        let sockets = self.ports.all_mut();
+        let count = sockets.len();
+        for step in 0..count {
+            let bound = &mut sockets[(self.turn + step) % count];
+            while !batch.is_full() && used < batch.capacity() {
+                let slots = transfer::receive(bound, self.relay.as_mut(), batch, &mut self.losses);
+                let Some(slots) = slots else { break };
+                used += slots;
+            }
+        }
+        self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
+        if let Some(relay) = &mut self.relay {
+            relay.flush();
+        }
+        used.max(batch.used())
+    }
+
+    fn arm(&mut self) -> bool {
+        // First, so that the next `receive` looks there whatever waits here.
+        let members = self.relay.as_mut().is_some_and(Relay::is_readable);
+        members || self.ports.all().iter().any(|bound| bound.socket.is_readable())
+    }
+
+    fn stays_armed(&self) -> bool {
+        true
+    }
+
+    fn has_arrivals(&self) -> bool {
+        self.relay.as_ref().is_some_and(Relay::has_arrivals)
+            || self.ports.all().iter().any(|bound| bound.socket.is_readable())
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let members = self.relay.iter().filter_map(|relay| relay.members().fd());
+        self.ports.all().iter().filter_map(|bound| bound.socket.fd()).chain(members).collect()
+    }
+
+    fn changes(&self) -> u64 {
+        self.ports.changes()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.ports.next_attempt()
+    }
+
+    fn poll(&mut self, now: Time) {
+        self.ports.poll(now);
+    }
+
+    fn counters(&self, into: &mut Vec<Counter>) {
+        let value = self.ports.all().iter().map(|bound| bound.socket.dropped()).sum();
+        into.push(Counter { name: "drop_receive_queue_full", value });
+        into.extend(self.losses.counters());
+        into.push(Counter { name: "port_taken_over", value: self.ports.taken_over() });
+        if let Some(relay) = &self.relay {
+            relay.counters(into);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Which ports the UDP link has, and who has port 4791.
+//!
+//! Owns the sockets. Several processes of one host share an address: the first has port 4791 and
+//! hands on what is for others (`relay`); the others have a port of the system's choice, from which
+//! they send and at which peers that know it reach them. When the holder dies, whoever learns of it
+//! first takes 4791 as well, and keeps its other socket, since peers know that port.
+//!
+//! | port 4791 is | [`Ports::open`] |
+//! |---|---|
+//! | free | binds it |
+//! | held by a member that lives | binds another port, and watches the member |
+//! | bound, and the member that held it is dead | binds another port; takes 4791 over as soon as that is possible |
+//! | bound, and no member has held it | fails: a program that is no member serves RoCE there |
+//!
+//! A member binds the port and notes so in the registry in one step for all members, so the last
+//! row is certain without waiting. Nothing here waits: what cannot be done now is tried again at the
+//! time that [`Ports::next_attempt`] returns.
+#![forbid(unsafe_code)]
+
+use crate::host::{Members, PortHolder};
+use crate::link::sockets::{DatagramSocket, Sockets};
+use crate::link::{LinkError, ROCE_PORT};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// Between two attempts to bind port 4791; doubled each time, up to the second.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+const LAST_WAIT: Duration = Duration::from_millis(50);
+
+/// A socket of an open address.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) address: IpAddr,
+    pub(super) socket: Box<dyn DatagramSocket>,
+}
+
+impl Bound {
+    /// Whether it has port 4791.
+    pub(super) fn is_roce(&self) -> bool {
+        self.socket.local().port() == ROCE_PORT
+    }
+}
+
+/// When port 4791 is tried again.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    at: Time,
+    /// From this attempt to the next one.
+    wait: Duration,
+}
+
+/// The sockets.
+#[derive(Debug)]
+pub(super) struct Ports {
+    sockets: Box<dyn Sockets>,
+    bound: Vec<Bound>,
+    /// The other processes at our addresses, if addresses are shared.
+    members: Option<Arc<Members>>,
+    attempt: Option<Attempt>,
+    /// Grows when a socket is added other than by `open`.
+    changes: u64,
+    taken_over: u64,
+}
+
+impl Ports {
+    pub(super) fn new(sockets: Box<dyn Sockets>) -> Self {
+        Self { sockets, bound: Vec::new(), members: None, attempt: None, changes: 0, taken_over: 0 }
+    }
+
+    /// Shares addresses with the other members of the host.
+    pub(super) fn share(&mut self, members: Arc<Members>) {
+        self.members = Some(members);
+    }
+
+    pub(super) fn sockets(&self) -> &dyn Sockets {
+        &*self.sockets
+    }
+
+    pub(super) fn all(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Bound] {
+        &mut self.bound
+    }
+
+    /// The socket of an address that has a port.
+    pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
+        let is_it =
+            |bound: &&mut Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
+        self.bound.iter_mut().find(is_it)
+    }
+
+    pub(super) fn is_open(&self, address: IpAddr) -> bool {
+        self.bound.iter().any(|bound| bound.address == address)
+    }
+
+    /// The port that datagrams from an address are sent from.
+    pub(super) fn source(&self, address: IpAddr) -> u16 {
+        let bound = self.bound.iter().find(|bound| bound.address == address);
+        bound.map_or(ROCE_PORT, |bound| bound.socket.local().port())
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(super) fn taken_over(&self) -> u64 {
+        self.taken_over
+    }
+
+    /// Opens an address, see the table above.
+    pub(super) fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
+        if self.is_open(address) {
+            return Ok(());
+        }
+        let socket = match self.hold(address) {
+            Ok(socket) => socket,
+            Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
+                let is_watched = self.members.as_ref().is_some_and(|members| members.watch(holder));
+                if !is_watched {
+                    self.attempt_now();
+                }
+                self.sockets.bind(address, 0)?
+            }
+            Err((LinkError::AddressInUse { .. }, PortHolder::Dead)) => {
+                self.attempt_now();
+                self.sockets.bind(address, 0)?
+            }
+            Err((error, _)) => return Err(error),
+        };
+        self.bound.push(Bound { address, socket });
+        Ok(())
+    }
+
+    /// Closes an address.
+    pub(super) fn close(&mut self, address: IpAddr) {
+        let Self { bound, members, .. } = self;
+        let mut close = || bound.retain(|bound| bound.address != address);
+        match members {
+            Some(members) => members.host().release_port(address, close),
+            None => close(),
+        }
+    }
+
+    /// A member is gone, perhaps one that had port 4791: take it wherever it is free now.
+    pub(super) fn attempt_now(&mut self) {
+        self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
+    }
+
+    /// When [`Ports::poll`] has to be called; time 0 is at once.
+    pub(super) fn next_attempt(&self) -> Option<Time> {
+        self.attempt.map(|attempt| attempt.at)
+    }
+
+    /// Tries to take port 4791 over if it is time to.
+    pub(super) fn poll(&mut self, now: Time) {
+        let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
+        if !self.take_over() {
+            if wait == LAST_WAIT {
+                tracing::debug!("UDP port 4791 is still bound, and no member that lives has it");
+            }
+            self.attempt = Some(Attempt { at: now + wait, wait: (wait * 2).min(LAST_WAIT) });
+        }
+    }
+
+    /// Binds port 4791 at each address, or watches the member that has it; `false` when neither is
+    /// possible at one of them.
+    fn take_over(&mut self) -> bool {
+        let mut addresses: Vec<IpAddr> = self.bound.iter().map(|bound| bound.address).collect();
+        addresses.retain(|address| !self.holds(*address));
+        let mut is_settled = true;
+        for address in addresses {
+            match self.hold(address) {
+                Ok(socket) => {
+                    self.bound.push(Bound { address, socket });
+                    self.changes += 1;
+                    self.taken_over += 1;
+                    tracing::debug!(%address, "took over UDP port 4791");
+                }
+                Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
+                    is_settled &= self.members.as_ref().is_some_and(|members| members.watch(holder));
+                }
+                Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
+                Err((error, _)) => {
+                    tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over");
+                    is_settled = false;
+                }
+            }
+        }
+        is_settled
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        self.bound.iter().any(|bound| bound.address == address && bound.is_roce())
+    }
+
+    /// Binds port 4791 and notes so in the registry; else who has it.
+    fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
+        let bind = || self.sockets.bind(address, ROCE_PORT);
+        match &self.members {
+            Some(members) => members.host().hold_port(address, bind),
+            None => bind().map_err(|error| (error, PortHolder::Nobody)),
+        }
+    }
+}
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        // In the child of a fork the ports stay bound by the parent.
+        let is_own = self.members.as_ref().is_some_and(|members| members.host().is_own_process());
+        if is_own {
+            while let Some(address) = self.bound.first().map(|bound| bound.address) {
+                self.close(address);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The operating system's UDP sockets.
+//!
+//! Owns their options: each packet leaves with DF set and identification 0, which the ICRC covers
+//! (contract rocev2 5.1, 5.2). A socket is never connected, and segmentation offload is left alone:
+//! either would change the identification. One system call moves up to 32 datagrams.
+#![forbid(unsafe_code)]
+
+use crate::link::interface::Interface;
+use crate::link::sockets::{DatagramSocket, Received, Sockets};
+use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Asked of the kernel, which may silently give less.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// The same for what waits to be received; Linux counts about 8 KiB for a packet of 4.
+const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
+
+/// Makes sockets of the operating system.
+#[derive(Debug)]
+pub(super) struct SystemSockets {
+    /// Receive buffer to ask for, in bytes.
+    receive_buffer: i32,
+}
+
+impl Default for SystemSockets {
+    fn default() -> Self {
+        Self { receive_buffer: RECEIVE_BUFFER_BYTES }
+    }
+}
+
+impl SystemSockets {
+    /// With receive buffers of this many bytes at most.
+    pub(super) fn with_receive_buffer(bytes: i32) -> Self {
+        Self { receive_buffer: bytes }
+    }
+}
+
+impl Sockets for SystemSockets {
+    fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
+        let is_v4 = address.is_ipv4();
+        let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
+        let socket =
+            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("make a UDP socket"))?;
+        socket.set_nonblocking(true).map_err(failed("make a UDP socket non-blocking"))?;
+        if !is_v4 {
+            socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
+        }
+        udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
+        udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
+        // A smaller buffer only makes a batch wait.
+        let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
+        let asked = with_interface(address, port)?;
+        socket.bind(&asked.into()).map_err(|source| match source.kind() {
+            ErrorKind::AddrInUse => LinkError::AddressInUse { address },
+            ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { address },
+            _ => LinkError::Os { doing: "bind a UDP port", address, source },
+        })?;
+        let named = socket.local_addr().map_err(failed("ask for the port of a UDP socket"))?;
+        let local = named.as_socket().ok_or(LinkError::NoSuchAddress { address })?;
+        Ok(Box::new(SystemSocket { local, socket }))
+    }
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        Interface::of(address)?.mtu(address)
+    }
+}
+
+/// A link-local address is ambiguous without its interface.
+fn with_interface(address: IpAddr, port: u16) -> Result<SocketAddr, LinkError> {
+    Ok(match address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, Interface::of(address)?.index).into()
+        }
+        _ => SocketAddr::new(address, port),
+    })
+}
+
+#[derive(Debug)]
+struct SystemSocket {
+    local: SocketAddr,
+    socket: Socket,
+}
+
+impl DatagramSocket for SystemSocket {
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
+        udp_ffi::send(self.socket.as_fd(), batch.iter().take(count))
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+        udp_ffi::receive(self.socket.as_fd(), self.local, batch)
+    }
+
+    fn is_readable(&self) -> bool {
+        udp_ffi::any_readable(std::iter::once(self.socket.as_fd()))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn dropped(&self) -> u64 {
+        udp_ffi::dropped_by_kernel(self.socket.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Datagram;
+    use crate::link::udp::tests::own_address;
+
+    #[test]
+    fn what_the_kernel_drops_is_counted() {
+        // The kernel doubles this, and allows no less.
+        let sockets = SystemSockets::with_receive_buffer(1);
+        let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(own_address(), 0).unwrap());
+        let (source, destination) = (sender.local(), receiver.local());
+        let mut batch = SendBatch::new();
+        for _ in 0..64 {
+            batch.push(Datagram { source, destination, bytes: &[0; 4000] });
+        }
+        while !batch.is_empty() {
+            let sent = sender.send(&batch, batch.len()).unwrap();
+            batch.remove_first(sent);
+        }
+        let mut got = ReceiveBatch::new(64);
+        while receiver.receive(&mut got).is_ok() && !got.is_full() {}
+        assert!(receiver.dropped() > 0);
+        assert_eq!(got.len() as u64 + receiver.dropped(), 64);
+    }
+}

@@ -1,0 +1,172 @@
+//! Links over real sockets on the loopback.
+
+use super::*;
+use crate::link::{Datagram, ROCE_PORT};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// An address of 127/8 that no other test uses, in this process or another.
+pub(super) fn own_address() -> IpAddr {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    let [_, _, high, low] = process.to_be_bytes();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes()[3];
+    IpAddr::from([127, 100 + number, high, low])
+}
+
+fn open(address: IpAddr) -> UdpLink {
+    let mut link = UdpLink::new();
+    link.open(address).unwrap();
+    link
+}
+
+/// Receives until there are `count`, or 10 s are over.
+fn collect(link: &mut UdpLink, count: usize) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
+    let mut batch = ReceiveBatch::new(48);
+    let mut all = Vec::new();
+    let end = Instant::now() + Duration::from_secs(10);
+    while all.len() < count && Instant::now() < end {
+        link.receive(&mut batch);
+        all.extend(batch.iter().map(|got| (got.source, got.destination, got.bytes.to_vec())));
+    }
+    all
+}
+
+fn exchange(from: IpAddr, to: IpAddr, sender: &mut UdpLink, receiver: &mut UdpLink) {
+    let (source, destination) = (SocketAddr::new(from, ROCE_PORT), SocketAddr::new(to, ROCE_PORT));
+    let mut batch = SendBatch::new();
+    let messages: Vec<Vec<u8>> = (1..=100u8).map(|number| vec![number; 40 * usize::from(number)]).collect();
+    for message in &messages {
+        batch.push(Datagram { source, destination, bytes: message });
+    }
+    while !batch.is_empty() {
+        sender.send(&mut batch, Time(0));
+    }
+    let all = collect(receiver, 100);
+    assert_eq!(all.len(), 100);
+    for (message, got) in messages.iter().zip(all) {
+        assert_eq!(got, (source, destination, message.clone()));
+    }
+    let mut rest = ReceiveBatch::new(1);
+    assert_eq!(receiver.receive(&mut rest), 0);
+}
+
+#[test]
+fn datagrams_cross_the_loopback() {
+    let (a, b) = (own_address(), own_address());
+    let (mut link_a, mut link_b) = (open(a), open(b));
+    exchange(a, b, &mut link_a, &mut link_b);
+    exchange(b, a, &mut link_b, &mut link_a);
+}
+
+#[test]
+fn one_link_serves_both_families() {
+    // ::1 is the only IPv6 address of a loopback, so it is the only test that takes it.
+    let v6: IpAddr = "::1".parse().unwrap();
+    let v4 = own_address();
+    let mut link = open(v4);
+    let to_self = |address| (SocketAddr::new(address, ROCE_PORT), SocketAddr::new(address, ROCE_PORT));
+    match link.open(v6) {
+        Ok(()) => {}
+        Err(error @ (LinkError::NoSuchAddress { .. } | LinkError::AddressInUse { .. })) => {
+            eprintln!("SKIPPED the IPv6 half: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let mut batch = SendBatch::new();
+    for (source, destination) in [to_self(v4), to_self(v6), to_self(v4)] {
+        batch.push(Datagram { source, destination, bytes: b"hello" });
+    }
+    link.send(&mut batch, Time(0));
+    assert!(batch.is_empty());
+    let all = collect(&mut link, 3);
+    let of = |address| all.iter().filter(|got| got.0.ip() == address && got.1.ip() == address).count();
+    assert_eq!((of(v4), of(v6)), (2, 1));
+    assert_eq!(link.fds().len(), 2);
+    link.close(v6);
+    assert_eq!(link.fds().len(), 1);
+}
+
+#[test]
+fn the_error_for_a_taken_address_names_the_remedy_and_close_frees_it() {
+    let address = own_address();
+    let mut first = open(address);
+    let mut second = UdpLink::new();
+    let error = second.open(address).unwrap_err();
+    assert!(matches!(error, LinkError::AddressInUse { .. }));
+    let text = error.to_string();
+    assert!(text.contains("4791") && text.contains("rxe") && text.contains("ss -lunp"), "{text}");
+    first.open(address).unwrap();
+    first.close(address);
+    second.open(address).unwrap();
+    drop(second);
+    first.open(address).unwrap();
+    let nowhere: IpAddr = "192.0.2.77".parse().unwrap();
+    assert!(matches!(first.open(nowhere), Err(LinkError::NoSuchAddress { .. })));
+}
+
+#[test]
+fn what_cannot_be_sent_is_counted_and_does_not_block() {
+    let (a, b) = (own_address(), own_address());
+    let (mut sender, mut receiver) = (open(a), open(b));
+    let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
+    let mut batch = SendBatch::new();
+    batch.push(Datagram { source, destination, bytes: &[0; 65_507 + 1] });
+    batch.push(Datagram { source: destination, destination: source, bytes: b"not ours" });
+    // Nobody listens there; the network's ICMP error must not affect the next datagram.
+    batch.push(Datagram { source, destination: SocketAddr::new(b, 9), bytes: b"closed" });
+    batch.push(Datagram { source, destination, bytes: &[1; 5000] });
+    batch.push(Datagram { source, destination, bytes: b"arrives" });
+    sender.send(&mut batch, Time(0));
+    assert!(batch.is_empty());
+    let all = collect(&mut receiver, 1);
+    assert_eq!(all[0].2, b"arrives");
+    let counter = |link: &UdpLink, name| {
+        let mut counters = Vec::new();
+        link.counters(&mut counters);
+        counters.into_iter().find(|counter| counter.name == name).unwrap().value
+    };
+    assert_eq!(counter(&sender, "drop_send_too_big"), 1);
+    assert_eq!(counter(&sender, "drop_send_address_not_open"), 1);
+    assert_eq!(counter(&receiver, "drop_receive_too_long"), 1);
+}
+
+#[test]
+fn a_watcher_is_notified_of_each_datagram_without_arming_again() {
+    let (a, b) = (own_address(), own_address());
+    let (mut sender, mut receiver) = (open(a), open(b));
+    assert!(receiver.stays_armed() && !receiver.arm());
+    let mut poll = mio::Poll::new().unwrap();
+    let fd = receiver.fds()[0].as_raw_fd();
+    poll.registry().register(&mut mio::unix::SourceFd(&fd), mio::Token(0), mio::Interest::READABLE).unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
+    for round in 0..3 {
+        let mut batch = SendBatch::new();
+        batch.push(Datagram { source, destination, bytes: b"edge" });
+        sender.send(&mut batch, Time(0));
+        poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert!(!events.is_empty(), "round {round}");
+        assert_eq!(collect(&mut receiver, 1).len(), 1);
+    }
+}
+
+#[test]
+fn arm_reports_what_waits() {
+    let (a, b) = (own_address(), own_address());
+    let (mut sender, mut receiver) = (open(a), open(b));
+    assert!(!receiver.arm());
+    let mut batch = SendBatch::new();
+    batch.push(Datagram {
+        source: SocketAddr::new(a, ROCE_PORT),
+        destination: SocketAddr::new(b, ROCE_PORT),
+        bytes: b"wake",
+    });
+    sender.send(&mut batch, Time(0));
+    // The loopback delivers before the call returns.
+    assert!(receiver.arm());
+    assert_eq!(collect(&mut receiver, 1).len(), 1);
+    assert!(!receiver.arm());
+}

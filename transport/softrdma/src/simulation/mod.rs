@@ -1,0 +1,108 @@
+//! Hosts of a simulation: several processes that share the addresses of one host, inside one real
+//! process.
+//!
+//! Owns a simulated host's ports and the processes that may bind them. A device that is opened with
+//! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's
+//! host: binding, relaying, the take-over of port 4791 and the TGTs that processes share run as they
+//! do on a real host, without files, sockets or threads. Called by simulations only.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`SimulatedHost`] | addresses, ports and shared memory |
+//! | [`SimulatedProcess`] | what a device is opened as; it can be killed, also between two stores |
+//! | [`Network`] | what carries datagrams from host to host, provided by the simulation |
+#![forbid(unsafe_code)]
+
+mod ports;
+
+use crate::host::memory::{HostMemory, Life};
+use crate::link::Datagram;
+use ports::Ports;
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_machine::Runtime;
+
+/// Carries datagrams between simulated hosts. It may lose, duplicate, reorder, corrupt and delay
+/// them.
+pub trait Network: Send + Sync + Debug {
+    /// A process has sent a datagram. The simulation passes it, now or later, to
+    /// [`SimulatedHost::deliver`] of the host that has the destination's address, which may be the
+    /// sender's own.
+    fn carry(&self, datagram: Datagram<'_>);
+}
+
+/// A host with addresses that its processes share.
+#[derive(Debug)]
+pub struct SimulatedHost {
+    memory: Arc<HostMemory>,
+    ports: Arc<Ports>,
+}
+
+impl SimulatedHost {
+    /// A host with these addresses. Its random numbers come from the runtime.
+    #[must_use]
+    pub fn new(runtime: Runtime, network: Arc<dyn Network>, addresses: Vec<IpAddr>) -> Arc<Self> {
+        Arc::new(Self { memory: HostMemory::new(runtime), ports: Ports::new(network, addresses) })
+    }
+
+    /// Starts a process.
+    #[must_use]
+    pub fn process(self: &Arc<Self>) -> Arc<SimulatedProcess> {
+        Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
+    }
+
+    /// A datagram arrives. Returns whether a socket took it; `false` when none is bound there, or
+    /// its buffer is full.
+    pub fn deliver(&self, datagram: Datagram<'_>) -> bool {
+        self.ports.deliver(datagram)
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        self.ports.addresses()
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<HostMemory> {
+        &self.memory
+    }
+}
+
+/// A process of a simulated host, with any number of devices.
+#[derive(Debug)]
+pub struct SimulatedProcess {
+    host: Arc<SimulatedHost>,
+    life: Arc<Life>,
+}
+
+impl SimulatedProcess {
+    /// Its host.
+    #[must_use]
+    pub fn host(&self) -> &Arc<SimulatedHost> {
+        &self.host
+    }
+
+    /// Whether it lives. The simulation drops the machines and devices of a process that does not.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.life.is_alive()
+    }
+
+    /// Kills it. From now on its ports are free, what it sends vanishes, and others find it dead.
+    pub fn kill(&self) {
+        self.life.kill();
+    }
+
+    /// Kills it after so many more stores to memory that it shares with other processes: those that
+    /// follow do not happen, and what it was writing stays half done.
+    pub fn kill_after_stores(&self, stores: u64) {
+        self.life.kill_after_stores(stores);
+    }
+
+    pub(crate) fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
+    pub(crate) fn sockets(&self) -> ports::ProcessSockets {
+        ports::ProcessSockets::new(Arc::clone(&self.host.ports), Arc::clone(&self.life))
+    }
+}

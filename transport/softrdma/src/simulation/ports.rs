@@ -1,0 +1,173 @@
+//! The UDP ports of a simulated host.
+//!
+//! Owns who has which port, and the datagrams that wait there. A socket exists while its process
+//! lives: the port of a process that was killed is free.
+#![forbid(unsafe_code)]
+
+use super::Network;
+use crate::host::memory::Life;
+use crate::link::{
+    Datagram, DatagramSocket, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, Received, SendBatch, Sockets,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Datagrams that wait at one socket at most.
+const QUEUE_DATAGRAMS: usize = 1024;
+/// The MTU of a host's interfaces: enough for payloads of 4,096 bytes.
+const MTU_BYTES: u32 = 9000;
+/// The first of the ports that are given out for port 0.
+const FIRST_EPHEMERAL: u16 = 49_152;
+
+/// A host's ports.
+#[derive(Debug)]
+pub(super) struct Ports {
+    network: Arc<dyn Network>,
+    addresses: Vec<IpAddr>,
+    bound: Mutex<BTreeMap<SocketAddr, Arc<Port>>>,
+}
+
+/// A bound port.
+#[derive(Debug)]
+struct Port {
+    life: Arc<Life>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: SendBatch,
+    dropped: u64,
+}
+
+/// Locks; no holder leaves the value half changed, so that a panic elsewhere does no harm.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ports {
+    pub(super) fn new(network: Arc<dyn Network>, addresses: Vec<IpAddr>) -> Arc<Self> {
+        Arc::new(Self { network, addresses, bound: Mutex::default() })
+    }
+
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    pub(super) fn deliver(&self, datagram: Datagram<'_>) -> bool {
+        let port = lock(&self.bound).get(&datagram.destination).cloned();
+        let Some(port) = port.filter(|port| port.life.is_alive()) else { return false };
+        let mut queue = lock(&port.queue);
+        let has_room = queue.waiting.len() < QUEUE_DATAGRAMS && datagram.bytes.len() <= MAX_DATAGRAM_BYTES;
+        if has_room {
+            queue.waiting.push(datagram);
+        } else {
+            queue.dropped += 1;
+        }
+        has_room
+    }
+}
+
+/// What a process binds sockets with.
+#[derive(Debug)]
+pub(crate) struct ProcessSockets {
+    ports: Arc<Ports>,
+    life: Arc<Life>,
+}
+
+impl ProcessSockets {
+    pub(super) fn new(ports: Arc<Ports>, life: Arc<Life>) -> Self {
+        Self { ports, life }
+    }
+}
+
+impl Sockets for ProcessSockets {
+    fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        self.mtu(address)?;
+        let mut bound = lock(&self.ports.bound);
+        let is_free = |port: &u16| {
+            bound.get(&SocketAddr::new(address, *port)).is_none_or(|bound| !bound.life.is_alive())
+        };
+        let free = match port {
+            0 => (FIRST_EPHEMERAL..=u16::MAX).find(is_free),
+            _ => Some(port).filter(is_free),
+        };
+        let local = SocketAddr::new(address, free.ok_or(LinkError::AddressInUse { address })?);
+        let port = Arc::new(Port { life: Arc::clone(&self.life), queue: Mutex::default() });
+        if self.life.is_alive() {
+            bound.insert(local, Arc::clone(&port));
+        }
+        drop(bound);
+        Ok(Box::new(ProcessSocket { ports: Arc::clone(&self.ports), local, port }))
+    }
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        if self.ports.addresses.contains(&address) {
+            Ok(MTU_BYTES)
+        } else {
+            Err(LinkError::NoSuchAddress { address })
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ProcessSocket {
+    ports: Arc<Ports>,
+    local: SocketAddr,
+    port: Arc<Port>,
+}
+
+impl DatagramSocket for ProcessSocket {
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
+        let count = count.min(batch.len());
+        if self.port.life.is_alive() {
+            batch.iter().take(count).for_each(|datagram| self.ports.network.carry(datagram));
+        }
+        Ok(count)
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+        if !self.is_readable() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut queue = lock(&self.port.queue);
+        let mut taken = 0;
+        for datagram in queue.waiting.iter() {
+            if !batch.push(datagram) {
+                break;
+            }
+            taken += 1;
+        }
+        queue.waiting.remove_first(taken);
+        Ok(Received { too_long: 0, may_have_more: !queue.waiting.is_empty() })
+    }
+
+    fn is_readable(&self) -> bool {
+        self.port.life.is_alive() && !lock(&self.port.queue).waiting.is_empty()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn dropped(&self) -> u64 {
+        lock(&self.port.queue).dropped
+    }
+}
+
+impl Drop for ProcessSocket {
+    fn drop(&mut self) {
+        let mut bound = lock(&self.ports.bound);
+        // Another process may have the port since this one was killed.
+        if bound.get(&self.local).is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
+            bound.remove(&self.local);
+        }
+    }
+}

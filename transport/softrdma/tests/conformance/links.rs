@@ -1,0 +1,111 @@
+//! The conformance suite on the software device, over each of its links.
+
+use crate::common;
+use crate::common::suite::{Soft, open};
+use trunkline_softrdma::device::SoftOptions;
+
+/// One of the answers to a message for an SRQ that nobody has, in place of the default (contract G7).
+#[cfg(test)]
+mod policies {
+    use super::open;
+    use crate::common;
+    use trunkline_conformance::{Bench, Port, assert_item};
+    use trunkline_softrdma::device::{SoftOptions, UnknownSrq};
+    use trunkline_verbs::{CompletionStatus, VerbsError};
+
+    struct Policy {
+        choice: UnknownSrq,
+        status: [CompletionStatus; 1],
+    }
+
+    impl Bench for Policy {
+        fn provider(&self) -> &str {
+            "softrdma"
+        }
+
+        fn link(&self) -> &str {
+            "in-process, another policy"
+        }
+
+        fn open_pair(&self) -> Result<[Port; 2], VerbsError> {
+            let [near, far] = common::in_process();
+            Ok([open(near)?, open(SoftOptions { unknown_srq: self.choice, ..far })?])
+        }
+
+        fn xrc_violation(&self) -> &[CompletionStatus] {
+            &self.status
+        }
+    }
+
+    #[test]
+    fn g7_nak62() {
+        let status = [CompletionStatus::RemoteAccessError];
+        assert_item(&Policy { choice: UnknownSrq::Nak62, status }, "G7");
+    }
+
+    #[test]
+    fn g7_drop() {
+        let status = [CompletionStatus::RetryExceeded];
+        let policy = Policy { choice: UnknownSrq::Drop, status };
+        assert_item(&policy, "G7");
+        // The TGT lives on, for others too (contract G8).
+        assert_item(&policy, "G8");
+    }
+}
+
+/// A device that was opened without XRC.
+#[cfg(test)]
+mod without_xrc {
+    use super::Soft;
+    use crate::common;
+    use trunkline_conformance::{ITEMS, Outcome, run};
+    use trunkline_softrdma::device::SoftOptions;
+
+    fn bench() -> Soft {
+        let options = || common::in_process().map(|side| SoftOptions { without_xrc: true, ..side });
+        Soft { link: "in-process, without XRC", options }
+    }
+
+    #[test]
+    fn a9_without_xrc() {
+        let item = ITEMS.iter().find(|item| item.id == "A9").expect("the suite has it");
+        assert_eq!(run(&bench(), item), Outcome::Held);
+    }
+
+    /// What needs no XRC works all the same.
+    #[test]
+    fn rc_without_xrc() {
+        for id in ["R1", "R2"] {
+            let item = ITEMS.iter().find(|item| item.id == id).expect("the suite has it");
+            assert_eq!(run(&bench(), item), Outcome::Held, "{id}");
+        }
+    }
+}
+
+fn lossy() -> [SoftOptions; 2] {
+    [3, 4].map(|seed| {
+        let plan = format!("drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed={seed}");
+        SoftOptions { faults: Some(plan.parse().expect("a plan")), ..common::udp() }
+    })
+}
+
+#[cfg(test)]
+mod in_process {
+    trunkline_conformance::conformance_tests!(super::Soft {
+        link: "in-process",
+        options: crate::common::in_process
+    });
+}
+
+#[cfg(test)]
+mod udp {
+    trunkline_conformance::conformance_tests!(super::Soft {
+        link: "udp",
+        options: || [crate::common::udp(), crate::common::udp()]
+    });
+}
+
+#[cfg(test)]
+mod lossy_udp {
+    trunkline_conformance::conformance_tests!(super::Soft { link: "udp, lossy", options: super::lossy });
+}

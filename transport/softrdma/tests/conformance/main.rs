@@ -1,0 +1,13 @@
+//! The contracts on the software device: the conformance suite over each link and between processes, and the
+//! items that only raw packets or a cluster can ask.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cluster;
+mod links;
+mod processes;
+mod raw_packets;
+mod wire_peers;

@@ -1,0 +1,219 @@
+//! Connection attempts with nonsense in every field of the connection manager's messages.
+//!
+//! One field after the other is set to its boundary values and to random ones; everything else is
+//! right. Each message must do exactly one thing: be taken, be refused for a named reason, or be
+//! dropped for a named cause; and the device's counters must say which.
+
+mod asker;
+mod fields;
+
+use asker::{Asker, Took, cm};
+use fields::{REP, REQ, Verdict, at, values};
+use trunkline_roce::wire::cm::{Answered, CmMessage};
+use trunkline_roce::wire::{Attribute, MAD_BYTES};
+use trunkline_verbs::{QpNumber, RejectReason};
+
+#[test]
+fn every_field_of_a_request() {
+    let mut asker = Asker::new(64);
+    for field in REQ {
+        for value in values(field) {
+            let mut mad = cm(CmMessage::Req(asker.request()));
+            let right = at(field, &mad.data);
+            fields::put(field, &mut mad.data, value);
+            let expected = (field.verdict)(value, right);
+            let took = asker.send_mad(&mad);
+            let what = format!("{} = {value:#x}", field.name);
+            match expected {
+                Verdict::Taken => assert_eq!(took, Took::Taken, "{what}"),
+                Verdict::Refused(counter, reason) => {
+                    assert_eq!(took, Took::counted(&["cm_refused", counter]), "{what}");
+                    let [CmMessage::Rej(rej)] = asker.answers.as_slice() else {
+                        panic!("{what}: {:?}", asker.answers)
+                    };
+                    assert_eq!((rej.reason, rej.answered), (reason, Answered::REQ), "{what}");
+                }
+                Verdict::Dropped(counter) => {
+                    assert_eq!(took, Took::counted(&[counter]), "{what}");
+                    assert_eq!(asker.answers, [], "{what}");
+                }
+            }
+            asker.refuse_requests();
+        }
+    }
+    let all = ["no_qp", "pkey", "service_id", "transport", "gid", "mtu", "consumer", "other_kind"];
+    for reason in all.map(|reason| format!("cm_refused_{reason}")) {
+        assert!(asker.node.counter(&reason) > 0, "{reason} was never counted");
+    }
+    asker.still_serves();
+}
+
+#[test]
+fn every_field_of_a_reply() {
+    let mut asker = Asker::new(64);
+    for field in REP {
+        for value in values(field) {
+            let req = asker.asked();
+            let mut mad = cm(CmMessage::Rep(asker.reply(&req)));
+            let right = at(field, &mad.data);
+            fields::put(field, &mut mad.data, value);
+            let what = format!("{} = {value:#x}", field.name);
+            let took = asker.send_mad(&mad);
+            match (field.verdict)(value, right) {
+                Verdict::Taken => assert_eq!(took, Took::Established, "{what}"),
+                Verdict::Dropped(counter) => {
+                    assert_eq!(took, Took::counted(&[counter]), "{what}");
+                    // The right one still counts.
+                    let right = cm(CmMessage::Rep(asker.reply(&req)));
+                    assert_eq!(asker.send_mad(&right), Took::Established, "{what}");
+                }
+                Verdict::Refused(..) => panic!("no reply is refused"),
+            }
+            asker.hang_up();
+        }
+    }
+    asker.still_serves();
+}
+
+#[test]
+fn every_attribute_and_every_field_of_the_header() {
+    let mut asker = Asker::new(64);
+    for attribute in 0..=u16::MAX {
+        let mut mad = cm(CmMessage::Req(asker.request()));
+        mad.header.attribute = Attribute(attribute);
+        if mad.header.attribute != Attribute::REQ {
+            mad.data[..8].copy_from_slice(&[0xff; 8]);
+        }
+        let expected = match mad.header.attribute {
+            Attribute::REQ => Took::Taken,
+            Attribute::MRA
+            | Attribute::REJ
+            | Attribute::REP
+            | Attribute::RTU
+            | Attribute::DREQ
+            | Attribute::DREP
+            | Attribute::SIDR_REP => Took::counted(&["cm_unknown_connection"]),
+            // Where its address header would be, a REQ has the GUID.
+            Attribute::SIDR_REQ => Took::counted(&["cm_refused", "cm_refused_consumer"]),
+            _ => Took::counted(&["cm_unserved_attribute"]),
+        };
+        assert_eq!(asker.send_mad(&mad), expected, "attribute {attribute:#x}");
+        asker.refuse_requests();
+    }
+    for byte in 0..24 {
+        for value in [0, 1, 2, 0x7f, 0x80, 0xfe, 0xff] {
+            let mut bytes = cm(CmMessage::Req(asker.request())).to_bytes();
+            let right = bytes[byte];
+            bytes[byte] = value;
+            let expected = match byte {
+                0..=3 if value != right => Took::counted(&["cm_not_cm"]),
+                16 | 17 if value != right => continue, // Attributes were above.
+                _ => Took::Taken,
+            };
+            assert_eq!(asker.send_payload(&bytes), expected, "byte {byte} = {value:#x}");
+            asker.refuse_requests();
+        }
+    }
+    asker.still_serves();
+}
+
+#[test]
+fn every_length_and_every_frame_around_it() {
+    let mut asker = Asker::new(64);
+    for length in (0..=MAD_BYTES + 64).chain([512, 1024, 2048, 4096]) {
+        let mut bytes = cm(CmMessage::Req(asker.request())).to_bytes().to_vec();
+        bytes.resize(length, 0);
+        let expected = if length == MAD_BYTES { Took::Taken } else { Took::counted(&["drop_bad_mad"]) };
+        assert_eq!(asker.send_payload(&bytes), expected, "{length} bytes");
+        asker.refuse_requests();
+    }
+    // What is not even a datagram for QP 1.
+    for (spoil, cause) in asker::SPOILED {
+        let bytes = cm(CmMessage::Req(asker.request())).to_bytes();
+        assert_eq!(asker.send_spoiled(&bytes, *spoil), Took::counted(&[cause]), "{cause}");
+    }
+    for length in 0..asker.packet_length() {
+        let bytes = cm(CmMessage::Req(asker.request())).to_bytes();
+        let took = asker.send_cut(&bytes, length);
+        let causes = ["drop_malformed", "drop_bad_mad"].map(|cause| Took::counted(&[cause]));
+        assert!(causes.contains(&took), "cut to {length}: {took:?}");
+    }
+    asker.still_serves();
+}
+
+#[test]
+fn every_message_that_does_not_fit() {
+    let mut asker = Asker::new(64);
+    let elsewhere = 0x7777_7777;
+    let (req, id) = asker.half_made();
+    // To a connection whose reply was not confirmed yet.
+    let rtu = |local_id, remote_id| CmMessage::Rtu(asker::ids(local_id, remote_id));
+    for (message, cause) in [
+        (rtu(req.local_id, elsewhere), "cm_unknown_connection"),
+        (rtu(elsewhere, id), "cm_wrong_peer"),
+        (CmMessage::Drep(asker::ids(req.local_id, id)), "cm_duplicate"),
+        (CmMessage::Drep(asker::ids(elsewhere, id)), "cm_wrong_peer"),
+        (CmMessage::Drep(asker::ids(req.local_id, elsewhere)), "cm_unknown_connection"),
+        (asker::dreq(req.local_id, id, 0x0055_5555), "cm_wrong_qp"),
+        (asker::dreq(elsewhere, id, 0x0055_5555), "cm_unknown_connection"),
+        (asker::rej(elsewhere, id), "cm_wrong_peer"),
+        (asker::rej(req.local_id, elsewhere), "cm_unknown_connection"),
+        (asker::mra(req.local_id, elsewhere), "cm_unknown_connection"),
+        (asker::mra(elsewhere, id), "cm_wrong_peer"),
+    ] {
+        assert_eq!(asker.send(message), Took::counted(&[cause]), "{message:?}");
+    }
+    assert_eq!(asker.send(rtu(req.local_id, id)), Took::Established, "it was not disturbed");
+    assert_eq!(asker.send(rtu(req.local_id, id)), Took::counted(&["cm_duplicate"]));
+    // Another request from its QP: the old connection is brought to its end.
+    let mut again = asker.request();
+    again.qpn = req.qpn;
+    assert_eq!(asker.send(CmMessage::Req(again)), Took::counted(&["cm_refused", "cm_refused_stale"]));
+    // Before the program has decided.
+    let req = asker.request();
+    assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);
+    let id = asker.newest_connection(&req);
+    assert_eq!(asker.send(rtu(req.local_id, id)), Took::counted(&["cm_wrong_state"]));
+    asker.refuse_requests();
+    asker.still_serves();
+}
+
+#[test]
+fn more_than_a_listener_and_a_peer_may_leave_open() {
+    let mut asker = Asker::new(300);
+    let mut counted = Vec::new();
+    for _ in 0..400 {
+        let req = asker.request();
+        counted.push(asker.send(CmMessage::Req(req)));
+    }
+    let limit = counted.iter().position(|took| *took == Took::counted(&["cm_limit"]));
+    assert_eq!(limit, Some(256), "half-open connections of one peer");
+    assert!(counted[256..].iter().all(|took| *took == Took::counted(&["cm_limit"])));
+    asker.refuse_requests();
+    asker.still_serves();
+
+    let mut asker = Asker::new(4);
+    asker.leave();
+    let counted: Vec<Took> = (0..6)
+        .map(|_| {
+            let req = asker.request();
+            asker.send(CmMessage::Req(req))
+        })
+        .collect();
+    assert_eq!(counted[3], Took::Unseen);
+    assert_eq!(counted[4..], [(); 2].map(|()| Took::counted(&["cm_backlog_full"])));
+    // Who has heard of them may take its time: others are heard of meanwhile.
+    assert_eq!(asker.come_back(), 4);
+    let req = asker.request();
+    assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);
+    let strange = CmMessage::Req({
+        let mut req = asker.request();
+        req.qpn = QpNumber::new(1);
+        req
+    });
+    assert_eq!(asker.send(strange), Took::counted(&["cm_refused", "cm_refused_no_qp"]));
+    let [CmMessage::Rej(rej)] = asker.answers.as_slice() else { panic!("{:?}", asker.answers) };
+    assert_eq!(rej.reason, RejectReason::NO_QP);
+    asker.refuse_requests();
+    asker.still_serves();
+}

@@ -1,0 +1,421 @@
+//! A peer that speaks the connection manager's protocol by hand, and a device that it asks.
+
+use crate::common::node::{BOUND, Node};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_roce::wire::cm::{
+    AddressHeader, Answered, CmMessage, Dreq, Ids, Mra, Path, Rej, Rep, Req, ServiceId, TransportType,
+};
+use trunkline_roce::wire::{
+    ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Opcode, Packet, QP1, ROCE_PORT, icrc, mad_packet,
+};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::{Hub, InProcessLink, Link, ReceiveBatch, SendBatch};
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, Completion, ConnectParameters, Device, EndpointRequest, EndpointSide, Gid,
+    PKEY_DEFAULT, PortSpace, Psn, QpNumber, QpType, QueuePair, RejectReason, Time,
+};
+
+const PORT: u16 = 7;
+
+/// What a message did: exactly one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Took {
+    /// The program was asked.
+    Taken,
+    /// Nothing that can be seen while the program is away.
+    Unseen,
+    /// A connection came to be.
+    Established,
+    /// These counters, and no other.
+    Counted(Vec<String>),
+}
+
+impl Took {
+    pub(super) fn counted(names: &[&str]) -> Self {
+        let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        names.sort();
+        Self::Counted(names)
+    }
+}
+
+pub(super) struct Asker {
+    pub(super) node: Node,
+    channel: Arc<dyn CmChannel>,
+    _listener: Arc<dyn CmId>,
+    /// Requests that the program has not answered.
+    requests: Vec<Arc<dyn CmId>>,
+    /// The program takes no events.
+    is_away: bool,
+    /// What the node asked us for.
+    asking: Option<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
+    link: InProcessLink,
+    address: IpAddr,
+    next: u32,
+    /// Messages that the last one was answered with.
+    pub(super) answers: Vec<CmMessage>,
+}
+
+/// How to spoil a packet, and the counter that says so.
+type Spoiled = (fn(&mut Packet<'_>), &'static str);
+
+pub(super) const SPOILED: &[Spoiled] = &[
+    (|packet| packet.bth.pkey = 0x1234, "drop_wrong_pkey"),
+    (|packet| packet.bth.destination = QpNumber::new(0), "drop_unknown_qp"),
+    (|packet| packet.bth.version = 1, "drop_malformed"),
+    (|packet| packet.bth.opcode = Opcode(0x7f), "drop_malformed"),
+    (|packet| packet.bth.opcode = Opcode(0x04), "drop_bad_mad"),
+    (
+        |packet| {
+            packet.deth = packet.deth.map(|mut deth| {
+                deth.qkey ^= 1;
+                deth
+            })
+        },
+        "drop_bad_mad",
+    ),
+];
+
+/// A message in a MAD.
+pub(super) fn cm(message: CmMessage) -> Mad {
+    message.mad(7)
+}
+
+pub(super) fn ids(local_id: u32, remote_id: u32) -> Ids {
+    Ids { local_id, remote_id, private: [0; 224] }
+}
+
+pub(super) fn dreq(local_id: u32, remote_id: u32, qpn: u32) -> CmMessage {
+    CmMessage::Dreq(Dreq { local_id, remote_id, qpn: QpNumber::new(qpn), reserved_11: 0, private: [0; 220] })
+}
+
+pub(super) fn rej(local_id: u32, remote_id: u32) -> CmMessage {
+    CmMessage::Rej(Rej {
+        local_id,
+        remote_id,
+        answered: Answered::OTHER,
+        reserved_8: 0,
+        info_length: 0,
+        reserved_9: false,
+        reason: RejectReason::TIMEOUT,
+        info: [0; 72],
+        private: [0; 148],
+    })
+}
+
+pub(super) fn mra(local_id: u32, remote_id: u32) -> CmMessage {
+    CmMessage::Mra(Mra {
+        local_id,
+        remote_id,
+        answered: Answered::REP,
+        reserved_8: 0,
+        service_timeout: 31,
+        reserved_9: 0,
+        private: [0; 222],
+    })
+}
+
+impl Asker {
+    /// A device with an XRC listener of this backlog, and its peer.
+    pub(super) fn new(backlog: u32) -> Self {
+        let hub = Hub::new();
+        let link = LinkChoice::InProcess(Arc::clone(&hub));
+        let node = Node::open(SoftOptions { link, ..crate::common::udp() }, 4096);
+        let manager = node.device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let side = EndpointSide::Passive { local: SocketAddr::new(node.address, PORT) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+        let listener = manager.create_endpoint(&request, &channel).unwrap();
+        listener.listen(backlog).unwrap();
+        let address = crate::common::address();
+        let mut link = hub.link().unwrap();
+        link.open(address).unwrap();
+        let (requests, answers) = (Vec::new(), Vec::new());
+        Self {
+            node,
+            channel,
+            _listener: listener,
+            requests,
+            is_away: false,
+            asking: None,
+            link,
+            address,
+            next: 0x100,
+            answers,
+        }
+    }
+
+    /// A right REQ with names of its own.
+    pub(super) fn request(&mut self) -> Req {
+        self.next += 1;
+        let mut private = [0; 92];
+        AddressHeader::new(SocketAddr::new(self.address, 0x4321), self.node.address).emit(&mut private);
+        Req {
+            local_id: 0x5000_0000 | self.next,
+            reserved_4: 0,
+            vendor_id: 0,
+            service_id: ServiceId::new(PortSpace::Ib, PORT),
+            ca_guid: 0x5054_00ff_fe00_0001,
+            reserved_24: 0,
+            qkey: 0,
+            qpn: QpNumber::new(self.next),
+            responder_resources: 0,
+            eecn: 0,
+            initiator_depth: 4,
+            remote_eecn: 0,
+            remote_timeout: 20,
+            transport: TransportType::XRC,
+            flow_control: false,
+            starting_psn: Psn::new(99),
+            local_timeout: 20,
+            retry_count: 0,
+            pkey: PKEY_DEFAULT,
+            mtu: 3,
+            rdc_exists: false,
+            rnr_retry: 0,
+            max_cm_retries: 15,
+            srq: false,
+            primary: Path {
+                local_lid: 0xffff,
+                remote_lid: 0xffff,
+                local_gid: Gid::from(self.address),
+                remote_gid: Gid::from(self.node.address),
+                hop_limit: 64,
+                ack_timeout: 14,
+                ..Path::default()
+            },
+            alternate: Path::default(),
+            private,
+        }
+    }
+
+    /// A right REP to a REQ of the node's.
+    pub(super) fn reply(&mut self, req: &Req) -> Rep {
+        self.next += 1;
+        Rep {
+            local_id: 0x6000_0000 | self.next,
+            remote_id: req.local_id,
+            qkey: 0,
+            qpn: QpNumber::new(0),
+            vendor_15: 0,
+            eecn: self.next,
+            vendor_19: 0,
+            starting_psn: Psn::new(5),
+            vendor_23: 0,
+            responder_resources: 4,
+            initiator_depth: 0,
+            ack_delay: 12,
+            failover: 0,
+            flow_control: false,
+            rnr_retry: 7,
+            srq: true,
+            reserved_27: 0,
+            ca_guid: 0x5054_00ff_fe00_0001,
+            private: [0; 196],
+        }
+    }
+
+    /// Lets the node ask us; answers its REQ.
+    pub(super) fn asked(&mut self) -> Req {
+        let manager = self.node.device.connection_manager();
+        let side = EndpointSide::Active { remote: SocketAddr::new(self.address, PORT), source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = manager.create_endpoint(&request, &self.channel).unwrap();
+        let ini = self.node.qp(QpType::XrcIni);
+        id.attach(Arc::clone(&ini)).unwrap();
+        id.connect(&ConnectParameters::default()).unwrap();
+        self.asking = Some((id, ini));
+        let until = Instant::now() + BOUND;
+        loop {
+            self.work();
+            self.take_answers();
+            let req = self.answers.iter().find_map(|answer| match answer {
+                CmMessage::Req(req) => Some(*req),
+                _ => None,
+            });
+            if let Some(req) = req {
+                return req;
+            }
+            assert!(Instant::now() < until, "the node never asked");
+        }
+    }
+
+    /// The node's connection to us goes, and no message of it is left.
+    pub(super) fn hang_up(&mut self) {
+        self.asking = None;
+        self.work();
+        self.take_answers();
+        while self.channel.next_event().is_some() {}
+    }
+
+    /// A connection that the node has accepted and we have not confirmed: the REQ, and its id.
+    pub(super) fn half_made(&mut self) -> (Req, u32) {
+        let req = self.request();
+        assert_eq!(self.send(CmMessage::Req(req)), Took::Taken);
+        let id = self.requests.pop().unwrap();
+        let tgt = self.node.qp(QpType::XrcTgt);
+        id.attach(Arc::clone(&tgt)).unwrap();
+        id.accept(&ConnectParameters::default()).unwrap();
+        self.asking = Some((id, tgt));
+        self.work();
+        self.take_answers();
+        let Some(CmMessage::Rep(rep)) = self.answers.first() else { panic!("{:?}", self.answers) };
+        (req, rep.local_id)
+    }
+
+    /// The id of a connection that the program has not answered: an MRA tells.
+    pub(super) fn newest_connection(&mut self, req: &Req) -> u32 {
+        assert_eq!(self.send(CmMessage::Req(*req)), Took::counted(&["cm_duplicate"]));
+        let Some(CmMessage::Mra(mra)) = self.answers.first() else { panic!("{:?}", self.answers) };
+        mra.local_id
+    }
+
+    /// The program takes no events until it comes back.
+    pub(super) fn leave(&mut self) {
+        self.is_away = true;
+    }
+
+    /// The program hears of what it was asked for meanwhile; how often it was.
+    pub(super) fn come_back(&mut self) -> usize {
+        self.is_away = false;
+        let before = self.requests.len();
+        while let Some(event) = self.channel.next_event() {
+            let CmEventKind::ConnectRequest { id, .. } = event.kind else { panic!("{event:?}") };
+            self.requests.push(id);
+        }
+        self.requests.len() - before
+    }
+
+    /// The program refuses what it was asked for.
+    pub(super) fn refuse_requests(&mut self) {
+        for request in self.requests.drain(..) {
+            request.reject(b"").unwrap();
+        }
+        self.work();
+        self.take_answers();
+    }
+
+    /// A good request is taken, accepted and confirmed.
+    pub(super) fn still_serves(&mut self) {
+        let (req, id) = self.half_made();
+        assert_eq!(self.send(CmMessage::Rtu(ids(req.local_id, id))), Took::Established);
+    }
+
+    pub(super) fn send(&mut self, message: CmMessage) -> Took {
+        self.send_mad(&cm(message))
+    }
+
+    pub(super) fn send_mad(&mut self, mad: &Mad) -> Took {
+        self.send_payload(&mad.to_bytes())
+    }
+
+    /// Sends a datagram to QP 1 with any payload.
+    pub(super) fn send_payload(&mut self, payload: &[u8]) -> Took {
+        let frame = mad_packet(Psn::new(1), &[0; MAD_BYTES]);
+        let pad = u8::try_from(payload.len().next_multiple_of(4) - payload.len()).unwrap();
+        let mut packet = Packet { payload, ..frame };
+        packet.bth.pad = pad;
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        self.send_packet(bytes)
+    }
+
+    pub(super) fn send_spoiled(&mut self, mad: &[u8; MAD_BYTES], spoil: fn(&mut Packet<'_>)) -> Took {
+        let mut packet = mad_packet(Psn::new(1), mad);
+        spoil(&mut packet);
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        self.send_packet(bytes)
+    }
+
+    /// Sends only the first bytes of a packet, under a right ICRC.
+    pub(super) fn send_cut(&mut self, mad: &[u8; MAD_BYTES], length: usize) -> Took {
+        let mut bytes = Vec::new();
+        mad_packet(Psn::new(1), mad).emit(&mut bytes);
+        bytes.truncate(length);
+        self.send_packet(bytes)
+    }
+
+    pub(super) fn packet_length(&self) -> usize {
+        mad_packet(Psn::new(1), &[0; MAD_BYTES]).emitted_len()
+    }
+
+    fn send_packet(&mut self, mut bytes: Vec<u8>) -> Took {
+        let (source, destination) =
+            (SocketAddr::new(self.address, ROCE_PORT), SocketAddr::new(self.node.address, ROCE_PORT));
+        icrc::append(&IpUdp::new(source, destination), &mut bytes);
+        self.take_answers();
+        let before = self.counts();
+        let received = self.node.counter("packets_received") + 1;
+        let mut batch = SendBatch::new();
+        batch.push_with(source, destination, |out| out.extend_from_slice(&bytes));
+        self.link.send(&mut batch, Time(0));
+        let until = Instant::now() + BOUND;
+        while self.node.counter("packets_received") < received {
+            assert!(Instant::now() < until, "the device stopped: {:#?}", self.node.device_counters());
+            self.work();
+        }
+        self.take_answers();
+        self.what_happened(&before)
+    }
+
+    /// Does the card's work in this thread.
+    fn work(&self) {
+        self.node.cq.poll(&mut [Completion::default()]);
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let counters = self.node.device_counters();
+        let told = |name: &str| {
+            name.starts_with("drop_")
+                || name.starts_with("cm_") && !["cm_received", "cm_sent", "cm_retransmitted"].contains(&name)
+        };
+        counters
+            .iter()
+            .filter(|counter| told(counter.name))
+            .map(|counter| (counter.name, counter.value))
+            .collect()
+    }
+
+    fn what_happened(&mut self, before: &BTreeMap<&'static str, u64>) -> Took {
+        let mut taken = Vec::new();
+        while let Some(event) = if self.is_away { None } else { self.channel.next_event() } {
+            match event.kind {
+                CmEventKind::ConnectRequest { id, .. } => {
+                    self.requests.push(id);
+                    taken.push(Took::Taken);
+                }
+                CmEventKind::Established => taken.push(Took::Established),
+                CmEventKind::Disconnected { .. } | CmEventKind::TimewaitExit => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut counted = Vec::new();
+        for (name, after) in self.counts() {
+            for _ in before[name]..after {
+                counted.push(name.to_owned());
+            }
+        }
+        match (taken.as_slice(), counted.is_empty()) {
+            ([one], true) => one.clone(),
+            ([], false) => Took::Counted(counted),
+            ([], true) if self.is_away => Took::Unseen,
+            other => panic!("not exactly one thing happened: {other:?}, {counted:?}"),
+        }
+    }
+
+    fn take_answers(&mut self) {
+        self.answers.clear();
+        let mut received = ReceiveBatch::new(64);
+        while self.link.receive(&mut received) > 0 {
+            for datagram in received.iter() {
+                let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
+                let packet = Packet::parse(body).unwrap();
+                assert_eq!(packet.bth.destination, QP1);
+                self.answers.push(CmMessage::parse(&Mad::from_packet(&packet).unwrap()));
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Connections made step by step, as librdmacm's programs make them: ids that are nowhere yet,
+//! resolving as events, and QPs that the program brings up itself.
+
+use crate::common;
+use crate::common::node::{Node, next_event, post};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_verbs::{
+    CmChannel, CmEvent, CmEventKind, CmId, CmOption, CompletionStatus, ConnectParameters, Device, PortSpace,
+    QpState, QpType, QueuePair, RejectReason, SendOperation, VerbsError,
+};
+
+struct Side {
+    node: Node,
+    channel: Arc<dyn CmChannel>,
+}
+
+impl Side {
+    fn new() -> Self {
+        let node = Node::open(common::udp(), 4096);
+        let channel = node.device.connection_manager().create_channel().unwrap();
+        Self { node, channel }
+    }
+
+    fn id(&self, qp_type: QpType) -> Arc<dyn CmId> {
+        self.node.device.connection_manager().create_id(PortSpace::Ib, qp_type, &self.channel).unwrap()
+    }
+
+    fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.node.address, port)
+    }
+
+    fn next(&self) -> CmEvent {
+        next_event(&*self.channel)
+    }
+
+    /// An id that listens, at a free port.
+    fn listener(&self) -> Arc<dyn CmId> {
+        let listener = self.id(QpType::XrcTgt);
+        listener.bind(self.at(0)).unwrap();
+        assert_ne!(listener.local_address().port(), 0);
+        listener.listen(4).unwrap();
+        listener
+    }
+
+    /// An id that knows the way to a peer.
+    fn resolved(&self, remote: SocketAddr) -> Arc<dyn CmId> {
+        let id = self.id(QpType::XrcIni);
+        id.resolve_address(None, remote).unwrap();
+        assert!(matches!(self.next().kind, CmEventKind::AddressResolved));
+        assert_eq!(id.local_address().ip(), self.node.address);
+        assert_eq!(id.peer_address(), Some(remote));
+        id.resolve_route().unwrap();
+        assert!(matches!(self.next().kind, CmEventKind::RouteResolved));
+        id
+    }
+
+    fn requested(&self) -> (Arc<dyn CmId>, ConnectParameters) {
+        match self.next() {
+            CmEvent { kind: CmEventKind::ConnectRequest { id, parameters }, .. } => (id, parameters),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn bring_up(id: &Arc<dyn CmId>, qp: &Arc<dyn QueuePair>, states: &[QpState]) {
+    for state in states {
+        qp.modify(&id.qp_changes(*state).unwrap()).unwrap();
+    }
+}
+
+fn named(qp: &Arc<dyn QueuePair>, private_data: &[u8]) -> ConnectParameters {
+    ConnectParameters {
+        qp_number: Some(qp.number()),
+        private_data: private_data.to_vec(),
+        ..ConnectParameters::default()
+    }
+}
+
+const ALL: [QpState; 3] = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
+
+#[test]
+fn a_program_that_brings_up_its_own_qps_connects() {
+    let (near, far) = (Side::new(), Side::new());
+    let listener = far.listener();
+    let near_id = near.resolved(listener.local_address());
+    let ini = near.node.qp(QpType::XrcIni);
+    assert!(matches!(near_id.qp_changes(QpState::ReadyToReceive), Err(VerbsError::Invalid(_))));
+    near_id.connect(&named(&ini, b"asked")).unwrap();
+
+    let (far_id, asked) = far.requested();
+    assert!(asked.private_data.starts_with(b"asked"));
+    assert_eq!(asked.qp_number, Some(ini.number()));
+    let tgt = far.node.qp(QpType::XrcTgt);
+    bring_up(&far_id, &tgt, &ALL);
+    far_id.accept(&named(&tgt, b"answered")).unwrap();
+
+    let CmEvent { kind: CmEventKind::ConnectResponse { parameters }, private_data, .. } = near.next() else {
+        panic!("the answer shows")
+    };
+    assert!(private_data.starts_with(b"answered") && private_data.len() == 196);
+    assert_eq!(parameters.qp_number, Some(tgt.number()));
+    assert!(parameters.srq, "contract J5");
+    bring_up(&near_id, &ini, &ALL);
+    near_id.establish().unwrap();
+    assert!(matches!(far.next().kind, CmEventKind::Established));
+
+    far.node.receive(1, 0, 64);
+    post(&*ini, SendOperation::Send, &[near.node.sge(0, 64)], &*far.node.srq);
+    assert_eq!(near.node.completion().status, CompletionStatus::Success);
+    assert_eq!(far.node.completion().status, CompletionStatus::Success);
+
+    near_id.disconnect().unwrap();
+    assert!(matches!(near.next().kind, CmEventKind::Disconnected { .. }), "and no event for `establish`");
+    assert!(matches!(far.next().kind, CmEventKind::Disconnected { .. }));
+    assert_eq!(tgt.query().unwrap().state, QpState::ReadyToSend, "a QP that was only named is left alone");
+}
+
+/// As when the RTU is lost: the peer's first message does as well, long before the reply is repeated.
+#[test]
+fn a_first_message_stands_for_the_last_word() {
+    let (near, far) = (Side::new(), Side::new());
+    let listener = far.listener();
+    let near_id = near.resolved(listener.local_address());
+    let ini = near.node.qp(QpType::XrcIni);
+    near_id.connect(&named(&ini, b"")).unwrap();
+    let (far_id, _) = far.requested();
+    let tgt = far.node.qp(QpType::XrcTgt);
+    far_id.attach(Arc::clone(&tgt)).unwrap();
+    far_id.accept(&ConnectParameters::default()).unwrap();
+    assert!(matches!(near.next().kind, CmEventKind::ConnectResponse { .. }));
+    bring_up(&near_id, &ini, &ALL);
+    assert!(far.channel.next_event().is_none(), "nothing was said yet");
+    far.node.receive(1, 0, 64);
+    post(&*ini, SendOperation::Send, &[near.node.sge(0, 64)], &*far.node.srq);
+    assert!(matches!(far.next().kind, CmEventKind::Established));
+    assert_eq!(far.node.completion().status, CompletionStatus::Success);
+    // What is said after all changes nothing.
+    near_id.establish().unwrap();
+    near_id.disconnect().unwrap();
+    assert!(matches!(far.next().kind, CmEventKind::Disconnected { .. }));
+}
+
+#[test]
+fn ids_keep_the_order_of_their_steps() {
+    let (near, far) = (Side::new(), Side::new());
+    let id = near.id(QpType::XrcIni);
+    assert!(matches!(id.resolve_route(), Err(VerbsError::Invalid(_))));
+    assert!(matches!(id.connect(&ConnectParameters::default()), Err(VerbsError::Invalid(_))));
+    let id = near.resolved(far.at(9));
+    assert!(matches!(id.bind(near.at(0)), Err(VerbsError::Invalid(_))));
+    assert!(matches!(id.listen(1), Err(VerbsError::Invalid(_))));
+    assert!(matches!(id.connect(&ConnectParameters::default()), Err(VerbsError::Invalid(_))), "no QP");
+    let tcp = near.node.device.connection_manager().create_id(PortSpace::Tcp, QpType::XrcIni, &near.channel);
+    assert!(matches!(tcp, Err(VerbsError::Invalid(_))), "contract J1");
+}
+
+#[test]
+fn a_peer_of_no_reachable_family_is_an_event() {
+    let near = Side::new();
+    let id = near.id(QpType::XrcIni);
+    id.resolve_address(None, "[2001:db8::1]:9".parse().unwrap()).unwrap();
+    assert!(matches!(near.next().kind, CmEventKind::AddressError(VerbsError::AddressNotAvailable(_))));
+    // The id can still try another.
+    id.resolve_address(None, near.at(9)).unwrap();
+    assert!(matches!(near.next().kind, CmEventKind::AddressResolved));
+}
+
+#[test]
+fn a_port_is_bound_once_unless_both_want_to_share_it() {
+    let side = Side::new();
+    let (first, second) = (side.id(QpType::XrcTgt), side.id(QpType::XrcTgt));
+    first.set_option(CmOption::ReuseAddress(true)).unwrap();
+    first.bind(side.at(4_711)).unwrap();
+    assert!(matches!(second.bind(side.at(4_711)), Err(VerbsError::AddressInUse(_))));
+    second.set_option(CmOption::ReuseAddress(true)).unwrap();
+    second.bind(side.at(4_711)).unwrap();
+    first.listen(1).unwrap();
+    assert!(matches!(second.listen(1), Err(VerbsError::AddressInUse(_))));
+    drop(first);
+    second.listen(1).unwrap();
+}
+
+#[test]
+fn a_refusal_says_its_reason() {
+    let (near, far) = (Side::new(), Side::new());
+    let listener = far.listener();
+    let id = near.resolved(listener.local_address());
+    let ini = near.node.qp(QpType::XrcIni);
+    id.connect(&named(&ini, b"")).unwrap();
+    let (asked, _) = far.requested();
+    asked.reject_for(RejectReason::VENDOR_OPTION, b"why").unwrap();
+    let event = near.next();
+    assert!(matches!(event.kind, CmEventKind::Rejected(RejectReason::VENDOR_OPTION)), "{event:?}");
+    assert!(event.private_data.starts_with(b"why") && event.private_data.len() == 148);
+}

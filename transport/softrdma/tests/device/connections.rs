@@ -1,0 +1,210 @@
+//! Connection endpoints: addresses, channels, and what is left when one of them goes.
+
+use crate::common;
+use crate::common::node::{Node, next_event, post, wait_readable};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_verbs::{
+    CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest,
+    EndpointSide, PortSpace, QpState, QpType, QueuePair, RejectReason, SendOperation, VerbsError,
+};
+
+fn channel(node: &Node) -> Arc<dyn CmChannel> {
+    node.device.connection_manager().create_channel().unwrap()
+}
+
+fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
+    next_event(&**channel)
+}
+
+fn listen(node: &Node, at: IpAddr, on: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
+    let side = EndpointSide::Passive { local: SocketAddr::new(at, 0) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+    let listener = node.device.connection_manager().create_endpoint(&request, on).unwrap();
+    listener.listen(8).unwrap();
+    listener
+}
+
+/// Asks `to` for a connection; the QP is attached.
+fn ask(node: &Node, to: SocketAddr, on: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
+    let side = EndpointSide::Active { remote: to, source: None };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+    let id = node.device.connection_manager().create_endpoint(&request, on).unwrap();
+    let ini = node.qp(QpType::XrcIni);
+    id.attach(Arc::clone(&ini)).unwrap();
+    id.connect(&ConnectParameters::default()).unwrap();
+    (id, ini)
+}
+
+fn requested(channel: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
+    match next(channel) {
+        CmEvent { kind: CmEventKind::ConnectRequest { id, .. }, .. } => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn accept(node: &Node, id: &Arc<dyn CmId>) -> Arc<dyn QueuePair> {
+    let tgt = node.qp(QpType::XrcTgt);
+    id.attach(Arc::clone(&tgt)).unwrap();
+    id.accept(&ConnectParameters::default()).unwrap();
+    tgt
+}
+
+macro_rules! assert_kind {
+    ($event:expr, $kind:pat) => {{
+        let event = $event;
+        assert!(matches!(event.kind, $kind), "{event:?}");
+    }};
+}
+
+/// Sends a message through the connection.
+fn check_traffic(near: &Node, ini: &Arc<dyn QueuePair>, far: &Node) {
+    far.receive(1, 0, 64);
+    post(&**ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
+    assert_eq!(near.completion().status, CompletionStatus::Success);
+    assert_eq!(far.completion().status, CompletionStatus::Success);
+}
+
+struct Joined {
+    near: Node,
+    far: Node,
+    near_channel: Arc<dyn CmChannel>,
+    far_channel: Arc<dyn CmChannel>,
+    near_id: Arc<dyn CmId>,
+    far_id: Arc<dyn CmId>,
+    ini: Arc<dyn QueuePair>,
+    tgt: Arc<dyn QueuePair>,
+    _listener: Arc<dyn CmId>,
+}
+
+fn joined(options: [SoftOptions; 2]) -> Joined {
+    let [near, far] = options.map(|options| Node::open(options, 4096));
+    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let listener = listen(&far, far.address, &far_channel);
+    let (near_id, ini) = ask(&near, listener.local_address(), &near_channel);
+    let far_id = requested(&far_channel);
+    assert_eq!(far_id.peer_address().map(|address| address.ip()), Some(near.address));
+    let tgt = accept(&far, &far_id);
+    assert_kind!(next(&near_channel), CmEventKind::Established);
+    assert_kind!(next(&far_channel), CmEventKind::Established);
+    Joined { near, far, near_channel, far_channel, near_id, far_id, ini, tgt, _listener: listener }
+}
+
+#[test]
+fn disconnecting_takes_both_qps_to_error() {
+    let joined = joined([common::udp(), common::udp()]);
+    check_traffic(&joined.near, &joined.ini, &joined.far);
+    joined.near_id.disconnect().unwrap();
+    assert_eq!(joined.ini.query().unwrap().state, QpState::Error);
+    assert_kind!(next(&joined.far_channel), CmEventKind::Disconnected { .. });
+    assert_eq!(joined.tgt.query().unwrap().state, QpState::Error);
+    assert_kind!(next(&joined.near_channel), CmEventKind::Disconnected { .. });
+    for channel in [&joined.near_channel, &joined.far_channel] {
+        assert_kind!(next(channel), CmEventKind::TimewaitExit);
+    }
+    assert!(matches!(joined.near_id.disconnect(), Err(VerbsError::Invalid(_))));
+}
+
+#[test]
+fn a_detached_qp_outlives_its_connection() {
+    let joined = joined(common::in_process());
+    assert_eq!(joined.near_id.detach().map(|qp| qp.number()), Some(joined.ini.number()));
+    assert_eq!(joined.far_id.detach().map(|qp| qp.number()), Some(joined.tgt.number()));
+    assert!(joined.far_id.detach().is_none());
+    joined.near_id.disconnect().unwrap();
+    assert_kind!(next(&joined.far_channel), CmEventKind::Disconnected { .. });
+    check_traffic(&joined.near, &joined.ini, &joined.far);
+}
+
+#[test]
+fn dropping_the_initiators_end_disconnects_the_other() {
+    let joined = joined(common::in_process());
+    drop(joined.near_id);
+    assert_kind!(next(&joined.far_channel), CmEventKind::Disconnected { .. });
+}
+
+#[test]
+fn a_request_that_nobody_takes_is_refused_when_its_channel_goes() {
+    let [near, far] = common::in_process().map(|options| Node::open(options, 64));
+    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let listener = listen(&far, far.address, &far_channel);
+    let (_id, _ini) = ask(&near, listener.local_address(), &near_channel);
+    wait_readable(&*far_channel);
+    drop((listener, far_channel));
+    assert_kind!(next(&near_channel), CmEventKind::Rejected(_));
+}
+
+#[test]
+fn a_port_without_listener_refuses_and_a_silent_host_is_unreachable() {
+    let [near, far] = common::in_process().map(|options| Node::open(options, 64));
+    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let listener = listen(&far, far.address, &far_channel);
+    let mut elsewhere = listener.local_address();
+    elsewhere.set_port(elsewhere.port() ^ 1);
+    let (_id, ini) = ask(&near, elsewhere, &near_channel);
+    assert_kind!(next(&near_channel), CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID));
+    assert_eq!(ini.query().unwrap().state, QpState::Error);
+    let (_id, _ini) = ask(&near, SocketAddr::new(common::address(), 5), &near_channel);
+    assert_kind!(next(&near_channel), CmEventKind::Unreachable);
+}
+
+#[test]
+fn events_move_along_to_another_channel() {
+    let [near, far] = common::in_process().map(|options| Node::open(options, 64));
+    let (near_channel, far_channel, other) = (channel(&near), channel(&far), channel(&near));
+    let listener = listen(&far, far.address, &far_channel);
+    let (id, _ini) = ask(&near, listener.local_address(), &near_channel);
+    let far_id = requested(&far_channel);
+    let _tgt = accept(&far, &far_id);
+    wait_readable(&*near_channel);
+    id.migrate(&other).unwrap();
+    assert!(near_channel.next_event().is_none());
+    assert_kind!(next(&other), CmEventKind::Established);
+    assert!(matches!(id.migrate(&far_channel), Err(VerbsError::Invalid(_))), "another device's");
+}
+
+#[test]
+fn a_wildcard_listener_hears_every_address() {
+    let hub = Hub::new();
+    let link = LinkChoice::InProcess(hub);
+    let addresses: Vec<IpAddr> = vec![common::address(), common::address()];
+    let far =
+        Node::open(SoftOptions { addresses: addresses.clone(), link: link.clone(), ..common::udp() }, 64);
+    let near = Node::open(SoftOptions { link, ..common::udp() }, 64);
+    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let listener = listen(&far, IpAddr::from([0, 0, 0, 0]), &far_channel);
+    for address in addresses {
+        let (_id, _ini) =
+            ask(&near, SocketAddr::new(address, listener.local_address().port()), &near_channel);
+        let far_id = requested(&far_channel);
+        assert_eq!(far_id.local_address().ip(), address);
+        let _tgt = accept(&far, &far_id);
+        assert_kind!(next(&near_channel), CmEventKind::Established);
+        assert_kind!(next(&far_channel), CmEventKind::Established);
+    }
+}
+
+#[test]
+fn a_client_finds_an_address_when_its_own_is_served_by_another() {
+    // Two unconfigured devices have the same addresses; the server came first.
+    let hub = Hub::new();
+    let open = || {
+        let link = LinkChoice::InProcess(Arc::clone(&hub));
+        // Node takes the first address for its own; here it means nothing.
+        let device =
+            trunkline_softrdma::device::SoftDevice::open(SoftOptions { link, ..SoftOptions::default() });
+        Node::with_device(device.unwrap(), IpAddr::from([127, 0, 0, 1]), 4096)
+    };
+    let (far, near) = (open(), open());
+    let (near_channel, far_channel) = (channel(&near), channel(&far));
+    let listener = listen(&far, far.address, &far_channel);
+    let (near_id, ini) = ask(&near, listener.local_address(), &near_channel);
+    let local = near_id.local_address().ip();
+    assert!(local.is_loopback() && local != far.address, "{local}");
+    let far_id = requested(&far_channel);
+    let _tgt = accept(&far, &far_id);
+    assert_kind!(next(&near_channel), CmEventKind::Established);
+    check_traffic(&near, &ini, &far);
+}

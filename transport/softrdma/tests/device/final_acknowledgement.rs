@@ -1,0 +1,73 @@
+//! A QP that stops repeats its last acknowledgement: who has the last message may go, and its peer
+//! shall not be left with a request that nobody answers.
+
+use crate::common::by_hand::{ByHand, FIRST_PSN};
+use crate::common::node::BOUND;
+use std::time::Instant;
+use trunkline_roce::wire::{Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome};
+use trunkline_softrdma::link::{Link, ReceiveBatch};
+use trunkline_verbs::{Psn, QpModify, QpState};
+
+/// A peer made by hand, so that no acknowledgement is asked for but by the test.
+struct Setup(ByHand);
+
+impl Setup {
+    fn new() -> Self {
+        Self(ByHand::new(ROCE_PORT))
+    }
+
+    /// Sends one message and takes its acknowledgement.
+    fn exchange(&mut self) {
+        self.0.send(Psn::new(FIRST_PSN), true, |_| {});
+        assert_eq!(self.0.node.completion().wr_id, 0);
+        let until = Instant::now() + BOUND;
+        let mut came = 0;
+        while came == 0 {
+            assert!(Instant::now() < until, "no acknowledgement");
+            came = self.acknowledgements();
+        }
+        assert_eq!(came, 1);
+    }
+
+    /// How many acknowledgements of the message wait; nothing else does.
+    fn acknowledgements(&mut self) -> usize {
+        let mut batch = ReceiveBatch::new(64);
+        self.0.link.receive(&mut batch);
+        for datagram in batch.iter() {
+            let body = &datagram.bytes[..datagram.bytes.len() - 4];
+            let packet = Packet::parse(body).unwrap();
+            let aeth = packet.aeth.unwrap();
+            assert_eq!(packet.bth.opcode, Opcode::new(Service::XRC, Operation::ACKNOWLEDGE));
+            assert_eq!((packet.bth.psn.get(), aeth.meaning(), aeth.msn), (FIRST_PSN, Syndrome::ACK, 1));
+        }
+        batch.iter().count()
+    }
+
+    fn change(&self, state: QpState) {
+        self.0.tgt.modify(&QpModify { state: Some(state), ..QpModify::default() }).unwrap();
+    }
+}
+
+#[test]
+fn a_qp_that_stops_repeats_its_last_acknowledgement() {
+    for end in ["destroyed", "reset", "in error"] {
+        let mut setup = Setup::new();
+        setup.exchange();
+        match end {
+            "destroyed" => setup.0.tgt.destroy().unwrap(),
+            "reset" => setup.change(QpState::Reset),
+            _ => setup.change(QpState::Error),
+        }
+        // They have left when the call is over.
+        assert_eq!(setup.acknowledgements(), 3, "{end}");
+        let _destroyed_before = setup.0.tgt.destroy();
+        assert_eq!(setup.acknowledgements(), 0, "{end}: once is enough");
+    }
+}
+
+#[test]
+fn a_qp_that_took_nothing_goes_without_a_word() {
+    let mut setup = Setup::new();
+    setup.0.tgt.destroy().unwrap();
+    assert_eq!(setup.acknowledgements(), 0);
+}

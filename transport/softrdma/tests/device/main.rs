@@ -1,0 +1,19 @@
+//! The software device through its public interface: devices of this process, their packets and connections.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod choices;
+mod cm_nonsense;
+mod connection_steps;
+mod connections;
+mod final_acknowledgement;
+mod foreign_peer;
+mod hostile;
+mod legacy;
+mod removal;
+mod service_questions;
+mod two_devices;
+mod wire_of_xrc;

@@ -1,0 +1,193 @@
+//! Endpoints of port space UDP: they ask for a QP and are told of one, and nothing is connected.
+
+use crate::common;
+use crate::common::node::{Node, next_event};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_verbs::{
+    CmChannel, CmEvent, CmEventKind, CmId, ConnectParameters, Device, PortSpace, QpNumber, QpType,
+    RejectReason, SidrStatus, UDP_Q_KEY, VerbsError,
+};
+
+struct Side {
+    node: Node,
+    channel: Arc<dyn CmChannel>,
+}
+
+impl Side {
+    fn new() -> Self {
+        Self::with(common::udp())
+    }
+
+    fn at(address: IpAddr) -> Self {
+        Self::with(SoftOptions { addresses: vec![address], ..SoftOptions::default() })
+    }
+
+    fn with(options: SoftOptions) -> Self {
+        let node = Node::open(options, 4096);
+        let channel = node.device.connection_manager().create_channel().unwrap();
+        Self { node, channel }
+    }
+
+    fn id(&self) -> Arc<dyn CmId> {
+        let manager = self.node.device.connection_manager();
+        manager.create_id(PortSpace::Udp, QpType::Rc, &self.channel).unwrap()
+    }
+
+    fn next(&self) -> CmEvent {
+        next_event(&*self.channel)
+    }
+
+    /// An id that listens, at a free port.
+    fn listener(&self) -> Arc<dyn CmId> {
+        let listener = self.id();
+        listener.bind(SocketAddr::new(self.node.address, 0)).unwrap();
+        listener.listen(4).unwrap();
+        listener
+    }
+
+    /// An id that has asked a peer.
+    fn asking(&self, remote: SocketAddr, private_data: &[u8]) -> Arc<dyn CmId> {
+        let id = self.id();
+        id.resolve_address(None, remote).unwrap();
+        assert!(matches!(self.next().kind, CmEventKind::AddressResolved));
+        id.resolve_route().unwrap();
+        assert!(matches!(self.next().kind, CmEventKind::RouteResolved));
+        id.connect(&with(private_data)).unwrap();
+        assert!(matches!(id.connect(&with(private_data)), Err(VerbsError::Invalid(_))), "it asks");
+        id
+    }
+
+    fn requested(&self) -> (Arc<dyn CmId>, ConnectParameters) {
+        match self.next() {
+            CmEvent { kind: CmEventKind::ConnectRequest { id, parameters }, .. } => (id, parameters),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(&self) -> (SidrStatus, Vec<u8>) {
+        match self.next() {
+            CmEvent { kind: CmEventKind::ServiceRefused(status), private_data, .. } => (status, private_data),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn with(private_data: &[u8]) -> ConnectParameters {
+    ConnectParameters { private_data: private_data.to_vec(), ..ConnectParameters::default() }
+}
+
+fn naming(number: u32, private_data: &[u8]) -> ConnectParameters {
+    ConnectParameters { qp_number: Some(QpNumber::new(number)), ..with(private_data) }
+}
+
+/// A question, its answer, and what either end sees of it.
+fn ask_and_answer(near: &Side, far: &Side) {
+    let listener = far.listener();
+    let near_id = near.asking(listener.local_address(), b"which");
+    let (far_id, asked) = far.requested();
+    assert_eq!((asked.private_data.len(), asked.qp_number), (180, None));
+    assert!(asked.private_data.starts_with(b"which\0"));
+    assert_eq!(far_id.peer_address(), Some(near_id.local_address()));
+    assert_eq!(far_id.local_address(), listener.local_address());
+    far_id.accept(&naming(0x4711, b"this")).unwrap();
+    let CmEvent { kind: CmEventKind::ServiceResolved { parameters }, private_data, id } = near.next() else {
+        panic!("not answered")
+    };
+    assert_eq!((id, parameters.qp_number), (near_id.number(), Some(QpNumber::new(0x4711))));
+    assert_eq!((parameters.q_key, private_data.len()), (UDP_Q_KEY, 136));
+    assert!(private_data.starts_with(b"this\0") && parameters.private_data == private_data);
+    // That was all.
+    assert!(matches!(near_id.connect(&with(b"")), Err(VerbsError::Invalid(_))));
+    assert!(matches!(far_id.accept(&naming(1, b"")), Err(VerbsError::Invalid(_))));
+    assert!(near_id.disconnect().is_err() && far_id.disconnect().is_err());
+    drop((near_id, far_id, listener));
+    assert!(near.channel.next_event().is_none() && far.channel.next_event().is_none());
+}
+
+#[test]
+fn questions_are_answered_between_addresses() {
+    let (near, far) = (Side::new(), Side::new());
+    ask_and_answer(&near, &far);
+    ask_and_answer(&far, &near);
+}
+
+#[test]
+fn questions_find_the_member_of_an_address_and_so_do_answers() {
+    let address = common::address();
+    // The first holds port 4791, and hands on what is the second's.
+    let (holder, other) = (Side::at(address), Side::at(address));
+    ask_and_answer(&holder, &other);
+    ask_and_answer(&other, &holder);
+    let third = Side::at(address);
+    ask_and_answer(&third, &other);
+    let outside = Side::new();
+    ask_and_answer(&outside, &other);
+    ask_and_answer(&other, &outside);
+}
+
+#[test]
+fn a_service_belongs_to_one_member() {
+    let address = common::address();
+    let (one, two) = (Side::at(address), Side::at(address));
+    let listener = one.listener();
+    let at = listener.local_address();
+    assert!(matches!(two.id().bind(at), Err(VerbsError::AddressInUse(_))));
+    // A port of another port space is another service.
+    let manager = two.node.device.connection_manager();
+    manager.create_id(PortSpace::Tcp, QpType::Rc, &two.channel).unwrap().bind(at).unwrap();
+}
+
+#[test]
+fn refusals_and_absence_are_told_apart() {
+    let (near, far) = (Side::new(), Side::new());
+    let listener = far.listener();
+    let at = listener.local_address();
+    let asking = near.asking(at, b"");
+    let (far_id, _) = far.requested();
+    assert!(matches!(far_id.reject(&[1; 137]), Err(VerbsError::Invalid(_))));
+    far_id.reject(b"no").unwrap();
+    let (status, why) = near.refused();
+    assert_eq!((status, why.len(), &why[..3]), (SidrStatus::REJECT, 136, b"no\0".as_slice()));
+    // Who destroys the new endpoint refuses, whatever reason it would have had.
+    let second = near.asking(at, b"");
+    let (far_id, _) = far.requested();
+    far_id.reject_for(RejectReason::STALE_CONNECTION, &[]).unwrap();
+    assert_eq!(near.refused().0, SidrStatus::REJECT);
+    let third = near.asking(at, b"");
+    drop(far.requested());
+    assert_eq!(near.refused().0, SidrStatus::REJECT);
+    drop(listener);
+    let fourth = near.asking(at, b"");
+    assert_eq!(near.refused().0, SidrStatus::UNSUPPORTED);
+    assert_eq!(far.node.counter("cm_refused_service_id"), 1);
+    drop((asking, second, third, fourth));
+}
+
+#[test]
+fn lost_messages_are_asked_for_again() {
+    let faults = |seed| {
+        let faults = format!("drop=0.3,duplicate=0.3,seed={seed}").parse().unwrap();
+        SoftOptions { faults: Some(faults), ..common::udp() }
+    };
+    let (near, far) = (Side::with(faults(1)), Side::with(faults(2)));
+    for _ in 0..5 {
+        ask_and_answer(&near, &far);
+    }
+    assert!(near.node.counter("cm_retransmitted") > 0);
+}
+
+#[test]
+fn endpoints_of_questions_have_no_qp() {
+    let side = Side::new();
+    let id = side.id();
+    let attached = id.attach(side.node.qp(QpType::XrcIni));
+    assert!(matches!(attached, Err(VerbsError::Invalid(why)) if why.contains("UDP")));
+    assert!(matches!(id.connect(&with(b"")), Err(VerbsError::Invalid(_))), "it has no peer");
+    assert!(matches!(id.accept(&naming(7, b"")), Err(VerbsError::Invalid(_))));
+    assert!(matches!(id.reject(b""), Err(VerbsError::Invalid(_))));
+    let manager = side.node.device.connection_manager();
+    let xrc = manager.create_id(PortSpace::Udp, QpType::XrcIni, &side.channel);
+    assert!(matches!(xrc, Err(VerbsError::Invalid(_))));
+}

@@ -1,0 +1,322 @@
+//! Processes of one host: what they share through the registry in the runtime directory.
+//!
+//! The tests start this binary again for each further process (`play`).
+
+use crate::common;
+use crate::common::host::{Host, count_files, part};
+use std::collections::HashSet;
+use std::fs::{File, Permissions};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use trunkline_softrdma::device::{HostError, OpenError, SoftDevice, SoftOptions};
+use trunkline_testkit::{Input, Process, print_line, same_test};
+use trunkline_verbs::{
+    CmId, CqInit, Device, PortSpace, QpInit, QpType, QueuePair, SharedReceiveQueue, SrqInit, SrqKind,
+    VerbsError, XrcDomain, XrcdFlags,
+};
+
+const FILE: &str = "TRUNKLINE_TEST_FILE";
+const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
+/// How often each process of a race tries to make the domain.
+const TRIES: usize = 5_000;
+const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
+
+/// A further process. Without a part, a test that has nothing to do.
+#[test]
+fn play() {
+    let Some(part) = part() else { return };
+    let options = SoftOptions { addresses: vec![common::address()], ..from_env() };
+    let device = SoftDevice::open(options).unwrap();
+    let input = Input::open();
+    print_line("READY");
+    while input.wait().is_some() {
+        match part.as_str() {
+            "exclusive" => {
+                let opened = open(&*device, Path::new(&variable(FILE)), BOTH);
+                print_line(&format!("ERRNO {}", opened.as_ref().err().map_or(0, |error| error.errno())));
+                // Kept until the process ends.
+                std::mem::forget(opened);
+            }
+            "churn" => churn(&device),
+            "race" => print_line(&format!("MADE {}", race(&*device, Path::new(&variable(FILE))))),
+            "numbers" => {
+                let objects = make_objects(&*device);
+                print_line(&format!("NUMBERS {:?}", numbers(&objects)));
+                std::mem::forget(objects);
+            }
+            "bind" => {
+                let bound = bind(&device, variable(LOCAL).parse().unwrap()).unwrap();
+                print_line(&format!("BOUND {}", bound.local_address()));
+                std::mem::forget(bound);
+            }
+            other => panic!("no such part: {other}"),
+        }
+    }
+}
+
+/// Makes the domain as often as no other process has it; answers how often.
+fn race(device: &dyn Device, path: &Path) -> usize {
+    let witness = path.with_extension("witness");
+    let mut made = 0;
+    for _ in 0..TRIES {
+        match open(device, path, BOTH) {
+            Ok(domain) => {
+                made += 1;
+                File::create_new(&witness).expect("two processes have made one domain");
+                std::fs::remove_file(&witness).unwrap();
+                domain.close().unwrap();
+            }
+            Err(error) => assert_eq!(error.errno(), 22),
+        }
+    }
+    made
+}
+
+/// Changes the registry on and on, in all ways there are, until it is killed.
+fn churn(device: &Arc<SoftDevice>) {
+    for round in 0_u64.. {
+        let domain = open(&**device, Path::new(&variable(FILE)), XrcdFlags::CREATE).unwrap();
+        let bound = bind(device, variable(LOCAL).parse().unwrap()).unwrap();
+        let other = SoftDevice::open(SoftOptions { addresses: vec![common::address()], ..from_env() });
+        make_objects(&*other.unwrap());
+        print_line(&format!("ROUND {round}"));
+        drop((domain, bound));
+    }
+}
+
+fn from_env() -> SoftOptions {
+    SoftOptions::from_env().unwrap()
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap()
+}
+
+fn open(device: &dyn Device, path: &Path, flags: XrcdFlags) -> Result<Arc<dyn XrcDomain>, VerbsError> {
+    let file = File::open(path).unwrap();
+    device.open_xrcd(Some(file.as_fd()), flags)
+}
+
+type Objects = Vec<(Arc<dyn QueuePair>, Arc<dyn SharedReceiveQueue>)>;
+
+fn make_objects(device: &dyn Device) -> Objects {
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(CqInit { capacity_cqe: 16, channel: None, context: 0 }).unwrap();
+    let xrcd = device.open_xrcd(None, XrcdFlags::empty()).unwrap();
+    let make = |_| {
+        let init = QpInit {
+            pd: Some(Arc::clone(&pd)),
+            send_cq: Some(Arc::clone(&cq)),
+            ..QpInit::new(QpType::XrcIni)
+        };
+        let qp = device.create_qp(init).unwrap();
+        let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+        let srq = device
+            .create_srq(SrqInit { pd: Arc::clone(&pd), max_wr: 1, max_sge: 1, kind, context: 0 })
+            .unwrap();
+        (qp, srq)
+    };
+    (0..100).map(make).collect()
+}
+
+fn numbers(objects: &Objects) -> Vec<u32> {
+    objects.iter().flat_map(|(qp, srq)| [qp.number().get(), srq.number().unwrap().get()]).collect()
+}
+
+fn bind(device: &Arc<SoftDevice>, local: SocketAddr) -> Result<Arc<dyn CmId>, VerbsError> {
+    let manager = device.connection_manager();
+    let channel = manager.create_channel()?;
+    let id = manager.create_id(PortSpace::Tcp, QpType::Rc, &channel)?;
+    id.bind(local).map(|()| id)
+}
+
+fn start_all(count: usize, part: &str, host: &Host, variables: &[(&str, &str)]) -> Vec<Process> {
+    let mut processes: Vec<_> =
+        (0..count).map(|_| host.start(part, &mut same_test(module_path!(), "play"), variables)).collect();
+    for process in &mut processes {
+        process.after("READY").unwrap();
+    }
+    for process in &mut processes {
+        process.tell("go").unwrap();
+    }
+    processes
+}
+
+#[test]
+fn a4_one_of_32_processes_creates_the_domain() {
+    let host = Host::new();
+    let path = host.path("domain");
+    File::create(&path).unwrap();
+    let mut processes = start_all(32, "exclusive", &host, &[(FILE, path.to_str().unwrap())]);
+    let mut errnos: Vec<_> = processes.iter_mut().map(|process| process.after("ERRNO ").unwrap()).collect();
+    errnos.sort();
+    assert_eq!(errnos[0], "0", "one has made it");
+    assert!(errnos[1..].iter().all(|errno| *errno == "22"), "{errnos:?}");
+    // It lives as long as the one that made it, or somebody who joined.
+    let device = SoftDevice::open(host.options()).unwrap();
+    let joined = open(&*device, &path, XrcdFlags::empty()).unwrap();
+    for process in processes {
+        process.finish().unwrap();
+    }
+    assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
+    joined.close().unwrap();
+    assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+}
+
+#[test]
+fn a4_never_two_processes_have_made_the_domain() {
+    let host = Host::new();
+    let path = host.path("domain");
+    File::create(&path).unwrap();
+    let mut processes = start_all(8, "race", &host, &[(FILE, path.to_str().unwrap())]);
+    let made = processes.iter_mut().map(|process| process.after("MADE ").unwrap().parse::<usize>().unwrap());
+    assert!(made.sum::<usize>() >= 8);
+}
+
+#[test]
+fn a14_the_death_of_the_only_holder_ends_the_domain() {
+    let host = Host::new();
+    let path = host.path("domain");
+    File::create(&path).unwrap();
+    let device = SoftDevice::open(host.options()).unwrap();
+    for _ in 0..5 {
+        let mut process = start_all(1, "exclusive", &host, &[(FILE, path.to_str().unwrap())]).remove(0);
+        assert_eq!(process.after("ERRNO ").unwrap(), "0");
+        open(&*device, &path, XrcdFlags::empty()).unwrap().close().unwrap();
+        assert_eq!(open(&*device, &path, BOTH).unwrap_err().errno(), 22);
+        process.kill().unwrap();
+        assert_eq!(open(&*device, &path, XrcdFlags::empty()).unwrap_err(), VerbsError::NoSuchDomain);
+    }
+    let places = count_files(&host.namespace_directory(), "slot-");
+    assert!(places <= 4, "{places} places for two devices at a time: the dead are not swept");
+}
+
+#[test]
+fn numbers_are_unique_across_16_processes() {
+    let host = Host::new();
+    let mut processes = start_all(16, "numbers", &host, &[]);
+    let mut seen = HashSet::new();
+    for process in &mut processes {
+        let numbers = process.after("NUMBERS [").unwrap();
+        for number in numbers.trim_end_matches(']').split(", ") {
+            let number: u32 = number.parse().unwrap();
+            assert!((2..0x00ff_ffff).contains(&number));
+            assert!(seen.insert(number), "{number} was given twice");
+        }
+    }
+    assert_eq!(seen.len(), 16 * 200);
+    // The numbers of the dead do not come again soon.
+    processes.iter_mut().for_each(|process| process.kill().unwrap());
+    let device = SoftDevice::open(host.options()).unwrap();
+    assert!(numbers(&make_objects(&*device)).into_iter().all(|number| seen.insert(number)));
+}
+
+#[test]
+fn a_port_is_one_process_s() {
+    let host = Host::new();
+    let address = common::address();
+    let fixed = SocketAddr::new(address, 7471).to_string();
+    let mut process = start_all(1, "bind", &host, &[(LOCAL, &fixed)]).remove(0);
+    process.after("BOUND ").unwrap();
+    let device = SoftDevice::open(SoftOptions { addresses: vec![address], ..host.options() }).unwrap();
+    let error = bind(&device, fixed.parse().unwrap()).unwrap_err();
+    assert_eq!(error.errno(), VerbsError::AddressInUse("").errno(), "{error}");
+    bind(&device, SocketAddr::new(address, 7472)).unwrap();
+    process.kill().unwrap();
+    bind(&device, fixed.parse().unwrap()).unwrap();
+
+    let any = SocketAddr::new(address, 0).to_string();
+    let mut processes = start_all(8, "bind", &host, &[(LOCAL, &any)]);
+    let bound: HashSet<_> = processes.iter_mut().map(|process| process.after("BOUND ").unwrap()).collect();
+    assert_eq!(bound.len(), 8, "{bound:?}");
+}
+
+#[test]
+fn death_at_any_point_leaves_nothing_behind() {
+    let host = Host::new();
+    let path = host.path("domain");
+    File::create(&path).unwrap();
+    let address = common::address();
+    let fixed = SocketAddr::new(address, 7473);
+    let variables = [(FILE, path.to_str().unwrap()), (LOCAL, &fixed.to_string())];
+    let device = SoftDevice::open(SoftOptions { addresses: vec![address], ..host.options() }).unwrap();
+    for rounds in 0..24 {
+        let mut process = start_all(1, "churn", &host, &variables).remove(0);
+        for _ in 0..=rounds % 3 {
+            process.after("ROUND ").unwrap();
+        }
+        // Wherever it is by now: in a change, with or without the lock.
+        (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
+        process.kill().unwrap();
+        open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();
+        bind(&device, fixed).expect("the port is free again");
+        SoftDevice::open(host.options()).expect("the registry is whole");
+    }
+    let places = count_files(&host.namespace_directory(), "slot-");
+    assert!(places <= 10, "{places} files for four devices at a time: the dead are not swept");
+}
+
+#[test]
+fn a_directory_that_others_could_write_is_refused() {
+    let host = Host::new();
+    let refusal = |path: &Path| {
+        let options = SoftOptions { runtime_directory: Some(path.to_owned()), ..host.options() };
+        let error = SoftDevice::open(options).unwrap_err();
+        assert!(matches!(error, OpenError::Host(HostError::Unsafe { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("TRUNKLINE_RUNTIME_DIR"), "no remedy: {text}");
+        text
+    };
+    let open = host.path("open");
+    std::fs::create_dir(&open).unwrap();
+    for mode in [0o755, 0o770, 0o707, 0o500] {
+        std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
+        let fault = if mode == 0o500 { "closed to its own user" } else { "open to other users" };
+        assert!(refusal(&open).contains(fault));
+    }
+    std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();
+    let link = host.path("link");
+    std::os::unix::fs::symlink(&open, &link).unwrap();
+    assert!(refusal(&link).contains("symbolic link"));
+    let file = host.path("file");
+    File::create(&file).unwrap();
+    assert!(refusal(&file).contains("not a directory"));
+    // Another's: one that we give away, or for want of the right to, the root directory.
+    let given = std::os::unix::fs::chown(&open, Some(65_534), None).is_ok();
+    assert!(refusal(if given { &open } else { Path::new("/") }).contains("another user"));
+}
+
+#[test]
+fn a_removed_registry_parts_those_before_from_those_after() {
+    let host = Host::new();
+    let path = host.path("domain");
+    File::create(&path).unwrap();
+    let before = SoftDevice::open(host.options()).unwrap();
+    let _held = open(&*before, &path, BOTH).unwrap();
+    std::fs::remove_file(host.namespace_directory().join("registry")).unwrap();
+    let after = SoftDevice::open(host.options()).unwrap();
+    let _other = open(&*after, &path, BOTH).unwrap();
+    make_objects(&*before);
+    make_objects(&*after);
+    assert_eq!(open(&*before, &path, BOTH).unwrap_err().errno(), 22);
+}
+
+#[test]
+fn a_registry_of_another_version_is_refused() {
+    let host = Host::new();
+    drop(SoftDevice::open(host.options()).unwrap());
+    let registry = host.namespace_directory().join("registry");
+    for content in [&b"another version of it"[..], b""] {
+        std::fs::write(&registry, content).unwrap();
+        let opened = SoftDevice::open(host.options());
+        if content.is_empty() {
+            opened.unwrap();
+        } else {
+            let error = opened.unwrap_err();
+            assert!(matches!(error, OpenError::Host(HostError::OtherVersion(_))), "{error}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Several processes with devices of one host. The tests start this binary again as the other processes.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod host_processes;
+mod one_address;
+mod shared_targets;
+mod two_processes;

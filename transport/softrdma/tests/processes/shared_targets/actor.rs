@@ -1,0 +1,369 @@
+//! A process that shares an XRC domain with others and does what it is told over its standard input.
+//!
+//! Each command is answered by one line. While nothing is asked of it the program sleeps in a
+//! read, so that whatever happens meanwhile is done by the device's own thread.
+
+use crate::common::host::{Host, part};
+use crate::common::node::{BOUND, Node, bring_up_with, steps, wait_readable};
+use nix::sys::signal::Signal;
+use std::fs::OpenOptions;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_testkit::{Process, print_line, same_test};
+use trunkline_verbs::{
+    Access, AsyncEvent, AsyncSubject, CmChannel, CmEvent, CmEventKind, CmId, Completion, ConnectParameters,
+    CqInit, Device, EndpointRequest, EndpointSide, IoAddress, Memory, Mtu, Notify, PortSpace, QpInit,
+    QpModify, QpNumber, QpState, QpType, QueuePair, RemoteAddress, Rkey, SrqInit, SrqKind, SrqNumber,
+    XrcdFlags,
+};
+
+const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
+const DOMAIN: &str = "TRUNKLINE_TEST_DOMAIN";
+pub(crate) const MEMORY: usize = 1 << 20;
+/// Bytes of each receive.
+pub(crate) const RECEIVE: u32 = 8192;
+/// Receives lie in the upper half.
+const RECEIVES_AT: usize = MEMORY / 2;
+const SLOTS: u64 = 64;
+
+/// The actor's side. Without its part, the test `play` has nothing to do.
+pub(crate) fn play() {
+    if part().is_none() {
+        return;
+    }
+    let address: IpAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
+    let options = SoftOptions { addresses: vec![address], ..SoftOptions::from_env().unwrap() };
+    let device = SoftDevice::open(options).expect("the device opens");
+    let file = OpenOptions::new().create(true).append(true).open(std::env::var(DOMAIN).unwrap()).unwrap();
+    let mut stage = Stage {
+        node: node(device, address, file.as_fd()),
+        handles: Vec::new(),
+        channel: None,
+        ids: Vec::new(),
+        next: 0,
+    };
+    print_line("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = stage.command(&words);
+        print_line(&format!("= {answer}"));
+    }
+}
+
+fn node(device: Arc<SoftDevice>, address: IpAddr, file: std::os::fd::BorrowedFd<'_>) -> Node {
+    let pd = device.alloc_pd().unwrap();
+    let channel = device.create_completion_channel().unwrap();
+    let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+    let cq = device.create_cq(init).unwrap();
+    let xrcd = device.open_xrcd(Some(file), XrcdFlags::CREATE).unwrap();
+    let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+    let srq = device
+        .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 })
+        .unwrap();
+    let memory = Memory::zeroed(MEMORY).unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let region = pd.register(Arc::clone(&memory), rights).unwrap();
+    Node { device, address, pd, channel, cq, xrcd, srq, memory, region }
+}
+
+struct Stage {
+    node: Node,
+    handles: Vec<Arc<dyn QueuePair>>,
+    channel: Option<Arc<dyn CmChannel>>,
+    /// Kept, or they would disconnect.
+    ids: Vec<Arc<dyn CmId>>,
+    /// Number of the next receive.
+    next: u64,
+}
+
+impl Stage {
+    fn command(&mut self, words: &[&str]) -> String {
+        let number = |index: usize| words[index].parse::<u32>().unwrap();
+        match words[0] {
+            "srq" => self.node.srq.number().unwrap().get().to_string(),
+            "remote" => {
+                let remote = self.node.remote(0);
+                format!("{} {}", remote.rkey.0, remote.address.0)
+            }
+            "tgt" => {
+                let mut init = QpInit::new(QpType::XrcTgt);
+                init.xrcd = Some(Arc::clone(&self.node.xrcd));
+                let tgt = self.node.device.create_qp(init).unwrap();
+                self.handles.push(Arc::clone(&tgt));
+                tgt.number().get().to_string()
+            }
+            "open" => match self.node.device.open_qp(&self.node.xrcd, QpNumber::new(number(1))) {
+                Ok(handle) => {
+                    self.handles.push(handle);
+                    "ok".to_owned()
+                }
+                Err(error) => error.errno().to_string(),
+            },
+            "close" => {
+                let handle = self.handles.remove(number(1) as usize);
+                handle.destroy().map_or_else(|error| error.errno().to_string(), |()| "ok".to_owned())
+            }
+            "connect" => {
+                let peer: IpAddr = words[1].parse().unwrap();
+                bring_up_with(&*self.handles[0], peer, QpNumber::new(number(2)));
+                "ok".to_owned()
+            }
+            "step" => {
+                let peer: IpAddr = words[2].parse().unwrap();
+                let step = steps(peer, QpNumber::new(number(3)), Mtu::Mtu1024)[number(1) as usize];
+                self.modify(&step)
+            }
+            "error" => self.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }),
+            "reset" => self.modify(&QpModify { state: Some(QpState::Reset), ..QpModify::default() }),
+            "listen" => {
+                let manager = self.node.device.connection_manager();
+                let channel = manager.create_channel().unwrap();
+                let side = EndpointSide::Passive { local: SocketAddr::new(self.node.address, 0) };
+                let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+                let listener = manager.create_endpoint(&request, &channel).unwrap();
+                listener.listen(4).unwrap();
+                let address = listener.local_address().to_string();
+                self.channel = Some(channel);
+                self.ids.push(listener);
+                address
+            }
+            "accept" => {
+                let channel = self.channel.as_ref().unwrap();
+                let CmEventKind::ConnectRequest { id, .. } = next_event(&**channel).kind else {
+                    panic!("no request")
+                };
+                id.attach(Arc::clone(&self.handles[0])).unwrap();
+                id.accept(&ConnectParameters::default()).unwrap();
+                assert!(matches!(next_event(&**channel).kind, CmEventKind::Established));
+                self.ids.push(id);
+                "ok".to_owned()
+            }
+            "query" => {
+                let attributes = self.handles[0].query().unwrap();
+                format!("{:?} {}", attributes.state, attributes.destination_qp.get())
+            }
+            "post" => {
+                for _ in 0..number(1) {
+                    self.post();
+                }
+                "ok".to_owned()
+            }
+            "arm" => {
+                self.node.srq.arm_limit(number(1)).unwrap();
+                "ok".to_owned()
+            }
+            "take" => self.take(number(1)),
+            "word" => {
+                let mut word = [0; 8];
+                self.node.memory.read(number(1) as usize, &mut word).unwrap();
+                u64::from_le_bytes(word).to_string()
+            }
+            "fill" => {
+                let bytes: Vec<u8> = (0..number(1)).map(pattern).collect();
+                self.node.memory.write(0, &bytes).unwrap();
+                "ok".to_owned()
+            }
+            "event" => format!("{:?}", self.event()),
+            "none" => format!("{:?}", self.node.device.next_async_event()),
+            "counters" => {
+                let counters = self.node.device_counters();
+                let told = counters.iter().filter(|counter| counter.value > 0);
+                told.map(|counter| format!("{} {}", counter.name, counter.value))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            }
+            "counter" => self.node.counter(words[1]).to_string(),
+            "quit" => std::process::exit(0),
+            other => panic!("no such command: {other}"),
+        }
+    }
+
+    fn modify(&self, change: &QpModify) -> String {
+        let result = self.handles[0].modify(change);
+        result.map_or_else(|error| error.errno().to_string(), |()| "ok".to_owned())
+    }
+
+    fn post(&mut self) {
+        let offset = RECEIVES_AT + usize::try_from(self.next % SLOTS).unwrap() * RECEIVE as usize;
+        self.node.receive(self.next, offset, RECEIVE);
+        self.next += 1;
+    }
+
+    /// Takes completions, posting a receive for each: status, length, first word, immediate, QP.
+    fn take(&mut self, count: u32) -> String {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let completion = self.completion();
+            let at = RECEIVES_AT + usize::try_from(completion.wr_id % SLOTS).unwrap() * RECEIVE as usize;
+            let mut word = [0; 8];
+            self.node.memory.read(at, &mut word).unwrap();
+            all.push(format!(
+                "{:?}/{}/{}/{}/{}",
+                completion.status,
+                completion.byte_length,
+                u64::from_le_bytes(word),
+                completion.immediate,
+                completion.qp_number.get(),
+            ));
+            self.post();
+        }
+        all.join(" ")
+    }
+
+    /// Sleeps until a completion comes.
+    fn completion(&self) -> Completion {
+        let mut one = [Completion::default()];
+        loop {
+            if self.node.cq.poll(&mut one) == 1 {
+                return one[0];
+            }
+            self.node.cq.request_notify(Notify::Any).unwrap();
+            if self.node.cq.poll(&mut one) == 1 {
+                return one[0];
+            }
+            wait_readable(&*self.node.channel);
+            while self.node.channel.next_event().is_some() {}
+        }
+    }
+
+    fn event(&self) -> (trunkline_verbs::AsyncEventKind, u64) {
+        let AsyncEvent { kind, subject } = loop {
+            if let Some(event) = self.node.device.next_async_event() {
+                break event;
+            }
+            wait_readable(&self.node.device.async_event_fd());
+        };
+        let number = match subject {
+            AsyncSubject::Qp(number) => u64::from(number.get()),
+            AsyncSubject::Srq(context) | AsyncSubject::Cq(context) => context,
+            other => panic!("{other:?}"),
+        };
+        (kind, number)
+    }
+}
+
+/// Sleeps until an event of a connection comes.
+pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
+    loop {
+        if let Some(event) = channel.next_event() {
+            return event;
+        }
+        wait_readable(channel);
+    }
+}
+
+/// The byte at an offset of a memory that was filled.
+pub(crate) fn pattern(at: u32) -> u8 {
+    at.wrapping_mul(31).to_le_bytes()[0] ^ at.to_le_bytes()[1]
+}
+
+/// An actor, as the test sees it: a process that does verbs on command.
+#[derive(Debug)]
+pub(crate) struct Actor(Process);
+
+impl Actor {
+    pub(crate) fn start(host: &Host, address: IpAddr, variables: &[(&str, &str)]) -> Self {
+        let mut command = same_test(super::MODULE, "play");
+        command.env(ADDRESS, address.to_string()).env(DOMAIN, host.path("domain"));
+        let mut process = host.start("actor", &mut command, variables);
+        process.after("ready").unwrap();
+        Self(process)
+    }
+
+    /// Sends a command without waiting for the answer.
+    pub(crate) fn tell(&mut self, command: &str) {
+        self.0.tell(command).unwrap();
+    }
+
+    /// The answer to a command.
+    pub(crate) fn answer(&mut self) -> String {
+        self.0.after("= ").unwrap()
+    }
+
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    pub(crate) fn number(&mut self, command: &str) -> u32 {
+        self.ask(command).parse().unwrap()
+    }
+
+    pub(crate) fn ok(&mut self, command: &str) {
+        assert_eq!(self.ask(command), "ok", "{command}");
+    }
+
+    pub(crate) fn srq(&mut self) -> SrqNumber {
+        SrqNumber::new(self.number("srq"))
+    }
+
+    /// Its memory, `offset` bytes in.
+    pub(crate) fn remote(&mut self, offset: u64) -> RemoteAddress {
+        let answer = self.ask("remote");
+        let (rkey, address) = answer.split_once(' ').unwrap();
+        let address = IoAddress(address.parse::<u64>().unwrap() + offset);
+        RemoteAddress { address, rkey: Rkey(rkey.parse().unwrap()) }
+    }
+
+    /// Takes completions of receives.
+    pub(crate) fn taken(&mut self, count: u32) -> Vec<Taken> {
+        let answer = self.ask(&format!("take {count}"));
+        answer.split(' ').map(Taken::parse).collect()
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+    }
+
+    /// Stops it, by SIGSTOP, until it is to go on.
+    pub(crate) fn stop(&self) {
+        self.0.signal(Signal::SIGSTOP);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.0.signal(Signal::SIGCONT);
+    }
+
+    /// Repeats a command until the answer is the wanted one.
+    pub(crate) fn until(&mut self, command: &str, wanted: impl Fn(&str) -> bool) {
+        let until = Instant::now() + BOUND;
+        loop {
+            let answer = self.ask(command);
+            if wanted(&answer) {
+                return;
+            }
+            assert!(Instant::now() < until, "{command}: {answer}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A completion of a receive, as an actor tells it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) status: String,
+    pub(crate) length: u32,
+    pub(crate) word: u64,
+    pub(crate) immediate: u32,
+    pub(crate) qp: u32,
+}
+
+impl Taken {
+    fn parse(text: &str) -> Self {
+        let parts: Vec<&str> = text.split('/').collect();
+        let number = |index: usize| parts[index].parse::<u64>().unwrap();
+        let small = |index: usize| u32::try_from(number(index)).unwrap();
+        Self {
+            status: parts[0].to_owned(),
+            length: small(1),
+            word: number(2),
+            immediate: small(3),
+            qp: small(4),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The peer of the shared TGT: an INI in the test's own process.
+
+use super::actor::next_event;
+use crate::common::node::{Node, bring_up_with, post_to};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_verbs::{
+    CmEventKind, CmId, CompletionStatus, ConnectParameters, Device, EndpointRequest, EndpointSide, Lkey,
+    PortSpace, QpNumber, QpType, QueuePair, SendData, SendOperation, Sge, SrqNumber,
+};
+
+const MEMORY: usize = 1 << 20;
+
+pub(crate) struct Sender {
+    pub(crate) node: Node,
+    pub(crate) ini: Arc<dyn QueuePair>,
+    far: IpAddr,
+    tgt: QpNumber,
+    /// Kept, or it would disconnect.
+    #[allow(dead_code, reason = "held for its life")]
+    connection: Option<Arc<dyn CmId>>,
+}
+
+impl Sender {
+    pub(crate) fn new(options: SoftOptions, far: IpAddr, tgt: u32) -> Self {
+        let node = Node::open(options, MEMORY);
+        let (ini, tgt) = (node.qp(QpType::XrcIni), QpNumber::new(tgt));
+        bring_up_with(&*ini, far, tgt);
+        Self { node, ini, far, tgt, connection: None }
+    }
+
+    /// The same by the connection manager.
+    pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
+        let node = Node::open(options, MEMORY);
+        let manager = node.device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let side = EndpointSide::Active { remote: service, source: None };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+        let id = manager.create_endpoint(&request, &channel).unwrap();
+        let ini = node.qp(QpType::XrcIni);
+        id.attach(Arc::clone(&ini)).unwrap();
+        let parameters = ConnectParameters {
+            ack_timeout: 14,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..ConnectParameters::default()
+        };
+        id.connect(&parameters).unwrap();
+        let event = next_event(&*channel);
+        assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+        let tgt = ini.query().unwrap().destination_qp;
+        Self { node, ini, far: service.ip(), tgt, connection: Some(id) }
+    }
+
+    /// Replaces the INI by a new one.
+    pub(crate) fn connect_anew(&mut self) {
+        self.ini = self.node.qp(QpType::XrcIni);
+        bring_up_with(&*self.ini, self.far, self.tgt);
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.ini.number().get()
+    }
+
+    /// Puts a word at an offset of the own memory.
+    pub(crate) fn fill(&self, offset: usize, word: u64) {
+        self.node.memory.write(offset, &word.to_le_bytes()).unwrap();
+    }
+
+    pub(crate) fn word(&self, offset: usize) -> u64 {
+        let mut word = [0; 8];
+        self.node.memory.read(offset, &mut word).unwrap();
+        u64::from_le_bytes(word)
+    }
+
+    pub(crate) fn bytes(&self, offset: usize, length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; length as usize];
+        self.node.memory.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn post(&self, srq: SrqNumber, operation: SendOperation, offset: usize, length: u32) {
+        let scatter = [self.node.sge(offset, length)];
+        post_to(&*self.ini, operation, SendData::Gather(&scatter), srq);
+    }
+
+    /// Sends a message that starts with a word. Each of 64 has memory of its own.
+    pub(crate) fn send(&self, srq: SrqNumber, word: u64, length: u32) {
+        let offset = usize::try_from(word % 64).unwrap() * 16_384;
+        self.fill(offset, word);
+        self.post(srq, SendOperation::Send, offset, length);
+    }
+
+    /// Sends the first packet of a message whose rest is in memory that nobody registered.
+    pub(crate) fn send_first_packet_only(&self, srq: SrqNumber) {
+        let good = self.node.sge(0, 1024);
+        let bad = Sge { lkey: Lkey(good.lkey.0 ^ 0x100), ..self.node.sge(1024, 1024) };
+        post_to(&*self.ini, SendOperation::Send, SendData::Gather(&[good, bad]), srq);
+    }
+
+    /// Status of the oldest request's completion.
+    pub(crate) fn completed(&self) -> CompletionStatus {
+        self.node.completion().status
+    }
+}

@@ -1,0 +1,189 @@
+//! Several processes at one address in virtual time: who follows a dead holder of port 4791, and what
+//! becomes of a shared TGT whose home dies between two stores. One thread, and a seed that decides
+//! everything.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+#[path = "simulated_members/world.rs"]
+mod world;
+
+use common::node::{Node, bring_up_with, post, post_to};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use trunkline_verbs::{
+    Access, CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, CqInit, Device,
+    EndpointRequest, EndpointSide, Memory, PortSpace, QpType, QueuePair, SendData, SendOperation, SrqInit,
+    SrqKind, XrcdFlags,
+};
+use world::{Process, World};
+
+const NEAR: [u8; 4] = [10, 0, 0, 1];
+const FAR: [u8; 4] = [10, 0, 0, 2];
+/// Bytes of a message.
+const BYTES: u32 = 512;
+
+fn cm_event(world: &mut World, channel: &dyn CmChannel) -> CmEvent {
+    world.until("a connection event", || channel.next_event())
+}
+
+/// A listener at a node's address, and the events of those that connect to it.
+struct Listener {
+    id: Arc<dyn CmId>,
+    channel: Arc<dyn CmChannel>,
+}
+
+fn endpoint(node: &Node, side: EndpointSide, qp_type: QpType) -> Listener {
+    let manager = node.device.connection_manager();
+    let channel = manager.create_channel().unwrap();
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+    Listener { id: manager.create_endpoint(&request, &channel).unwrap(), channel }
+}
+
+fn listen(node: &Node) -> Listener {
+    let side = EndpointSide::Passive { local: SocketAddr::new(node.address, 0) };
+    let listener = endpoint(node, side, QpType::XrcTgt);
+    listener.id.listen(4).unwrap();
+    listener
+}
+
+/// An INI and the ids that keep it connected.
+struct Connected {
+    ini: Arc<dyn QueuePair>,
+    _ids: [Arc<dyn CmId>; 2],
+    _tgt: Arc<dyn QueuePair>,
+}
+
+/// Connects an INI of `from` to a TGT of `to` through the listener.
+fn connect(world: &mut World, from: &Node, to: &Node, listener: &Listener) -> Connected {
+    let remote = SocketAddr::new(to.address, listener.id.local_address().port());
+    let active = endpoint(from, EndpointSide::Active { remote, source: None }, QpType::XrcIni);
+    let (ini, tgt) = (from.qp(QpType::XrcIni), to.qp(QpType::XrcTgt));
+    active.id.attach(Arc::clone(&ini)).unwrap();
+    active.id.connect(&ConnectParameters { ack_timeout: 14, ..ConnectParameters::default() }).unwrap();
+    let id = loop {
+        // The last connection may not have been reported as established before.
+        if let CmEventKind::ConnectRequest { id, .. } = cm_event(world, &*listener.channel).kind {
+            break id;
+        }
+    };
+    id.attach(Arc::clone(&tgt)).unwrap();
+    id.accept(&ConnectParameters::default()).unwrap();
+    let event = cm_event(world, &*active.channel);
+    assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
+    Connected { ini, _ids: [active.id, id], _tgt: tgt }
+}
+
+/// Sends a message and waits until both sides have completed.
+fn exchange(world: &mut World, connected: &Connected, from: &Process, to: &Process, number: u64) {
+    to.node.receive(number, 8192, BYTES);
+    post(&*connected.ini, SendOperation::Send, &[from.node.sge(0, BYTES)], &*to.node.srq);
+    let received = world.completion(&to.node);
+    assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success));
+    assert_eq!(world.completion(&from.node).status, CompletionStatus::Success);
+    world.note(format!("message {number} by QP {:?}", received.qp_number));
+}
+
+/// The holder of port 4791 is killed in the middle of its peers' traffic. Returns what happened when.
+fn holder_dies(seed: u64) -> Vec<String> {
+    let mut world = World::new(seed);
+    let (near, far) = (world.host(NEAR), world.host(FAR));
+    let [holder, one, two] = [(); 3].map(|()| world.process(&near));
+    let peer = world.process(&far);
+    // The first that uses the address holds port 4791.
+    let _listens_at_4791 = listen(&holder.node);
+    let listeners = [&one, &two].map(|process| listen(&process.node));
+    let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
+    let among = connect(&mut world, &two.node, &one.node, &listeners[0]);
+    assert!(holder.node.counter("relayed_to_members") > 0);
+    for number in 0..40 {
+        exchange(&mut world, &to_one, &peer, &one, number);
+        if number == 15 {
+            world.kill(&holder);
+        }
+        exchange(&mut world, &among, &two, &one, 1000 + number);
+    }
+    // Connection requests go to port 4791, and reach whoever listens through the new holder.
+    let to_two = connect(&mut world, &peer.node, &two.node, &listeners[1]);
+    exchange(&mut world, &to_two, &peer, &two, 41);
+    let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
+    exchange(&mut world, &to_one, &peer, &one, 42);
+    let counted = |name| [&one, &two].map(|process| process.node.counter(name));
+    assert_eq!(counted("port_taken_over").iter().sum::<u64>(), 1);
+    assert!(counted("relayed_to_members").iter().sum::<u64>() > 0, "by the new holder");
+    for process in [&one, &two, &peer] {
+        world.note(format!("{:?}", process.node.device.counters()));
+    }
+    world.into_log()
+}
+
+#[test]
+fn when_the_holder_of_port_4791_is_killed_the_others_go_on() {
+    let runs = [1, 2, 3].map(holder_dies);
+    assert_eq!(runs[0], holder_dies(1), "a seed decides everything");
+    assert_ne!(runs[0], runs[1]);
+}
+
+/// A node whose domain belongs to a file.
+fn sharing(process: Process, file: &std::fs::File) -> Process {
+    let Node { device, address, pd, channel, .. } = process.node;
+    let init = CqInit { capacity_cqe: 4096, channel: Some(Arc::clone(&channel)), context: 7 };
+    let cq = device.create_cq(init).unwrap();
+    let xrcd = device.open_xrcd(Some(file.as_fd()), XrcdFlags::CREATE).unwrap();
+    let kind = SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) };
+    let init = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 1024, max_sge: 2, context: 9 };
+    let srq = device.create_srq(init).unwrap();
+    let memory = Memory::zeroed(1 << 16).unwrap();
+    let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE).unwrap();
+    Process { node: Node { device, address, pd, channel, cq, xrcd, srq, memory, region }, ..process }
+}
+
+/// The home of a shared TGT is killed after so many stores to shared memory, while messages for
+/// another process's SRQ go through it. Returns whether it died before the messages ended.
+fn home_dies(seed: u64, stores: u64) -> bool {
+    const MESSAGES: u64 = 12;
+    let mut world = World::new(seed);
+    let (near, far) = (world.host(NEAR), world.host(FAR));
+    let path =
+        std::env::temp_dir().join(format!("trunkline-simulated-{}-{seed}-{stores}", std::process::id()));
+    let file = std::fs::File::create(&path).unwrap();
+    let [home, heir] = [(); 2].map(|()| sharing(world.process(&near), &file));
+    std::fs::remove_file(&path).unwrap();
+    let peer = world.process(&far);
+    let tgt = home.node.qp(QpType::XrcTgt);
+    let _handle = heir.node.device.open_qp(&heir.node.xrcd, tgt.number()).unwrap();
+    let ini = peer.node.qp(QpType::XrcIni);
+    bring_up_with(&*tgt, peer.node.address, ini.number());
+    bring_up_with(&*ini, home.node.address, tgt.number());
+    for number in 0..MESSAGES {
+        heir.node.receive(number, 8192 + 512 * usize::try_from(number).unwrap(), BYTES);
+    }
+    let to = heir.node.srq.number().unwrap();
+    for number in 0..MESSAGES {
+        if number == 3 {
+            home.process.kill_after_stores(stores);
+        }
+        peer.node.memory.write(0, &[u8::try_from(number).unwrap(); BYTES as usize]).unwrap();
+        post_to(&*ini, SendOperation::Send, SendData::Gather(&[peer.node.sge(0, BYTES)]), to);
+        let received = world.completion(&heir.node);
+        assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success), "{stores}");
+        assert_eq!(world.completion(&peer.node).status, CompletionStatus::Success, "{stores}");
+    }
+    for _ in 0..1000 {
+        world.turn();
+    }
+    assert!(world.next_completion(&heir.node).is_none(), "none arrived twice: {stores}");
+    let has_died = !home.process.is_alive();
+    assert_eq!(heir.node.counter("targets_taken_over"), u64::from(has_died), "{stores}");
+    has_died
+}
+
+#[test]
+fn a_home_killed_between_any_two_stores_loses_and_doubles_nothing() {
+    let mut deaths = 0;
+    for stores in (0..400).step_by(9) {
+        deaths += u32::from(home_dies(7 + stores, stores));
+    }
+    assert!(deaths > 30, "{deaths}");
+}

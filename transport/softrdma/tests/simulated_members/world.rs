@@ -1,0 +1,245 @@
+//! Hosts, processes and a network of one seed.
+
+use super::common::node::Node;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+use trunkline_softrdma::link::{Datagram, SendBatch};
+use trunkline_softrdma::simulation::{Network, SimulatedHost, SimulatedProcess};
+use trunkline_verbs::{Clock, Completion, Notify, Time, VirtualClock};
+
+/// Turns after which a run counts as stuck.
+const TURNS: usize = 400_000;
+
+/// The seeded source, and what has been asked of the scheduler since its last turn.
+#[derive(Debug)]
+struct Scheduler {
+    state: Mutex<u64>,
+    /// Machines to make, each with the process that started it.
+    spawned: Mutex<Vec<(usize, Spawned)>>,
+    /// Whose machines are started now.
+    starting: Mutex<usize>,
+    bells: Mutex<Vec<Arc<Bell>>>,
+}
+
+struct Spawned(MakeMachine);
+
+impl std::fmt::Debug for Spawned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Spawned")
+    }
+}
+
+impl Scheduler {
+    /// A number below `bound`.
+    fn below(&self, bound: usize) -> usize {
+        usize::try_from(self.random() >> 33).unwrap() % bound.max(1)
+    }
+}
+
+impl Simulator for Scheduler {
+    fn spawn(&self, _name: &str, make: MakeMachine) {
+        let owner = *self.starting.lock().unwrap();
+        self.spawned.lock().unwrap().push((owner, Spawned(make)));
+    }
+
+    fn ring(&self, bell: Arc<Bell>) {
+        self.bells.lock().unwrap().push(bell);
+    }
+
+    fn random(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (*state ^ (*state >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 29)
+    }
+}
+
+/// Loses some datagrams and delays the others.
+#[derive(Debug)]
+struct Wire {
+    clock: Arc<VirtualClock>,
+    scheduler: Arc<Scheduler>,
+    /// By the time of arrival, and their number among all.
+    under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
+    carried: Mutex<u64>,
+}
+
+impl Network for Wire {
+    fn carry(&self, datagram: Datagram<'_>) {
+        if self.scheduler.below(50) == 0 {
+            return;
+        }
+        let delay = 1000 + 100 * self.scheduler.below(300) as u64;
+        let mut carried = self.carried.lock().unwrap();
+        *carried += 1;
+        let mut one = SendBatch::new();
+        one.push(datagram);
+        self.under_way.lock().unwrap().insert((self.clock.now().plus_ns(delay), *carried), one);
+    }
+}
+
+/// A machine, whose it is, and until when it sleeps; `None` while it is awake.
+struct Task {
+    owner: usize,
+    machine: Box<dyn Machine>,
+    sleeps: Option<Option<Time>>,
+}
+
+/// A process with one node.
+pub(crate) struct Process {
+    pub(crate) node: Node,
+    pub(crate) process: Arc<SimulatedProcess>,
+    pub(crate) number: usize,
+}
+
+/// Everything that one seed decides.
+pub(crate) struct World {
+    clock: Arc<VirtualClock>,
+    scheduler: Arc<Scheduler>,
+    runtime: Runtime,
+    wire: Arc<Wire>,
+    hosts: BTreeMap<IpAddr, Arc<SimulatedHost>>,
+    tasks: Vec<Task>,
+    log: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let clock = VirtualClock::new();
+        let scheduler = Arc::new(Scheduler {
+            state: Mutex::new(seed),
+            spawned: Mutex::default(),
+            starting: Mutex::new(0),
+            bells: Mutex::default(),
+        });
+        let simulator: Arc<dyn Simulator> = Arc::<Scheduler>::clone(&scheduler);
+        let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), simulator);
+        let wire = Arc::new(Wire {
+            clock: Arc::clone(&clock),
+            scheduler: Arc::clone(&scheduler),
+            under_way: Mutex::default(),
+            carried: Mutex::default(),
+        });
+        Self { clock, scheduler, runtime, wire, hosts: BTreeMap::new(), tasks: Vec::new(), log: Vec::new() }
+    }
+
+    pub(crate) fn host(&mut self, address: [u8; 4]) -> Arc<SimulatedHost> {
+        let wire: Arc<dyn Network> = Arc::<Wire>::clone(&self.wire);
+        let host = SimulatedHost::new(self.runtime.clone(), wire, vec![address.into()]);
+        self.hosts.insert(address.into(), Arc::clone(&host));
+        host
+    }
+
+    /// A process of a host with a node.
+    pub(crate) fn process(&mut self, host: &Arc<SimulatedHost>) -> Process {
+        let process = host.process();
+        let number = {
+            let mut starting = self.scheduler.starting.lock().unwrap();
+            *starting += 1;
+            *starting
+        };
+        let options = SoftOptions {
+            link: LinkChoice::Simulated(Arc::clone(&process)),
+            runtime: self.runtime.clone(),
+            ..SoftOptions::default()
+        };
+        let device = SoftDevice::open(options).unwrap();
+        let address = *self.hosts.iter().find(|(_, of)| Arc::ptr_eq(of, host)).unwrap().0;
+        Process { node: Node::with_device(device, address, 1 << 16), process, number }
+    }
+
+    /// Kills a process without a goodbye: its machines never run again.
+    pub(crate) fn kill(&mut self, process: &Process) {
+        process.process.kill();
+        self.tasks.retain(|task| task.owner != process.number);
+        self.note("killed".to_owned());
+    }
+
+    /// Records that something happened now.
+    pub(crate) fn note(&mut self, what: String) {
+        self.log.push(format!("{:?} {what}", self.clock.now()));
+    }
+
+    pub(crate) fn into_log(self) -> Vec<String> {
+        self.log
+    }
+
+    /// A turn of some machine that is awake; when all sleep, the clock moves to what is due first.
+    pub(crate) fn turn(&mut self) {
+        for (owner, Spawned(make)) in std::mem::take(&mut *self.scheduler.spawned.lock().unwrap()) {
+            self.tasks.push(Task { owner, machine: make().unwrap(), sleeps: None });
+        }
+        self.ring_some();
+        let now = self.clock.now();
+        self.deliver(now);
+        let is_awake = |task: &Task| {
+            task.sleeps.is_none_or(|until| task.machine.is_woken() || until.is_some_and(|until| until <= now))
+        };
+        let awake: Vec<usize> = (0..self.tasks.len()).filter(|index| is_awake(&self.tasks[*index])).collect();
+        if awake.is_empty() {
+            let deadlines = self.tasks.iter().filter_map(|task| task.sleeps?);
+            let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
+            // A microsecond when nothing is due at all: the caller gives up after some.
+            let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
+            return self.clock.set(next.max(now));
+        }
+        let chosen = awake[self.scheduler.below(awake.len())];
+        match self.tasks[chosen].machine.turn() {
+            Turn::Sleep(until) => self.tasks[chosen].sleeps = Some(until),
+            Turn::Done => drop(self.tasks.swap_remove(chosen)),
+            Turn::Again | Turn::Spin | Turn::Yield => self.tasks[chosen].sleeps = None,
+        }
+    }
+
+    /// Rings a bell some time after it was asked for.
+    fn ring_some(&self) {
+        let mut bells = self.scheduler.bells.lock().unwrap();
+        if !bells.is_empty() && self.scheduler.below(2) == 0 {
+            bells.remove(0).ring();
+        }
+    }
+
+    fn deliver(&self, now: Time) {
+        let later = self.wire.under_way.lock().unwrap().split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut *self.wire.under_way.lock().unwrap(), later);
+        for batch in due.values() {
+            for datagram in batch.iter() {
+                if let Some(host) = self.hosts.get(&datagram.destination.ip()) {
+                    host.deliver(datagram);
+                }
+            }
+        }
+    }
+
+    /// Runs until something is there.
+    pub(crate) fn until<T>(&mut self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..TURNS {
+            if let Some(found) = there() {
+                return found;
+            }
+            self.turn();
+        }
+        panic!("{what} did not come within {TURNS} turns, at {:?}: {:#?}", self.clock.now(), self.log);
+    }
+
+    /// The next completion of a program that sleeps on its channel, if there is one.
+    pub(crate) fn next_completion(&self, node: &Node) -> Option<Completion> {
+        let mut one = [Completion::default()];
+        node.cq.request_notify(Notify::Any).unwrap();
+        (node.cq.poll(&mut one) > 0).then(|| one[0])
+    }
+
+    /// The same, once it has come.
+    pub(crate) fn completion(&mut self, node: &Node) -> Completion {
+        let take = || {
+            let mut one = [Completion::default()];
+            node.cq.request_notify(Notify::Any).unwrap();
+            (node.cq.poll(&mut one) > 0).then(|| one[0])
+        };
+        let come = take();
+        come.unwrap_or_else(|| self.until("a completion", || node.channel.next_event().and_then(|_| take())))
+    }
+}

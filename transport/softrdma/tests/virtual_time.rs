@@ -1,0 +1,217 @@
+//! Devices in virtual time: no thread runs them, no clock moves but a simulated one, and equal seeds
+//! give equal events at equal times.
+//!
+//! A test binary of its own: it looks at all threads of the process.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+mod common;
+
+use common::node::{Node, connect, post};
+use std::fs;
+use std::sync::{Arc, Mutex};
+use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use trunkline_softrdma::device::{LinkChoice, LinkFactory, OpenError, Slot, SoftDevice, SoftOptions};
+use trunkline_softrdma::link::{Hub, Link};
+use trunkline_verbs::{
+    Access, AsyncEventKind, Clock, Completion, CompletionStatus, Device, IoAddress, Memory, Notify,
+    RemoteAddress, SendOperation, Time, VerbsError, VirtualClock,
+};
+
+/// Turns after which a run counts as stuck.
+const TURNS: usize = 200_000;
+
+#[derive(Debug)]
+struct Scheduler {
+    random: Mutex<u64>,
+    spawned: Mutex<Spawned>,
+}
+
+#[derive(Default)]
+struct Spawned(Vec<MakeMachine>);
+
+impl std::fmt::Debug for Spawned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} machines", self.0.len())
+    }
+}
+
+impl Simulator for Scheduler {
+    fn spawn(&self, _name: &str, make: MakeMachine) {
+        self.spawned.lock().unwrap().0.push(make);
+    }
+
+    fn ring(&self, bell: Arc<Bell>) {
+        bell.ring();
+    }
+
+    fn random(&self) -> u64 {
+        let mut state = self.random.lock().unwrap();
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state
+    }
+}
+
+/// A machine, and until when it sleeps; `None` while it is awake.
+type Task = (Box<dyn Machine>, Option<Option<Time>>);
+
+/// Runs the machines of all devices in turn, on this thread.
+struct World {
+    clock: Arc<VirtualClock>,
+    scheduler: Arc<Scheduler>,
+    runtime: Runtime,
+    tasks: Vec<Task>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let clock = VirtualClock::new();
+        let scheduler = Arc::new(Scheduler { random: Mutex::new(seed), spawned: Mutex::default() });
+        let simulator: Arc<dyn Simulator> = Arc::<Scheduler>::clone(&scheduler);
+        let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), simulator);
+        Self { clock, scheduler, runtime, tasks: Vec::new() }
+    }
+
+    fn options(&self, hub: &Arc<Hub>, last: u8, faults: Option<&str>) -> SoftOptions {
+        let hub = Arc::clone(hub);
+        SoftOptions {
+            addresses: vec![[10, 0, 0, last].into()],
+            link: LinkChoice::Custom(LinkFactory::new(move || Ok(Box::new(hub.link()?) as Box<dyn Link>))),
+            faults: faults.map(|plan| plan.parse().expect("a plan")),
+            runtime: self.runtime.clone(),
+            ..SoftOptions::default()
+        }
+    }
+
+    /// One turn of each machine that is awake; when all sleep, the clock moves to the first deadline.
+    fn turn(&mut self) {
+        for make in std::mem::take(&mut self.scheduler.spawned.lock().unwrap().0) {
+            self.tasks.push((make().unwrap(), None));
+        }
+        let now = self.clock.now();
+        let mut any = false;
+        self.tasks.retain_mut(|(machine, sleeps)| {
+            if sleeps.is_some_and(|until| !machine.is_woken() && until.is_none_or(|until| until > now)) {
+                return true;
+            }
+            any = true;
+            *sleeps = match machine.turn() {
+                Turn::Sleep(until) => Some(until),
+                Turn::Done => return false,
+                Turn::Again | Turn::Spin | Turn::Yield => None,
+            };
+            true
+        });
+        if !any {
+            let next = self.tasks.iter().filter_map(|(_, sleeps)| (*sleeps)?).min();
+            // A microsecond when nothing is due at all: the caller gives up after some.
+            self.clock.set(next.unwrap_or(now.plus_ns(1000)).max(now));
+        }
+    }
+
+    /// Runs until something is there.
+    fn until<T>(&mut self, mut there: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..TURNS {
+            if let Some(found) = there() {
+                return found;
+            }
+            self.turn();
+        }
+        panic!("nothing came within {TURNS} turns, at {:?}", self.clock.now());
+    }
+
+    /// The next completion of a program that sleeps on its channel, so that the background machine
+    /// does the card's work.
+    fn completion(&mut self, node: &Node) -> Completion {
+        let take = || {
+            let mut one = [Completion::default()];
+            node.cq.request_notify(Notify::Any).unwrap();
+            (node.cq.poll(&mut one) > 0).then(|| one[0])
+        };
+        // An event may be of a completion that was taken at once.
+        take().unwrap_or_else(|| self.until(|| node.channel.next_event().and_then(|_| take())))
+    }
+}
+
+fn threads() -> Vec<String> {
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    fs::read_dir("/proc/self/task").unwrap().map(|task| name(task.unwrap()).trim().to_owned()).collect()
+}
+
+/// Sends over a bad network; returns everything that could be seen.
+fn run(seed: u64) -> Vec<String> {
+    let mut world = World::new(seed);
+    let hub = Hub::new();
+    let faults = format!("drop=0.2,reorder=0.2,duplicate=0.1,corrupt=0.05,seed={seed}");
+    let [near, far] = [1, 2].map(|last| Node::open(world.options(&hub, last, Some(&faults)), 8192));
+    let (ini, _tgt) = connect(&near, &far);
+    let memory = Memory::zeroed(64).unwrap();
+    let start = IoAddress::from_random(world.runtime.random());
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let region = far.pd.register_at(Arc::clone(&memory), start, rights).unwrap();
+    assert_ne!(region.address(0), memory.address(0));
+    let mut log = vec![format!("{:?} {:?} {:?}", ini.number(), near.region.rkey(), region.address(8))];
+    for number in 0..50 {
+        far.receive(number, 4096, 4096);
+        post(&*ini, SendOperation::Send, &[near.sge(0, 4096)], &*far.srq);
+        let received = world.completion(&far);
+        assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success));
+        let sent = world.completion(&near);
+        assert_eq!(sent.status, CompletionStatus::Success);
+        log.push(format!("{:?} {received:?} {sent:?}", world.clock.now()));
+    }
+    memory.write(8, b"by key").unwrap();
+    let read = |address| SendOperation::RdmaRead(RemoteAddress { address, rkey: region.rkey() });
+    post(&*ini, read(region.address(8)), &[near.sge(0, 6)], &*far.srq);
+    assert_eq!(world.completion(&near).status, CompletionStatus::Success);
+    let mut bytes = [0; 6];
+    near.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"by key");
+    post(&*ini, read(memory.address(8)), &[near.sge(0, 6)], &*far.srq);
+    assert_eq!(
+        world.completion(&near).status,
+        CompletionStatus::RemoteAccessError,
+        "not by its address here"
+    );
+    log.extend(near.device.counters().iter().map(|counter| format!("{counter:?}")));
+    assert_eq!(near.device.clock().now(), world.clock.now());
+    assert!(threads().iter().all(|name| name != "trunkline-card"), "{:?}", threads());
+    assert!(near.counter("retransmits") > 0 && world.clock.now() > Time(1_000_000));
+    log
+}
+
+#[test]
+fn a_seed_decides_everything_that_happens_and_when() {
+    let one = run(1);
+    assert_eq!(one, run(1));
+    assert_ne!(one, run(2));
+}
+
+#[test]
+fn a_simulated_device_is_removed_and_opened_again() {
+    let mut world = World::new(3);
+    let (hub, slot) = (Hub::new(), Slot::new());
+    let options = SoftOptions { slot: Some(slot.clone()), ..world.options(&hub, 1, None) };
+    let far = Node::open(world.options(&hub, 2, None), 4096);
+    for _ in 0..2 {
+        let near = Node::open(options.clone(), 4096);
+        let (ini, _tgt) = connect(&near, &far);
+        far.receive(1, 0, 64);
+        post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
+        assert_eq!(world.completion(&far).status, CompletionStatus::Success);
+        assert!(!near.device.has_async_event());
+        slot.remove();
+        assert!(near.device.has_async_event());
+        assert_eq!(near.device.next_async_event().map(|event| event.kind), Some(AsyncEventKind::DeviceFatal));
+        assert_eq!(near.device.port(1).unwrap_err(), VerbsError::Gone);
+        assert!(matches!(SoftDevice::open(options.clone()), Err(OpenError::Removed)));
+        assert_eq!(slot.devices(), 1);
+        drop((ini, near));
+        assert_eq!(slot.devices(), 0, "all of it is freed");
+        slot.restore();
+    }
+    for _ in 0..10 {
+        world.turn();
+    }
+    assert_eq!(world.tasks.len(), 1, "only the other device's machine is left");
+}

@@ -1,0 +1,61 @@
+//! How other machines and the application's threads reach a poller: a command queue, and a wake
+//! that costs a system call only when the poller sleeps.
+
+use super::Command;
+use crate::PollerIndex;
+use crossbeam_queue::SegQueue;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_machine::Waker;
+
+struct Shared {
+    index: PollerIndex,
+    waker: Waker,
+    commands: SegQueue<Command>,
+}
+
+/// Wakes one poller. Put work where its upper half finds it, then call [`PollerHandle::wake`].
+#[derive(Clone)]
+pub struct PollerHandle(Arc<Shared>);
+
+impl PollerHandle {
+    pub(crate) fn new(index: PollerIndex, waker: Waker) -> Self {
+        Self(Arc::new(Shared { index, waker, commands: SegQueue::new() }))
+    }
+
+    /// Which poller it is.
+    #[must_use]
+    pub fn index(&self) -> PollerIndex {
+        self.0.index
+    }
+
+    /// Makes sure that the poller looks at its queues again: what was pushed before this call
+    /// will be seen. A system call only if it sleeps.
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.0.commands.push(command);
+        self.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.0.commands.pop()
+    }
+
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.0.commands.is_empty()
+    }
+
+    /// Whether both name the same poller.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for PollerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PollerHandle").field(&self.0.index.0).finish()
+    }
+}

@@ -1,0 +1,56 @@
+//! What the CM machine and the node tell a poller.
+#![forbid(unsafe_code)]
+
+use crate::incarnation::PollerDevice;
+use crate::{PeerDown, PeerKey};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_verbs::{QpNumber, QueuePair, SrqNumber, Time};
+
+/// A session that came up, as one poller needs it.
+#[derive(Debug)]
+pub(crate) struct SessionUp {
+    pub(crate) peer: PeerKey,
+    pub(crate) address: SocketAddr,
+    /// Our number of the session.
+    pub(crate) number: u32,
+    /// The peer's incarnation.
+    pub(crate) epoch: u64,
+    /// This poller's INI, connected and detached from its endpoint.
+    pub(crate) qp: Arc<dyn QueuePair>,
+    /// SRQ numbers of the peer's pollers.
+    pub(crate) srqs: Vec<SrqNumber>,
+    /// Largest message that the peer takes.
+    pub(crate) max_message: u64,
+    /// Largest frame that the peer's receives hold.
+    pub(crate) max_frame: u32,
+    /// READs that may be outstanding on the INI.
+    pub(crate) read_depth: u8,
+}
+
+/// A command to a poller.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A TGT was made: messages through it come from there. Comes before the peer can send.
+    TargetAdded { peer: PeerKey, address: SocketAddr, number: u32, poller: u16, target: QpNumber },
+    /// A session is up.
+    SessionUp(Box<SessionUp>),
+    /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more.
+    SessionClosed { peer: PeerKey, number: u32 },
+    /// The session is over, or could not be made. Comes after its `SessionClosed`.
+    PeerDown { peer: PeerKey, number: u32, cause: PeerDown },
+    /// The peer will not come back under this key.
+    Forget { peer: PeerKey },
+    /// The device was removed: take what has arrived, and say so.
+    DeviceLost,
+    /// All pollers have. Comes before the sessions are closed: take what others handed on.
+    TakeHandedOn,
+    /// The device was removed, and all sessions are closed: release everything on it and report that.
+    ReleaseDevice,
+    /// There is a device again. Comes before anything that concerns it.
+    TakeDevice(Box<PollerDevice>),
+    /// The node shuts down: finish what is under way, until then.
+    Shutdown { deadline: Time },
+    /// All sessions were closed; end as soon as the device is done.
+    End,
+}

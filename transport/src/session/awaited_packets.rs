@@ -1,0 +1,99 @@
+//! Accepted connections whose RTU has not arrived yet: the first packet at their QP establishes them too.
+//!
+//! Some devices, the software device among them, treat that packet as the RTU themselves. NICs report it to
+//! the program (`IBV_EVENT_COMM_EST`), which has to notify the connection manager; otherwise a lost RTU
+//! would delay the session until the REP is sent again. Owned by the endpoints; never waits.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use trunkline_verbs::{CmId, QpNumber};
+
+/// Connections that are not established yet, by QP. QP numbers are reused, so an entry ends with its connection.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedPackets(HashMap<QpNumber, Arc<dyn CmId>>);
+
+impl AwaitedPackets {
+    /// From now on a packet at `qp` establishes the connection of `id`.
+    pub(super) fn await_packet(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
+        self.0.insert(qp, Arc::clone(id));
+    }
+
+    /// The connection of `id` is established or has ended.
+    pub(super) fn stop_waiting(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
+        if self.0.get(&qp).is_some_and(|awaited| awaited.number() == id.number()) {
+            self.0.remove(&qp);
+        }
+    }
+
+    /// A packet has arrived at a QP.
+    pub(super) fn packet_came(&mut self, qp: QpNumber) {
+        if let Some(id) = self.0.remove(&qp) {
+            id.communication_established();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use std::time::{Duration, Instant};
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_softrdma::link::Hub;
+    use trunkline_verbs::{
+        CmChannel, CmEvent, CmEventKind, ConnectParameters, Device, EndpointRequest, EndpointSide, PortSpace,
+        QpInit, QpType, XrcdFlags,
+    };
+
+    fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(event) = channel.next_event() {
+                return event;
+            }
+            assert!(Instant::now() < until, "no event");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The active side receives a REP and sends nothing more, as when its RTU is lost.
+    #[test]
+    fn a_packet_replaces_an_rtu_that_is_lost() {
+        let device = SoftOptions {
+            link: LinkChoice::InProcess(Hub::new()),
+            addresses: vec![[127, 0, 0, 1].into()],
+            ..SoftOptions::default()
+        };
+        let device: Arc<dyn Device> = SoftDevice::open(device).unwrap();
+        let manager = device.connection_manager();
+        let (near, far) = (manager.create_channel().unwrap(), manager.create_channel().unwrap());
+        let endpoint = |side, qp_type, channel| {
+            let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+            manager.create_endpoint(&request, channel).unwrap()
+        };
+        let side = EndpointSide::Passive { local: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let listener = endpoint(side, QpType::XrcTgt, &far);
+        listener.listen(1).unwrap();
+        let side = EndpointSide::Active { remote: listener.local_address(), source: None };
+        let asking = endpoint(side, QpType::XrcIni, &near);
+        let qp_number = Some(QpNumber::new(0x77));
+        asking.connect(&ConnectParameters { qp_number, ..ConnectParameters::default() }).unwrap();
+        let CmEventKind::ConnectRequest { id, .. } = next(&far).kind else { panic!("no request") };
+        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE).unwrap();
+        let tgt = device.create_qp(QpInit { xrcd: Some(xrcd), ..QpInit::new(QpType::XrcTgt) }).unwrap();
+        id.attach(Arc::clone(&tgt)).unwrap();
+        id.accept(&ConnectParameters::default()).unwrap();
+        assert!(matches!(next(&near).kind, CmEventKind::ConnectResponse { .. }));
+
+        let mut awaited = AwaitedPackets::default();
+        awaited.await_packet(tgt.number(), &id);
+        awaited.stop_waiting(tgt.number(), &listener);
+        awaited.packet_came(QpNumber::new(0x77));
+        assert!(far.next_event().is_none(), "of another connection");
+        awaited.packet_came(tgt.number());
+        let event = next(&far);
+        assert!(matches!(event.kind, CmEventKind::Established) && event.id == id.number(), "{event:?}");
+        assert!(awaited.0.is_empty());
+    }
+}

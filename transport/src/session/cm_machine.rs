@@ -1,0 +1,301 @@
+//! The CM machine: one per node. It owns the endpoints, makes INIs and TGTs, feeds the machines
+//! and performs what they ask for. `dialling.rs`, `answers.rs` and `events.rs` are its active half, its
+//! passive half, and what it is told.
+//!
+//! Pollers reach it by commands and it reaches them the same way; neither waits for the other.
+//! It sleeps whenever there is nothing to do, and nothing that it calls blocks.
+#![forbid(unsafe_code)]
+
+use super::absence::Presence;
+use super::endpoints::Endpoints;
+use super::machine::{Action, Machine};
+use super::peers::{PeerSession, Peers};
+use crate::command::{CmCommand, CmHandle, Command};
+use crate::incarnation::{DeviceShared, Listening};
+use crate::log_limit::LogLimit;
+use crate::options::NodeOptions;
+use crate::shared::{Alive, NodeShared};
+use crate::{PeerDown, PeerKey, PollerIndex};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_machine::{Sleeper, Turn};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
+
+/// What the next turn does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Takes events and commands.
+    Work,
+    /// Announces that it goes to sleep.
+    Announce,
+    /// Takes what came before that.
+    LookAgain,
+    /// Was asleep.
+    Asleep,
+    /// Ends: it cannot sleep.
+    Broken,
+}
+
+/// The machine.
+pub(crate) struct CmMachine {
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) sleeper: Sleeper,
+    pub(super) handle: CmHandle,
+    pub(super) endpoints: Endpoints,
+    /// Addresses that we listen on.
+    pub(super) listening: Vec<SocketAddr>,
+    pub(super) presence: Presence,
+    pub(super) peers: Peers,
+    drained: BTreeSet<PollerIndex>,
+    /// For lines about strangers.
+    pub(super) log: LogLimit,
+    /// All sessions were closed.
+    pub(super) closed: bool,
+    stage: Stage,
+    _alive: Alive,
+}
+
+impl CmMachine {
+    /// # Errors
+    /// When a descriptor cannot be waited for.
+    pub(crate) fn new(
+        shared: Arc<NodeShared>,
+        (sleeper, handle): (Sleeper, CmHandle),
+        options: NodeOptions,
+        device: Arc<DeviceShared>,
+        listening: Listening,
+    ) -> io::Result<Self> {
+        let mut this = Self {
+            endpoints: Endpoints::new(Arc::clone(&shared)),
+            _alive: shared.gauges.machine(),
+            shared,
+            sleeper,
+            handle,
+            listening: Vec::new(),
+            presence: Presence::new(options, &device),
+            peers: Peers::default(),
+            log: LogLimit::default(),
+            drained: BTreeSet::new(),
+            closed: false,
+            stage: Stage::Work,
+        };
+        this.attach(device, listening)?;
+        Ok(this)
+    }
+
+    /// Takes all events and commands, and does what it is time for. Returns whether there was any
+    /// event or command.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.endpoints.next_async_event() {
+            worked = true;
+            tracing::debug!(?event, "asynchronous event");
+            match (event.kind, event.subject) {
+                (AsyncEventKind::DeviceFatal, _) => self.device_removed(),
+                (AsyncEventKind::CommunicationEstablished, AsyncSubject::Qp(qp)) => {
+                    self.endpoints.packet_came(qp);
+                }
+                _ => {}
+            }
+        }
+        while let Some(event) = self.endpoints.next_event() {
+            worked = true;
+            self.event(event);
+        }
+        while let Some(command) = self.handle.next_command() {
+            worked = true;
+            self.command(command);
+        }
+        self.tick();
+        worked
+    }
+
+    fn is_finished(&self) -> bool {
+        self.closed && self.endpoints.is_quiet()
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.shared.runtime.clock().now()
+    }
+
+    fn command(&mut self, command: CmCommand) {
+        let now = self.now();
+        match command {
+            CmCommand::Want { peer, address } => {
+                self.shared.restore_key(address, peer);
+                let session = self.peer(peer, address);
+                session.named = true;
+                if !self.closed && !self.presence.is_present() {
+                    self.presence.want(peer);
+                    return;
+                }
+                self.drive(peer, |machine, actions| machine.want(now, actions));
+            }
+            CmCommand::Resolved { peer, number, poller, hello, outcome } => {
+                self.resolved(peer, number, poller, hello, outcome);
+            }
+            CmCommand::Broken { peer, number, cause } => {
+                self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
+            }
+            CmCommand::Emptied { poller } => self.emptied(poller),
+            CmCommand::Released { poller } => self.released(poller),
+            CmCommand::Drained { poller } => {
+                self.drained.insert(poller);
+                if self.drained.len() == self.shared.pollers.len() {
+                    self.close();
+                }
+            }
+            CmCommand::Shutdown => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        self.endpoints.stop_listening();
+        let now = self.now();
+        for peer in self.peers.keys() {
+            self.drive(peer, |machine, actions| machine.close(now, actions));
+        }
+        for peer in self.presence.take_wanted() {
+            self.drive(peer, |machine, actions| machine.want(now, actions));
+        }
+    }
+
+    pub(super) fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
+        let shared = &self.shared;
+        let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
+        self.peers.add(key, address, || Machine::new(shared.epoch, pollers))
+    }
+
+    /// Feeds a peer's machine and performs what it asks for.
+    pub(super) fn drive<R: Default>(
+        &mut self,
+        key: PeerKey,
+        input: impl FnOnce(&mut Machine, &mut Vec<Action>) -> R,
+    ) -> R {
+        let Some(peer) = self.peers.get_mut(key) else { return R::default() };
+        let mut actions = Vec::new();
+        let result = input(&mut peer.machine, &mut actions);
+        // Performing may fail and so lead to further actions; those come after these.
+        let mut next = 0;
+        while next < actions.len() {
+            let action = actions[next].clone();
+            next += 1;
+            self.perform(key, action, &mut actions);
+        }
+        self.peers.settle(key, self.now());
+        result
+    }
+
+    fn perform(&mut self, key: PeerKey, action: Action, actions: &mut Vec<Action>) {
+        match action {
+            Action::Dial { number, poller, echo } => {
+                let now = self.now();
+                if let Err(cause) = self.dial(key, number, poller, echo)
+                    && let Some(peer) = self.peers.get_mut(key)
+                {
+                    peer.machine.fail(now, number, cause, false, actions);
+                }
+            }
+            Action::Up { number, welcome } => self.up(key, number, &welcome, actions),
+            Action::Close { number } => {
+                self.endpoints.close(key, number);
+                self.tell(|| Command::SessionClosed { peer: key, number });
+            }
+            Action::Down { number, cause } => {
+                let address = self.peers.get(key).map(|peer| peer.address.to_string()).unwrap_or_default();
+                if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
+                    tracing::info!(peer = key.0, address, %cause, "session down");
+                } else {
+                    tracing::warn!(peer = key.0, address, %cause, "session down");
+                }
+                self.tell(|| Command::PeerDown { peer: key, number, cause });
+            }
+        }
+    }
+
+    pub(super) fn tell(&self, command: impl Fn() -> Command) {
+        for poller in &self.shared.pollers {
+            poller.command(command());
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        self.look(now);
+        self.endpoints.tick(now);
+        let (due, gone) = self.peers.due(now);
+        for key in due {
+            self.drive(key, |machine, actions| machine.tick(now, actions));
+        }
+        for (key, peer) in gone {
+            self.shared.forget(peer.address, key);
+            self.tell(|| Command::Forget { peer: key });
+        }
+    }
+
+    fn next_timer(&self) -> Option<Time> {
+        let others = [self.endpoints.next_timer(), self.presence.next_timer()];
+        self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
+    }
+}
+
+impl trunkline_machine::Machine for CmMachine {
+    fn turn(&mut self) -> Turn {
+        match self.stage {
+            Stage::Work => {
+                self.work();
+                self.stage = Stage::Announce;
+            }
+            Stage::Announce => {
+                self.sleeper.announce();
+                self.stage = Stage::LookAgain;
+            }
+            Stage::LookAgain => {
+                let worked = self.work();
+                self.stage = Stage::Asleep;
+                if !worked && !self.is_finished() {
+                    return Turn::Sleep(self.next_timer());
+                }
+            }
+            Stage::Asleep => {
+                self.sleeper.awake();
+                self.work();
+                self.stage = Stage::Announce;
+            }
+            Stage::Broken => return Turn::Done,
+        }
+        if self.is_finished() { Turn::Done } else { Turn::Again }
+    }
+
+    fn sleep(&mut self, until: Option<Time>) {
+        if let Err(error) = self.sleeper.sleep(until) {
+            tracing::error!(%error, "waiting for connection events");
+            self.stage = Stage::Broken;
+        }
+    }
+
+    fn is_woken(&self) -> bool {
+        self.sleeper.is_woken() || self.endpoints.has_event()
+    }
+
+    fn is_due(&self) -> bool {
+        self.handle.has_commands()
+    }
+}
+
+impl Drop for CmMachine {
+    /// Ends the pollers, however this machine ends: nobody else would tell them.
+    fn drop(&mut self) {
+        // Endpoints that were resolved too late hold the device.
+        while self.handle.next_command().is_some() {}
+        for poller in &self.shared.pollers {
+            poller.command(Command::End);
+        }
+    }
+}

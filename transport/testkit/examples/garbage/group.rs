@@ -1,0 +1,180 @@
+//! What a set of connections shares on one side: PD, XRC domain, SRQs, CQ, and memory with its guards.
+//!
+//! There are two groups on each side, so that nothing of the bystanders is within the rights of a
+//! connection that is attacked.
+
+use crate::Outcome;
+use std::sync::Arc;
+use trunkline_softrdma::device::SoftDevice;
+use trunkline_testkit::{bytes_of, key};
+use trunkline_verbs::{
+    Access, CompletionChannel, CompletionQueue, CqInit, Device, Memory, MemoryRegion, ProtectionDomain,
+    QpInit, QpType, QueueCapacities, QueuePair, ReceiveRequest, RemoteAddress, Sge, SharedReceiveQueue,
+    SrqInit, SrqKind, XrcDomain, XrcdFlags,
+};
+
+/// Bytes that a receive takes.
+pub(super) const SLOT: usize = 2048;
+/// Bytes behind each receive that nobody may touch.
+const GAP: usize = 64;
+/// Receives in each of the two SRQs.
+const SLOTS: usize = 128;
+/// Bytes that peers may read and never write.
+pub(super) const READ_ONLY: usize = 4096;
+/// Bytes of each guard.
+const GUARD: usize = 8192;
+/// Marks the completions of receives.
+pub(super) const RECEIVE: u64 = 1 << 63;
+
+/// One guard: bytes that no peer has a right to change.
+#[derive(Debug)]
+struct Guard {
+    what: &'static str,
+    memory: Arc<Memory>,
+    key: u64,
+    /// Its registration, where it has one.
+    region: Option<Arc<dyn MemoryRegion>>,
+}
+
+/// A group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) pd: Arc<dyn ProtectionDomain>,
+    pub(super) cq: Arc<dyn CompletionQueue>,
+    pub(super) srq: Arc<dyn SharedReceiveQueue>,
+    xrcd: Arc<dyn XrcDomain>,
+    rc_srq: Arc<dyn SharedReceiveQueue>,
+    slots: Arc<Memory>,
+    slots_region: Arc<dyn MemoryRegion>,
+    read_only_region: Arc<dyn MemoryRegion>,
+    guards: Vec<Guard>,
+}
+
+/// The bytes of every read-only region.
+pub(super) fn read_only_bytes() -> Vec<u8> {
+    bytes_of(key(&[0x726f]), READ_ONLY)
+}
+
+fn guard(
+    what: &'static str,
+    pd: Option<&Arc<dyn ProtectionDomain>>,
+    access: Access,
+    seed: u64,
+) -> Outcome<Guard> {
+    let memory = Memory::zeroed(GUARD)?;
+    memory.write(0, &bytes_of(seed, GUARD))?;
+    let region = pd.map(|pd| pd.register(Arc::clone(&memory), access)).transpose()?;
+    Ok(Guard { what, memory, key: seed, region })
+}
+
+impl Group {
+    pub(super) fn new(device: &SoftDevice, channel: &Arc<dyn CompletionChannel>) -> Outcome<Self> {
+        let (pd, other_pd) = (device.alloc_pd()?, device.alloc_pd()?);
+        let cq = device.create_cq(CqInit {
+            capacity_cqe: 8192,
+            channel: Some(Arc::clone(channel)),
+            context: 0,
+        })?;
+        let xrcd = device.open_xrcd(None, XrcdFlags::CREATE)?;
+        let max_wr = u32::try_from(SLOTS)?;
+        let srq =
+            |kind| device.create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr, max_sge: 1, context: 0 });
+        let xrc = srq(SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) })?;
+        let rc_srq = srq(SrqKind::Basic)?;
+
+        // Guards lie before, between and behind what is granted.
+        let everything =
+            Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let mut guards = vec![guard("unregistered memory", None, Access::empty(), 1)?];
+        let slots = Memory::zeroed(2 * SLOTS * (SLOT + GAP))?;
+        guards.push(guard("memory with local rights", Some(&pd), Access::LOCAL_WRITE, 2)?);
+        let read_only = Memory::zeroed(READ_ONLY)?;
+        guards.push(guard("another PD's memory", Some(&other_pd), everything, 3)?);
+        read_only.write(0, &read_only_bytes())?;
+        guards.push(Guard {
+            what: "read-only memory",
+            memory: Arc::clone(&read_only),
+            key: key(&[0x726f]),
+            region: None,
+        });
+        for index in 0..2 * SLOTS {
+            slots.write(index * (SLOT + GAP) + SLOT, &[0x5a; GAP])?;
+        }
+        let slots_region = pd.register(Arc::clone(&slots), Access::LOCAL_WRITE)?;
+        let read_only_region = pd.register(read_only, Access::REMOTE_READ)?;
+        let group = Self { pd, cq, srq: xrc, xrcd, rc_srq, slots, slots_region, read_only_region, guards };
+        for index in 0..2 * SLOTS {
+            group.post(index)?;
+        }
+        Ok(group)
+    }
+
+    /// A QP of the group.
+    pub(super) fn qp(&self, device: &SoftDevice, qp_type: QpType) -> Outcome<Arc<dyn QueuePair>> {
+        let mut init = QpInit::new(qp_type);
+        if qp_type == QpType::XrcTgt {
+            init.xrcd = Some(Arc::clone(&self.xrcd));
+        } else {
+            init.pd = Some(Arc::clone(&self.pd));
+            init.send_cq = Some(Arc::clone(&self.cq));
+            init.capacities =
+                QueueCapacities { max_send_wr: 16, max_send_sge: 1, ..QueueCapacities::default() };
+        }
+        if qp_type == QpType::Rc {
+            init.receive_cq = Some(Arc::clone(&self.cq));
+            init.srq = Some(Arc::clone(&self.rc_srq));
+        }
+        Ok(device.create_qp(init)?)
+    }
+
+    /// What peers may read.
+    pub(super) fn read_only(&self) -> RemoteAddress {
+        let region = &self.read_only_region;
+        RemoteAddress { address: region.memory().address(0), rkey: region.rkey() }
+    }
+
+    /// Keys and addresses of registered guards: right keys that give a peer no right.
+    pub(super) fn forbidden(&self) -> impl Iterator<Item = RemoteAddress> {
+        let regions = self.guards.iter().filter_map(|guard| guard.region.as_ref());
+        regions.map(|region| RemoteAddress { address: region.memory().address(0), rkey: region.rkey() })
+    }
+
+    /// Posts the receive with this number: the first half to the XRC SRQ, the second to the other.
+    fn post(&self, index: usize) -> Outcome<()> {
+        let address = self.slots.address(index * (SLOT + GAP));
+        let scatter = [Sge { address, length: u32::try_from(SLOT)?, lkey: self.slots_region.lkey() }];
+        let request = ReceiveRequest { wr_id: RECEIVE | index as u64, scatter: &scatter };
+        let srq = if index < SLOTS { &self.srq } else { &self.rc_srq };
+        Ok(srq.post_receive(&[request])?)
+    }
+
+    /// The bytes that a receive brought; the receive is posted again.
+    pub(super) fn take(&self, wr_id: u64, length: u32) -> Outcome<Vec<u8>> {
+        let index = usize::try_from(wr_id & !RECEIVE)?;
+        let mut bytes = vec![0; usize::try_from(length)?.min(SLOT)];
+        self.slots.read(index * (SLOT + GAP), &mut bytes)?;
+        self.post(index)?;
+        Ok(bytes)
+    }
+
+    /// The guards that somebody changed.
+    pub(super) fn harmed(&self) -> Outcome<Vec<&'static str>> {
+        let mut harmed = Vec::new();
+        for guard in &self.guards {
+            let mut bytes = vec![0; guard.memory.len()];
+            guard.memory.read(0, &mut bytes)?;
+            if bytes != bytes_of(guard.key, bytes.len()) {
+                harmed.push(guard.what);
+            }
+        }
+        let mut gap = [0; GAP];
+        for index in 0..2 * SLOTS {
+            self.slots.read(index * (SLOT + GAP) + SLOT, &mut gap)?;
+            if gap != [0x5a; GAP] {
+                harmed.push("bytes behind a receive");
+                break;
+            }
+        }
+        Ok(harmed)
+    }
+}

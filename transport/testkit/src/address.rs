@@ -1,0 +1,46 @@
+//! Loopback addresses for tests that run in parallel. Port 4791 is taken once per address, so each test
+//! needs addresses of its own.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The port of [`fresh_address`].
+const PORT: u16 = 7471;
+
+/// A loopback address in 127.64.0.0/10 that no other test uses: random for each process, then counted.
+#[must_use]
+pub fn fresh_ip() -> Ipv4Addr {
+    static START: OnceLock<u32> = OnceLock::new();
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = *START.get_or_init(|| {
+        let [a, b, c, ..] = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+        u32::from_le_bytes([a, b, c, 0])
+    });
+    let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+    let last = u8::try_from(1 + next % 254).unwrap_or(1);
+    let [b, a, ..] = (next / 254).to_le_bytes();
+    Ipv4Addr::new(127, 64 | a & 63, b, last)
+}
+
+/// The same with a port, for a node to listen at.
+#[must_use]
+pub fn fresh_address() -> SocketAddr {
+    SocketAddr::new(fresh_ip().into(), PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_loopback_hosts_and_differ() {
+        let addresses: Vec<_> = (0..600).map(|_| fresh_ip()).collect();
+        for (index, address) in addresses.iter().enumerate() {
+            let [a, b, _, d] = address.octets();
+            assert!(a == 127 && (64..128).contains(&b) && (1..255).contains(&d), "{address}");
+            assert!(!addresses[..index].contains(address), "{address} came twice");
+        }
+    }
+}

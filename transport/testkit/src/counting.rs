@@ -1,0 +1,71 @@
+//! An allocator that counts, for tests of what a hot path takes from the heap.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The system's allocator with a count of allocations and reallocations by any thread.
+///
+/// A test that installs it needs a process of its own: the count covers everything that the process does.
+///
+/// ```text
+/// #[global_allocator]
+/// static HEAP: CountingAllocator = CountingAllocator::new();
+/// ```
+#[derive(Debug, Default)]
+pub struct CountingAllocator {
+    allocations: AtomicU64,
+}
+
+impl CountingAllocator {
+    /// An allocator that has counted nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { allocations: AtomicU64::new(0) }
+    }
+
+    /// How many allocations and reallocations there have been.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator; the counter is no part
+// of what is allocated.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, so the layout has a size.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc` or `realloc` of this type with this layout, which is to say from
+        // `System`; the caller of `GlobalAlloc::dealloc` upholds that.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as for `dealloc`; the caller of `GlobalAlloc::realloc` passes a size above zero.
+        unsafe { System.realloc(at, layout, new_size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_and_reallocations_are_counted() {
+        let heap = CountingAllocator::new();
+        let layout = Layout::array::<u64>(4).expect("a small layout");
+        // SAFETY: the layout has a size; each pointer is used once, with the layout it was allocated with.
+        unsafe {
+            let first = heap.alloc(layout);
+            let second = heap.realloc(first, layout, 64);
+            heap.dealloc(second, Layout::array::<u64>(8).expect("a small layout"));
+        }
+        assert_eq!(heap.allocations(), 2);
+    }
+}

@@ -1,0 +1,67 @@
+//! Temporary directories that end with their test.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory that only this user can open; removed with all that is in it when dropped.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A new directory under the system's temporary directory.
+    ///
+    /// # Errors
+    /// The operating system's, when it cannot be created.
+    pub fn new() -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The path of something in it.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Creates a file in it, open for reading and writing.
+    ///
+    /// # Errors
+    /// The operating system's; a file of that name must not be there yet.
+    pub fn create(&self, name: impl AsRef<Path>) -> io::Result<File> {
+        File::options().read(true).write(true).create_new(true).open(self.join(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _left = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_with_what_is_in_it() {
+        let folder = Folder::new().expect("a temporary directory");
+        let path = folder.path().to_owned();
+        std::fs::create_dir(folder.join("below")).expect("a directory in it");
+        folder.create("below/file").expect("a file in it");
+        assert!(folder.create("below/file").is_err(), "it is there");
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,69 @@
+//! QPs that are connected by hand, without a connection manager.
+
+use std::net::IpAddr;
+use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpModify, QpNumber, QpState};
+
+/// One end of a connection whose QPs were told about each other by the test.
+#[derive(Debug, Clone, Copy)]
+pub struct HandMadeConnection {
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// The peer's QP.
+    pub peer_qp: QpNumber,
+    /// The path MTU, the same at both ends.
+    pub mtu: Mtu,
+    /// The ACK timeout as the code of the specification: 4.096 µs times 2 to the power of this.
+    pub ack_timeout: u8,
+    /// READs and atomics that may be under way, in each direction.
+    pub rd_atomic: u8,
+}
+
+impl HandMadeConnection {
+    /// The PSN that both directions start at: 16 below the wrap, so that every test crosses it.
+    pub const FIRST_PSN: Psn = Psn::new(0xff_fff0);
+
+    /// A connection with an MTU of 1024 bytes, an ACK timeout of 67 ms and 16 READs.
+    #[must_use]
+    pub const fn new(peer: IpAddr, peer_qp: QpNumber) -> Self {
+        Self { peer, peer_qp, mtu: Mtu::Mtu1024, ack_timeout: 14, rd_atomic: 16 }
+    }
+
+    /// The changes that take a QP from RESET to RTS.
+    #[must_use]
+    pub fn steps(&self) -> [QpModify; 3] {
+        let init = QpModify {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC),
+            ..QpModify::default()
+        };
+        let rtr = QpModify {
+            state: Some(QpState::ReadyToReceive),
+            address_vector: Some(AddressVector {
+                source_gid_index: 0,
+                destination: Gid::from(self.peer),
+                port: 1,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+            }),
+            path_mtu: Some(self.mtu),
+            destination_qp: Some(self.peer_qp),
+            rq_psn: Some(Self::FIRST_PSN),
+            max_dest_rd_atomic: Some(self.rd_atomic),
+            min_rnr_timer: Some(12),
+            ..QpModify::default()
+        };
+        let rts = QpModify {
+            state: Some(QpState::ReadyToSend),
+            timeout: Some(self.ack_timeout),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            sq_psn: Some(Self::FIRST_PSN),
+            max_rd_atomic: Some(self.rd_atomic),
+            ..QpModify::default()
+        };
+        [init, rtr, rts]
+    }
+}

@@ -1,0 +1,62 @@
+//! The other end of the line protocol, inside the process that a test started.
+
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+/// Standard input, read by a thread so that a process can look for a command without waiting.
+#[derive(Debug)]
+pub struct Input(Receiver<String>);
+
+/// What standard input has.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NextLine {
+    /// A line.
+    Line(String),
+    /// Nothing at the moment.
+    NotYet,
+    /// It has ended, and so should the process.
+    End,
+}
+
+impl Input {
+    /// Reads standard input from now on. Once per process.
+    #[must_use]
+    pub fn open() -> Self {
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    /// The next line, if one is there.
+    #[must_use]
+    pub fn next_line(&self) -> NextLine {
+        match self.0.try_recv() {
+            Ok(line) => NextLine::Line(line),
+            Err(TryRecvError::Empty) => NextLine::NotYet,
+            Err(TryRecvError::Disconnected) => NextLine::End,
+        }
+    }
+
+    /// Waits for the next line; `None` at the end of the input.
+    #[must_use]
+    pub fn wait(&self) -> Option<String> {
+        self.0.recv().ok()
+    }
+}
+
+/// Prints a line to standard output at once. It begins on a line of its own even where the test harness has
+/// printed the name of the running test.
+///
+/// # Panics
+/// When standard output is closed: the test that reads it is gone.
+pub fn print_line(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "\n{text}").and_then(|()| out.flush());
+    written.expect("the test reads what its processes print");
+}

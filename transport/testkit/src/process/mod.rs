@@ -1,0 +1,338 @@
+//! Processes that a test starts and drives: it writes commands to their input, line by line, and waits for
+//! lines of their output.
+//!
+//! The started process is usually the test binary itself ([`same_test`]) or the program itself; there
+//! [`Input`] and [`print_line`] are the other end of the protocol. A thread per output reads all the time,
+//! so a process never blocks on a full pipe, and every wait has a bound.
+
+mod error;
+mod input;
+
+pub use error::ProcessError;
+pub use input::{Input, NextLine, print_line};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long one line may take on a loaded machine, unless the process has another bound.
+const BOUND: Duration = Duration::from_secs(120);
+/// Between two looks at whether a process has ended.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Numbers by name, as a process reports them.
+pub type Numbers = BTreeMap<String, u64>;
+
+/// A running process. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Receiver<String>,
+    /// Lines that were read while another one was waited for.
+    unread: VecDeque<String>,
+    bound: Duration,
+}
+
+/// A command that runs one test of this binary in a process of its own, its output not captured.
+/// `module` is the test's `module_path!()`.
+#[must_use]
+pub fn same_test(module: &str, test: &str) -> Command {
+    let mut command = same_program();
+    command.arg(test_name(module, test)).args(["--exact", "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// A command that runs this program again, without arguments yet.
+///
+/// # Panics
+/// When the path of this program is not known.
+#[must_use]
+pub fn same_program() -> Command {
+    Command::new(std::env::current_exe().expect("the path of this program"))
+}
+
+/// Runs a command to its end with this input. What it does not read of the input is not written.
+///
+/// # Errors
+/// The operating system's, when it does not start or its output cannot be read.
+pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
+    let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = streams.spawn()?;
+    if let Some(mut pipe) = child.stdin.take() {
+        let _rest_not_read = pipe.write_all(input);
+    }
+    child.wait_with_output()
+}
+
+/// A test's name for the test harness: its path without the crate.
+fn test_name(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_crate, rest)) => format!("{rest}::{test}"),
+        None => test.to_owned(),
+    }
+}
+
+impl Process {
+    /// Starts a process whose input and standard output are this test's. The name is for error messages.
+    ///
+    /// # Errors
+    /// The operating system's, when it does not start.
+    pub fn start(name: impl Into<String>, command: &mut Command) -> Result<Self, ProcessError> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let name = name.into();
+        match started {
+            Ok(child) => Ok(Self::adopt(name, child)),
+            Err(cause) => Err(ProcessError::Start { name, cause }),
+        }
+    }
+
+    /// Starts a process without input. Standard output and standard error are read together, and shown on
+    /// this test's standard error.
+    ///
+    /// # Errors
+    /// The operating system's, when it does not start.
+    pub fn start_program(name: impl Into<String>, command: &mut Command) -> Result<Self, ProcessError> {
+        let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let name = name.into();
+        match started {
+            Ok(child) => Ok(Self::adopt(name, child)),
+            Err(cause) => Err(ProcessError::Start { name, cause }),
+        }
+    }
+
+    /// Takes over a child. Those of its streams that are pipes are used; its standard error is shown on this
+    /// test's, too.
+    pub fn adopt(name: impl Into<String>, mut child: Child) -> Self {
+        let (sender, output) = channel();
+        if let Some(stream) = child.stdout.take() {
+            let is_shown = child.stderr.is_some();
+            read(stream, sender.clone(), is_shown);
+        }
+        if let Some(stream) = child.stderr.take() {
+            read(stream, sender, true);
+        }
+        let input = child.stdin.take();
+        Self { name: name.into(), child, input, output, unread: VecDeque::new(), bound: BOUND }
+    }
+
+    /// The same process with another bound for each wait.
+    #[must_use]
+    pub const fn with_bound(mut self, bound: Duration) -> Self {
+        self.bound = bound;
+        self
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes a line to its input.
+    ///
+    /// # Errors
+    /// When its input is closed or it has ended.
+    pub fn tell(&mut self, line: &str) -> Result<(), ProcessError> {
+        let Some(input) = &mut self.input else {
+            return Err(ProcessError::InputClosed { name: self.name.clone() });
+        };
+        // In one piece, so that a reader never sees half a line.
+        let written = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
+        written.map_err(|cause| ProcessError::Input { name: self.name.clone(), cause })
+    }
+
+    /// Closes its input, by which most test processes end.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// When the process ended, or printed nothing within the bound.
+    pub fn line(&mut self) -> Result<String, ProcessError> {
+        self.line_until(Instant::now() + self.bound, "a line")
+    }
+
+    fn line_until(&mut self, end: Instant, wanted: &str) -> Result<String, ProcessError> {
+        if let Some(line) = self.unread.pop_front() {
+            return Ok(line);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        self.output.recv_timeout(left).map_err(|why| ProcessError::Silent {
+            name: self.name.clone(),
+            wanted: wanted.to_owned(),
+            has_ended: why == RecvTimeoutError::Disconnected,
+        })
+    }
+
+    /// The rest of the next line that begins with `start`, without white space around it. Lines before it
+    /// are dropped.
+    ///
+    /// # Errors
+    /// When the process ended before, or printed no such line within the bound.
+    pub fn after(&mut self, start: &str) -> Result<String, ProcessError> {
+        let end = Instant::now() + self.bound;
+        loop {
+            let line = self.line_until(end, start)?;
+            if let Some(rest) = line.strip_prefix(start) {
+                return Ok(rest.trim().to_owned());
+            }
+        }
+    }
+
+    /// The next line that `is_wanted` accepts, if one comes in time. Lines before it are dropped.
+    pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let end = Instant::now() + within;
+        loop {
+            let line = self.line_until(end, "").ok()?;
+            if is_wanted(&line) {
+                return Some(line);
+            }
+        }
+    }
+
+    /// As [`after`](Self::after), with lines before it kept for later.
+    ///
+    /// # Errors
+    /// When the process ended before, or printed no such line within the bound.
+    pub fn pick(&mut self, start: &str) -> Result<String, ProcessError> {
+        let end = Instant::now() + self.bound;
+        let mut others = std::mem::take(&mut self.unread);
+        let found = loop {
+            if let Some(rest) = take(&mut others, start) {
+                break Ok(rest);
+            }
+            match self.line_until(end, start) {
+                Ok(line) => others.push_back(line),
+                Err(error) => break Err(error),
+            }
+        };
+        self.unread = others;
+        found
+    }
+
+    /// As [`pick`](Self::pick), without waiting.
+    pub fn picked(&mut self, start: &str) -> Option<String> {
+        self.unread.extend(self.output.try_iter());
+        take(&mut self.unread, start)
+    }
+
+    /// Writes a command and waits for its answer: a line that begins with the command's first word in
+    /// capitals.
+    ///
+    /// # Errors
+    /// When the process does not answer.
+    pub fn ask(&mut self, command: &str) -> Result<String, ProcessError> {
+        self.tell(command)?;
+        let word = command.split(' ').next().unwrap_or(command).to_uppercase();
+        self.after(&word)
+    }
+
+    /// Asks for numbers, which the answer gives as `name=value`.
+    ///
+    /// # Errors
+    /// When the process does not answer, or not with numbers.
+    pub fn numbers(&mut self, command: &str) -> Result<Numbers, ProcessError> {
+        let answer = self.ask(command)?;
+        let pairs = answer.split_whitespace().filter_map(|pair| pair.split_once('='));
+        let numbers: Option<Numbers> =
+            pairs.map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect();
+        numbers.ok_or_else(|| ProcessError::NotNumbers { name: self.name.clone(), answer: answer.clone() })
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When the process has ended and its status was taken.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("a process id");
+        kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
+    }
+
+    /// Ends it by SIGKILL and waits until it is gone.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn kill(&mut self) -> Result<(), ProcessError> {
+        let gone = self.child.kill().and_then(|()| self.child.wait());
+        gone.map(drop).map_err(|cause| ProcessError::Wait { name: self.name.clone(), cause })
+    }
+
+    /// Its exit status, if it ends in time. Its input stays open.
+    ///
+    /// # Panics
+    /// When the operating system refuses to wait for a child.
+    pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + within;
+        loop {
+            let status = self.child.try_wait().expect("a child can be waited for");
+            if status.is_some() || Instant::now() >= end {
+                return status;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Closes its input and waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// When it is still there after the bound, or ended with a failure.
+    pub fn finish(mut self) -> Result<(), ProcessError> {
+        self.close_input();
+        match self.wait(self.bound) {
+            Some(status) if status.success() => Ok(()),
+            status => Err(ProcessError::Ended { name: self.name.clone(), status }),
+        }
+    }
+
+    /// Memory that it has in RAM, in KiB: all of it, and what is its own alone.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn resident_kib(&self) -> Result<[u64; 2], ProcessError> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let both = field("VmRSS:").zip(field("RssAnon:"));
+        let (all, own) = both.ok_or_else(|| ProcessError::Ended { name: self.name.clone(), status: None })?;
+        Ok([all, own])
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+fn take(lines: &mut VecDeque<String>, start: &str) -> Option<String> {
+    let place = lines.iter().position(|line| line.starts_with(start))?;
+    let line = lines.remove(place)?;
+    line.strip_prefix(start).map(|rest| rest.trim().to_owned())
+}
+
+/// Reads lines on a thread, which ends with the stream.
+fn read(stream: impl Read + Send + 'static, lines: Sender<String>, is_shown: bool) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if is_shown {
+                eprintln!("| {line}");
+            }
+            // Nobody waits for lines any more; the process must still not block on its output.
+            let _ = lines.send(line);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! What a node sees when the process of its peer is killed, or stopped, and started again.
+//!
+//! The peer is this test binary once more, as a child process that plays the server.
+
+use crate::common::{ECHO, TestNode, fresh_address, over_udp, pattern};
+use bytes::Bytes;
+use nix::sys::signal::Signal;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use trunkline_testkit::{Input, Process, print_line, same_test};
+use trunkline_transport::{NodeOptions, PeerDown, SendFailure, SendOutcome};
+
+const ADDRESS: &str = "TRUNKLINE_TEST_CHILD_ADDRESS";
+/// Within this a death must be reported.
+const REPORT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Not a test but the child's program: a server that lives until its standard input ends.
+#[test]
+fn child() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let _server = TestNode::start(NodeOptions::new().listen(address.parse().unwrap()), 1);
+    print_line("serving");
+    let _end = Input::open().wait();
+}
+
+/// Starts a server in a process of its own and waits until it serves.
+fn start_server(address: SocketAddr) -> Process {
+    let mut command = same_test(module_path!(), "child");
+    command.env(ADDRESS, address.to_string());
+    let mut server = Process::start("the server", &mut command).unwrap();
+    server.after("serving").unwrap();
+    server
+}
+
+#[test]
+fn a_killed_peer_is_reported_and_its_successor_found() {
+    let address = fresh_address();
+    let server = start_server(address);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, address);
+    client.send(0, peer, &[ECHO], Bytes::new(), 1);
+    client.message();
+    drop(server);
+    let killed = Instant::now();
+    // One message that will not be answered, small, and one large: both must end.
+    client.send(0, peer, &[ECHO], Bytes::new(), 2);
+    client.send(0, peer, &[ECHO], pattern(1 << 20, 0), 3);
+    let failure = |cause| SendOutcome::Failed(SendFailure { may_have_arrived: true, cause });
+    assert_eq!(client.outcome(2), failure(PeerDown::Died));
+    assert_eq!(client.outcome(3), failure(PeerDown::Died));
+    assert_eq!(client.down(peer), PeerDown::Died);
+    assert!(killed.elapsed() < REPORT_LIMIT, "reported after {:?}", killed.elapsed());
+    let _server = start_server(address);
+    client.send(0, peer, &[ECHO], Bytes::from_static(b"again"), 4);
+    assert_eq!(&client.message().1[..], b"!again");
+}
+
+#[test]
+fn a_stopped_peer_is_reported_although_nothing_is_sent() {
+    let address = fresh_address();
+    let server = start_server(address);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, address);
+    server.signal(Signal::SIGSTOP);
+    let stopped = Instant::now();
+    assert_eq!(client.down(peer), PeerDown::Died);
+    assert!(stopped.elapsed() < REPORT_LIMIT, "reported after {:?}", stopped.elapsed());
+    // It comes back, knows nothing of what happened, and is reached again.
+    server.signal(Signal::SIGCONT);
+    client.send(0, peer, &[ECHO], Bytes::from_static(b"back"), 1);
+    assert_eq!(&client.message().1[..], b"!back");
+}
+
+#[test]
+fn a_client_restarted_at_its_address_is_another_incarnation() {
+    let address = fresh_address();
+    let mut server = TestNode::start(over_udp(), 1);
+    // The child only listens, so the server here dials it.
+    let child = start_server(address);
+    let peer = server.connect(0, address);
+    drop(child);
+    let _child = start_server(address);
+    assert_eq!(server.down(peer), PeerDown::Died);
+    assert_eq!(server.connect(0, address), peer, "a key stays the same over reconnects");
+}

@@ -1,0 +1,403 @@
+//! A peer that keeps to the handshake and then sends nonsense: it loses its session, and the
+//! node goes on serving others.
+//!
+//! The peer is made of verbs by hand, so the bytes here also hold the layouts of the handshake
+//! and of frames.
+
+use crate::common;
+use crate::common::{ECHO, Job, LIMIT, TestNode, fresh_address, over_udp};
+use bytes::Bytes;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_transport::{Connections, PeerDown};
+use trunkline_verbs::{
+    Access, CmChannel, CmEventKind, CmId, Completion, CompletionQueue, ConnectParameters, CqInit, Device,
+    EndpointRequest, EndpointSide, Memory, MemoryRegion, PortSpace, ProtectionDomain, QpInit, QpModify,
+    QpType, QueueCapacities, QueuePair, ReceiveRequest, SendData, SendFlags, SendOperation, SendRequest, Sge,
+    SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, XrcDomain, XrcdFlags,
+};
+
+const EPOCH: u64 = 0x1234;
+/// Where credit positions begin, and the base credit beyond it.
+const GRANT: u32 = u32::MAX - 999 + 1;
+
+/// Receives of the peer, and their length.
+const RECEIVES: usize = 16;
+const RECEIVE_BYTES: usize = 4096;
+/// Work request number of the first receive.
+const FIRST_RECEIVE: u64 = 100;
+/// Sends under way at once.
+const SENDS: u32 = 32;
+
+/// One INI to the node and one TGT from it, or RC QPs in their place.
+struct RawPeer {
+    device: Arc<SoftDevice>,
+    channel: Arc<dyn CmChannel>,
+    listener: Arc<dyn CmId>,
+    cq: Arc<dyn CompletionQueue>,
+    pd: Arc<dyn ProtectionDomain>,
+    /// None over RC.
+    xrcd: Option<Arc<dyn XrcDomain>>,
+    srq: Arc<dyn SharedReceiveQueue>,
+    ini: Arc<dyn QueuePair>,
+    ids: Vec<Arc<dyn CmId>>,
+    node_srq: SrqNumber,
+    memory: Arc<Memory>,
+    region: Arc<dyn MemoryRegion>,
+    /// What the node granted, how many messages used credit, and how many sends are under way.
+    granted: Cell<u32>,
+    used: Cell<u32>,
+    sending: Cell<u32>,
+    broken: Cell<bool>,
+}
+
+impl RawPeer {
+    fn connect(node: SocketAddr) -> Self {
+        Self::connect_over(QpType::XrcIni, node)
+    }
+
+    /// `sending` is the type of its INI.
+    fn connect_over(sending: QpType, node: SocketAddr) -> Self {
+        let is_rc = sending == QpType::Rc;
+        let receiving = if is_rc { QpType::Rc } else { QpType::XrcTgt };
+        let ip = fresh_address().ip();
+        let device = SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::default() }).unwrap();
+        let manager = device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let endpoint = |side, qp_type| {
+            let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type };
+            manager.create_endpoint(&request, &channel).unwrap()
+        };
+        let listener = endpoint(EndpointSide::Passive { local: SocketAddr::new(ip, 0) }, receiving);
+        listener.listen(8).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(CqInit { capacity_cqe: 256, ..CqInit::default() }).unwrap();
+        let xrcd = (!is_rc).then(|| device.open_xrcd(None, XrcdFlags::CREATE).unwrap());
+        let kind = xrcd.clone().map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd, cq: Arc::clone(&cq) });
+        let srq = SrqInit { pd: Arc::clone(&pd), kind, max_wr: 16, max_sge: 1, context: 0 };
+        let srq = device.create_srq(srq).unwrap();
+        let memory = Memory::zeroed(RECEIVES * RECEIVE_BYTES).unwrap();
+        let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+        let capacities =
+            QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
+        let ini = QpInit {
+            pd: Some(Arc::clone(&pd)),
+            send_cq: Some(Arc::clone(&cq)),
+            receive_cq: is_rc.then(|| Arc::clone(&cq)),
+            capacities,
+            ..QpInit::new(sending)
+        };
+        let ini = device.create_qp(ini).unwrap();
+        let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
+        id.attach(Arc::clone(&ini)).unwrap();
+        let mut hello = b"TRNK\x02\x00".to_vec();
+        hello.extend(listener.local_address().port().to_be_bytes());
+        hello.extend(EPOCH.to_be_bytes());
+        hello.extend(1u32.to_be_bytes());
+        hello.extend([0; 12]);
+        hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }]);
+        id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
+        let node_srq = SrqNumber::new(0);
+        let ids = vec![id];
+        let (granted, used, sending, broken) =
+            (Cell::new(GRANT), Cell::new(0), Cell::new(0), Cell::new(false));
+        let mut peer = Self {
+            device,
+            channel,
+            listener,
+            cq,
+            pd,
+            xrcd,
+            srq,
+            ini,
+            ids,
+            node_srq,
+            memory,
+            region,
+            granted,
+            used,
+            sending,
+            broken,
+        };
+        (0..RECEIVES).for_each(|slot| peer.receive(slot));
+        peer.finish();
+        peer
+    }
+
+    /// Answers the dial-backs, one of each poller of the node, and waits until all connections are there.
+    fn finish(&mut self) {
+        let (until, mut established, mut expected) = (Instant::now() + LIMIT, 0, 2);
+        while established < expected {
+            assert!(Instant::now() < until, "no session");
+            let Some(event) = self.channel.next_event() else {
+                std::thread::yield_now();
+                continue;
+            };
+            match event.kind {
+                CmEventKind::ConnectRequest { id, parameters } => {
+                    let tgt = match &self.xrcd {
+                        Some(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) },
+                        None => QpInit {
+                            pd: Some(Arc::clone(&self.pd)),
+                            send_cq: Some(Arc::clone(&self.cq)),
+                            receive_cq: Some(Arc::clone(&self.cq)),
+                            srq: Some(Arc::clone(&self.srq)),
+                            ..QpInit::new(QpType::Rc)
+                        },
+                    };
+                    let tgt = self.device.create_qp(tgt).unwrap();
+                    id.attach(Arc::clone(&tgt)).unwrap();
+                    let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
+                    tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
+                    let mut welcome = b"TRNK\x02\x00\x00\x01".to_vec();
+                    welcome.extend(EPOCH.to_be_bytes());
+                    welcome.extend(1u32.to_be_bytes());
+                    welcome.extend((1u64 << 20).to_be_bytes());
+                    welcome.extend(4096u32.to_be_bytes());
+                    welcome.extend(self.srq.number().map_or(0, SrqNumber::get).to_be_bytes());
+                    let responder_resources = parameters.responder_resources;
+                    let answer = ConnectParameters {
+                        private_data: welcome,
+                        responder_resources,
+                        ..Default::default()
+                    };
+                    id.accept(&answer).unwrap();
+                    self.ids.push(id);
+                }
+                CmEventKind::Established => {
+                    established += 1;
+                    if event.id == self.ids[0].number() {
+                        let pollers = event.private_data[6..8].try_into().unwrap();
+                        expected = 1 + u32::from(u16::from_be_bytes(pollers));
+                        let srq = event.private_data[32..36].try_into().unwrap();
+                        self.node_srq = SrqNumber::new(u32::from_be_bytes(srq));
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(self.listener.peer_address().is_none());
+    }
+
+    fn send(&self, frame: &[u8]) {
+        let request = SendRequest {
+            wr_id: 1,
+            operation: SendOperation::Send,
+            data: SendData::Inline(frame),
+            flags: SendFlags::SIGNALED,
+            remote_srq: self.node_srq,
+        };
+        self.ini.post_send(&[request]).unwrap();
+        self.sending.set(self.sending.get() + 1);
+        self.poll();
+    }
+
+    fn receive(&self, slot: usize) {
+        let address = self.memory.address(slot * RECEIVE_BYTES);
+        let length = u32::try_from(RECEIVE_BYTES).unwrap();
+        let scatter = [Sge { address, length, lkey: self.region.lkey() }];
+        self.srq
+            .post_receive(&[ReceiveRequest { wr_id: FIRST_RECEIVE + slot as u64, scatter: &scatter }])
+            .unwrap();
+    }
+
+    /// Lets the card work in this thread, and hears what the node grants.
+    fn poll(&self) {
+        let mut completions = [Completion::default(); 16];
+        let count = self.cq.poll(&mut completions);
+        for completion in &completions[..count] {
+            if completion.wr_id < FIRST_RECEIVE {
+                self.sending.set(self.sending.get() - 1);
+                self.broken.set(self.broken.get() || !completion.status.is_success());
+            } else if completion.status.is_success() {
+                let slot = usize::try_from(completion.wr_id - FIRST_RECEIVE).unwrap();
+                let mut grant = [0; 4];
+                self.memory.read(slot * RECEIVE_BYTES + 8, &mut grant).unwrap();
+                self.granted.set(u32::from_le_bytes(grant));
+                self.receive(slot);
+            }
+        }
+    }
+
+    /// Sends as an honest peer may: when `credit` are needed and granted, and there is room.
+    /// `false` once the session is over.
+    fn send_politely(&self, frame: &[u8], credit: u32) -> bool {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let left = self.granted.get().wrapping_sub(GRANT - 1).wrapping_sub(self.used.get());
+            let ended = self
+                .channel
+                .next_event()
+                .is_some_and(|event| matches!(event.kind, CmEventKind::Disconnected { .. }));
+            self.broken.set(self.broken.get() || ended);
+            if self.broken.get() {
+                return false;
+            }
+            if left >= credit && self.sending.get() < SENDS {
+                self.used.set(self.used.get() + credit);
+                self.send(frame);
+                return true;
+            }
+            assert!(Instant::now() < until, "no credit and no end");
+            self.poll();
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A frame with a right header around `payload`.
+fn frame(kind: u8, count: u16, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![kind, 2, 0, 0, 0, 0];
+    out.extend(count.to_le_bytes());
+    out.extend(GRANT.to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(payload);
+    out
+}
+
+fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+/// A rendezvous request for memory that is not there.
+fn request(body: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for field in [7, body, 0x1000] {
+        out.extend(u64::to_le_bytes(field));
+    }
+    out.extend([0; 8]);
+    out
+}
+
+#[test]
+fn nonsense_ends_the_session_and_nothing_else() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let honest = frame(1, 0, b"hello");
+    let rows: [(&str, Vec<u8>); 13] = [
+        ("unknown kind", with(honest.clone(), 0, &[9])),
+        ("other version", with(honest.clone(), 1, &[1])),
+        ("other poller", with(honest.clone(), 2, &[1])),
+        ("wrong length", with(honest.clone(), 16, &[4])),
+        ("poller that there is not", with(honest.clone(), 20, &[1])),
+        ("reserved field", with(honest.clone(), 22, &[1])),
+        ("a few bytes", vec![1, 2, 0]),
+        ("nothing", vec![]),
+        ("grant of nonsense", with(honest.clone(), 8, &[0, 0, 0, 0x80])),
+        ("credit given back that was never there", with(honest.clone(), 12, &[2])),
+        ("FIN for nothing", frame(3, 1, &[0; 16])),
+        ("rendezvous beyond all size", frame(2, 0, &request(u64::MAX))),
+        ("rendezvous without memory", frame(2, 0, &request(5000))),
+    ];
+    for (what, nonsense) in rows {
+        let peer = RawPeer::connect(node.address);
+        let key = node.up();
+        peer.send(&nonsense);
+        let cause = node.down(key);
+        let refused = matches!(cause, PeerDown::Misbehaved(_));
+        assert!(refused || what == "rendezvous without memory", "{what}: {cause}");
+    }
+    let peer = RawPeer::connect(node.address);
+    node.up();
+    peer.send(&honest);
+    let heard = std::iter::repeat_with(|| node.message().1).find(|bytes| &bytes[..] == b"hello");
+    assert!(heard.is_some());
+    let mut client = TestNode::start(over_udp(), 1);
+    let key = client.connect(0, node.address);
+    client.send(0, key, &[ECHO], Bytes::from_static(b"still there"), 1);
+    assert_eq!(&client.message().1[..], b"!still there");
+}
+
+#[test]
+fn a_flood_of_credit_frames_ends_the_session() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    // Each as such is right; they use no credit.
+    let sent = (0..5000).take_while(|_| peer.send_politely(&frame(4, 0, &[]), 0)).count();
+    assert!(sent < 5000, "all were taken");
+    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+}
+
+#[test]
+fn a_peer_that_grants_nothing_is_not_owed_ever_more() {
+    let mut node = TestNode::start(over_udp(), 1);
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    // Each is READ and handed on, but the peer grants no credit for the FINs.
+    let large = |id: u64| {
+        let mut out = Vec::new();
+        for field in [id, 1, peer.memory.address(0).0] {
+            out.extend(u64::to_le_bytes(field));
+        }
+        out.extend(peer.region.rkey().0.to_le_bytes());
+        out.extend(1000u32.to_le_bytes());
+        frame(2, 0, &out)
+    };
+    let sent = (0..500).take_while(|&id| peer.send_politely(&large(id), 1)).count();
+    assert!(sent < 500, "all were taken");
+    assert!(matches!(node.down(key), PeerDown::Misbehaved(_)));
+}
+
+/// A poller that is busy does not read what others hand on to it, and the ring to it is bounded.
+#[test]
+fn who_sends_more_than_its_credit_to_a_busy_poller_loses_its_session() {
+    let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
+    // Two, so that together they have more there than the ring holds.
+    let greedy = [0; 2].map(|_| {
+        let peer = RawPeer::connect_over(QpType::Rc, node.address);
+        let key = node.up();
+        node.up();
+        (peer, key)
+    });
+    let (release, wait) = mpsc::channel();
+    node.job(1, Job::Wait(wait));
+    // Through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
+    let crossing = with(frame(4, 0, &[]), 20, &[1]);
+    for (peer, key) in &greedy {
+        let sent = (0..5000).take_while(|_| peer.send_politely(&crossing, 0)).count();
+        assert!(sent < 5000, "all were taken");
+        let PeerDown::Misbehaved(why) = node.down(*key) else { panic!("not its fault") };
+        assert!(why.contains("more frames at once"), "{why}");
+    }
+    // Who comes then is not at fault: its message waits until there is room.
+    let mut client = TestNode::start(over_udp().connections(Connections::Rc), 1);
+    let other = client.name(0, node.address);
+    client.send_to(0, other, Some(1), &[ECHO], Bytes::from_static(b"are you there"), 1, None);
+    client.wait("delivery", |_, event| matches!(event, common::Happened::Sent(1, _)).then_some(()));
+    release.send(()).unwrap();
+    assert_eq!(&client.message().1[..], b"!are you there");
+}
+
+/// What comes through one trunk and claims to be for another poller is judged there like any other.
+#[test]
+fn nonsense_for_another_poller_ends_the_session() {
+    let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
+    let crossing = |frame| with(frame, 20, &[1]);
+    let rows = [
+        ("other poller as source", crossing(with(frame(1, 0, b"hello"), 2, &[1]))),
+        ("wrong length", crossing(with(frame(1, 0, b"hello"), 16, &[4]))),
+        ("poller that there is not", with(frame(1, 0, b"hello"), 20, &[2])),
+    ];
+    for (what, nonsense) in rows {
+        let peer = RawPeer::connect_over(QpType::Rc, node.address);
+        let key = node.up();
+        node.up();
+        peer.send(&nonsense);
+        let cause = node.down(key);
+        assert!(matches!(cause, PeerDown::Misbehaved(_)), "{what}: {cause}");
+    }
+    let peer = RawPeer::connect_over(QpType::Rc, node.address);
+    node.up();
+    peer.send(&crossing(frame(1, 0, b"hello")));
+    let (poller, bytes) = node.wait("message", |poller, event| match event {
+        common::Happened::Message(_, bytes) => Some((poller.0, bytes.clone())),
+        _ => None,
+    });
+    assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
+}

@@ -1,0 +1,39 @@
+//! Several pollers on both sides: who reaches whom, and how many QPs that takes.
+
+use crate::common::{ECHO, TestNode, over_udp};
+use bytes::Bytes;
+use std::collections::HashSet;
+
+#[test]
+fn messages_of_one_trunk_reach_every_poller_of_the_peer() {
+    let server = TestNode::start(over_udp(), 2);
+    let mut client = TestNode::start(over_udp(), 2);
+    for poller in 0..2 {
+        let peer = client.connect(poller, server.address);
+        for token in 0..20 {
+            client.send(poller, peer, &[ECHO], Bytes::new(), token);
+        }
+        let answers = (0..20).map(|_| client.message().0.poller).collect::<HashSet<_>>();
+        assert_eq!(answers.len(), 2);
+    }
+    for report in [client.report(), server.report()] {
+        assert_eq!((report.ini, report.tgt, report.qps(), report.srqs), (2, 2, 4, 2));
+    }
+    let lanes = client.report().traffic;
+    assert_eq!(lanes.len(), 4, "{lanes:?}");
+    assert!(lanes.iter().all(|lane| lane.sent == 10 && lane.received == 10), "{lanes:?}");
+}
+
+#[test]
+fn different_numbers_of_pollers_get_along() {
+    let server = TestNode::start(over_udp(), 3);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    for poller in 0..3 {
+        client.send_to(0, peer, Some(poller), &[ECHO], Bytes::new(), u64::from(poller), None);
+        assert_eq!(client.message().0.poller.0, poller);
+    }
+    let (here, there) = (client.report(), server.report());
+    assert_eq!((here.ini, here.tgt), (1, 3));
+    assert_eq!((there.ini, there.tgt), (3, 1));
+}

@@ -1,0 +1,185 @@
+//! Nodes over RC connections: the same behaviour as over XRC, on devices with and without XRC.
+
+use crate::common;
+use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, bad_network, over_udp, pattern};
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
+
+/// On a device that has no XRC; `auto` sees that.
+fn without_xrc() -> NodeOptions {
+    over_udp().device(SoftOptions { without_xrc: true, ..SoftOptions::default() })
+}
+
+/// On a device that has XRC and is not to use it.
+fn over_rc() -> NodeOptions {
+    over_udp().connections(Connections::Rc)
+}
+
+#[test]
+fn every_size_comes_back() {
+    let server = TestNode::start(without_xrc(), 1);
+    let mut client = TestNode::start(over_rc(), 1);
+    client.echoes(&server, &SIZES);
+    let (here, there) = (client.report(), server.report());
+    assert_eq!((here.connections, here.ini, here.tgt, here.srqs), ("rc", 1, 1, 1));
+    assert_eq!((there.connections, there.rnr + here.rnr), ("rc", 0));
+    assert!(there.connections_why.contains("no XRC"), "{}", there.connections_why);
+    assert_eq!(here.connections_why, "asked for");
+}
+
+#[test]
+fn a_poller_reaches_every_poller_of_its_peer() {
+    for (here, there) in [(2, 2), (1, 3), (3, 1), (3, 2)] {
+        let server = TestNode::start(over_rc(), there);
+        let mut client = TestNode::start(over_rc(), here);
+        for poller in 0..usize::from(here) {
+            let peer = client.connect(poller, server.address);
+            for token in 0..6 {
+                client.send(poller, peer, &[ECHO], pattern(20_000 * usize::from(token % 2 == 0), 3), token);
+            }
+            let answers = (0..6).map(|_| client.message().0.poller.0).collect::<HashSet<_>>();
+            assert_eq!(answers, (0..there).collect());
+        }
+        let (client, server) = (client.report(), server.report());
+        assert_eq!((client.ini, client.tgt), (u32::from(here), u32::from(there)));
+        assert_eq!((server.ini, server.tgt), (u32::from(there), u32::from(here)));
+        assert!(client.traffic.iter().all(|lane| lane.sent == lane.received), "{:?}", client.traffic);
+        assert_eq!(client.traffic.len(), usize::from(here * there));
+        assert_eq!(client.rnr + server.rnr, 0);
+    }
+}
+
+/// Three pollers share out SRQs that are far too shallow for what comes.
+#[test]
+fn floods_meet_no_rnr_and_keep_their_order() {
+    let mut server = TestNode::start(over_rc().srq_depth(16), 3);
+    let mut clients = [1, 2].map(|pollers| TestNode::start(over_rc(), pollers));
+    let mut sent = 0u64;
+    for client in &mut clients {
+        let peer = client.connect(0, server.address);
+        for token in 0..3000u64 {
+            let to = u16::try_from(token % 3).unwrap();
+            let head = [&b"x"[..], &token.to_le_bytes()].concat();
+            client.send_to(0, peer, Some(to), &head, Bytes::from_static(&[9; 64]), token, None);
+            sent += 1;
+        }
+    }
+    let mut last = HashMap::new();
+    for _ in 0..sent {
+        let (poller, from, token) = server.wait("message", |poller, event| match event {
+            common::Happened::Message(from, bytes) => {
+                Some((poller, *from, u64::from_le_bytes(bytes[1..9].try_into().unwrap())))
+            }
+            _ => None,
+        });
+        assert_eq!(token % 3, u64::from(poller.0), "a message at another poller than it was for");
+        let before = last.insert((poller, from), token);
+        assert!(before.is_none_or(|before| before < token), "{token} after {before:?}");
+    }
+    for client in &mut clients {
+        for token in 0..3000 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+        assert_eq!(client.report().rnr, 0);
+    }
+    assert_eq!(server.report().rnr, 0);
+}
+
+/// A poller that does not look for long holds up nobody but who wants something of it.
+#[test]
+fn a_busy_poller_loses_nothing_and_hinders_no_other() {
+    let mut server = TestNode::start(over_rc().srq_depth(32), 2);
+    let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
+    let peers = clients.each_mut().map(|client| client.connect(0, server.address));
+    let (release, wait) = mpsc::channel();
+    server.job(1, Job::Wait(wait));
+    for (client, peer) in clients.iter_mut().zip(peers) {
+        for token in 0..300 {
+            client.send_to(0, peer, Some(1), b"x", pattern(500, 1), token, None);
+        }
+        for token in 300..310 {
+            client.send_to(0, peer, Some(0), &[ECHO], pattern(500, 2), token, None);
+            assert_eq!(client.message().0.poller.0, 0);
+        }
+    }
+    release.send(()).unwrap();
+    for client in &mut clients {
+        for token in 0..310 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+        assert_eq!(client.report().rnr, 0);
+    }
+    for _ in 0..900 {
+        assert_eq!(server.message().1[1..], pattern(500, 1));
+    }
+    assert_eq!(server.report().rnr, 0);
+}
+
+/// What has arrived at a poller for another one reaches that one, although the session has ended
+/// meanwhile: its sender was told that it was delivered.
+#[test]
+fn what_has_arrived_is_handed_on_before_the_session_is_closed() {
+    const LAST: u64 = 4;
+    let mut server = TestNode::start(over_rc(), 2);
+    let mut client = TestNode::start(over_rc(), 1);
+    let peer = client.connect(0, server.address);
+    // All of it comes through poller 0. The first messages win credit for those after them.
+    for token in 0..20 {
+        client.send_to(0, peer, Some(1), &[ECHO], pattern(100, 3), 100 + token, None);
+        client.message();
+    }
+    let (release, wait) = mpsc::channel();
+    server.job(0, Job::Wait(wait));
+    for token in 0..LAST {
+        client.send_to(0, peer, Some(1), b"x", pattern(100, 3), token, None);
+    }
+    for token in 0..LAST {
+        assert_eq!(client.outcome(token), SendOutcome::Delivered);
+    }
+    client.node.take().unwrap().shutdown(Duration::ZERO);
+    let until = Instant::now() + LIMIT;
+    while server.report().tgt > 0 {
+        assert!(Instant::now() < until, "the session is still there");
+        std::thread::yield_now();
+    }
+    // Poller 1 takes the end of the session in one of these rounds, at the latest.
+    for port in [1, 2, 3] {
+        server.name(1, ([127, 0, 0, 1], port).into());
+    }
+    release.send(()).unwrap();
+    for _ in 0..LAST {
+        assert_eq!(server.message().1[1..], pattern(100, 3));
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_a_bad_network() {
+    let device = SoftOptions { faults: bad_network(), without_xrc: true, ..SoftOptions::default() };
+    let server = TestNode::start(without_xrc(), 3);
+    let mut client = TestNode::start(over_udp().device(device), 2);
+    for poller in 0..2 {
+        client.crowd_of_echoes(poller, &server, 200);
+    }
+    assert!(client.report().retransmits + server.report().retransmits > 0);
+}
+
+#[test]
+fn nodes_of_different_kinds_say_why_they_cannot_speak() {
+    let xrc = || over_udp().connections(Connections::Xrc);
+    for (here, there, remedy) in [(xrc(), over_rc(), "this one with"), (over_rc(), xrc(), "that one with")] {
+        let server = TestNode::start(there, 1);
+        let mut client = TestNode::start(here, 1);
+        let peer = client.name(0, server.address);
+        let cause = client.down(peer);
+        let PeerDown::Refused(why) = cause else { panic!("{cause}") };
+        assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
+        // The other side knows, too, where its device tells.
+        let report = server.report();
+        assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
+        assert_eq!(client.report().other_kind, 0);
+    }
+}

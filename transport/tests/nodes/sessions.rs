@@ -1,0 +1,274 @@
+//! Sessions that come and go: simultaneous connects, goodbyes, restarts, refusals.
+
+use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
+use bytes::Bytes;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use trunkline_transport::{
+    Connections, NicOptions, Node, NodeOptions, PeerDown, PeerEvent, SendError, SendFailure, SendOutcome,
+    StartError,
+};
+use trunkline_verbs::Time;
+
+fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
+    SendOutcome::Failed(SendFailure { may_have_arrived, cause })
+}
+
+#[test]
+fn simultaneous_connects_become_one_session() {
+    for _ in 0..5 {
+        let mut a = TestNode::start(over_udp(), 2);
+        let mut b = TestNode::start(over_udp(), 1);
+        a.job(0, Job::Connect(b.address));
+        a.job(1, Job::Connect(b.address));
+        b.job(0, Job::Connect(a.address));
+        let of_a = a.connect(0, b.address);
+        let of_b = b.up();
+        a.send(0, of_a, &[ECHO], Bytes::new(), 1);
+        b.send(0, of_b, &[ECHO], Bytes::new(), 2);
+        a.message();
+        b.message();
+        assert_eq!((a.report().ini, a.report().tgt), (2, 1));
+        assert_eq!((b.report().ini, b.report().tgt), (1, 2));
+    }
+}
+
+#[test]
+fn a_node_that_ends_says_goodbye_and_its_successor_is_found() {
+    let address = fresh_address();
+    let mut server = TestNode::start(NodeOptions::new().listen(address), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, address);
+    let before = Instant::now();
+    server.stop();
+    assert_eq!(client.down(peer), PeerDown::Closed);
+    assert!(before.elapsed() < Duration::from_secs(5), "a goodbye is quick");
+    drop(server);
+    let _server = TestNode::start(NodeOptions::new().listen(address), 1);
+    client.send(0, peer, &[ECHO], Bytes::from_static(b"again"), 9);
+    assert_eq!(&client.message().1[..], b"!again");
+    assert_eq!(client.outcome(9), SendOutcome::Delivered);
+    assert_eq!((client.report().ini, client.report().tgt), (1, 1), "nothing of the first session is left");
+}
+
+#[test]
+fn a_server_hears_of_a_client_that_went() {
+    let mut server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(NodeOptions::new(), 1);
+    client.connect(0, server.address);
+    let peer = server.up();
+    client.stop();
+    assert_eq!(server.down(peer), PeerDown::Closed);
+    let deadline = Instant::now() + LIMIT;
+    while server.report().qps() > 0 {
+        assert!(Instant::now() < deadline, "QPs are left: {:?}", server.report());
+        std::thread::yield_now();
+    }
+}
+
+/// A poller that was busy finds the end of a session and what came before it at once.
+#[test]
+fn what_was_delivered_before_a_goodbye_is_not_lost() {
+    for connections in [Connections::Xrc, Connections::Rc] {
+        let mut server = TestNode::start(over_udp().connections(connections), 1);
+        let mut client = TestNode::start(over_udp().connections(connections), 1);
+        let there = client.connect(0, server.address);
+        let here = server.up();
+        let (release, wait) = mpsc::channel();
+        server.job(0, Job::Wait(wait));
+        client.send(0, there, b"x", pattern(100, 5), 1);
+        assert_eq!(client.outcome(1), SendOutcome::Delivered);
+        client.stop();
+        let deadline = Instant::now() + LIMIT;
+        while server.report().tgt > 0 {
+            assert!(Instant::now() < deadline, "the session is still there: {:?}", server.report());
+            std::thread::yield_now();
+        }
+        release.send(()).unwrap();
+        let first = server.wait("message or end", |_, event| match event {
+            Happened::Message(from, bytes) => Some((from.peer, Some(bytes.clone()))),
+            Happened::Peer(peer, PeerEvent::Down { .. }) => Some((*peer, None)),
+            _ => None,
+        });
+        assert_eq!(first, (here, Some([&b"x"[..], &pattern(100, 5)].concat().into())));
+        assert_eq!(server.down(here), PeerDown::Closed);
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let mut elsewhere = server.address;
+    elsewhere.set_port(1);
+    let peer = client.name(0, elsewhere);
+    client.send(0, peer, b"x", Bytes::new(), 1);
+    assert_eq!(client.outcome(1), failed(false, PeerDown::NotListening));
+    assert_eq!(client.down(peer), PeerDown::NotListening);
+    let peer = client.name(0, fresh_address());
+    client.send(0, peer, b"x", Bytes::new(), 2);
+    assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));
+}
+
+#[test]
+fn messages_that_wait_can_be_cancelled_and_run_out_of_time() {
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.name(0, fresh_address());
+    client.send_to(0, peer, None, b"x", Bytes::new(), 1, Some(Duration::from_millis(30)));
+    client.send(0, peer, b"x", Bytes::new(), 2);
+    client.job(0, Job::Cancel(2));
+    assert_eq!(client.outcome(2), failed(false, PeerDown::Cancelled));
+    assert_eq!(client.outcome(1), failed(false, PeerDown::Deadline));
+}
+
+#[test]
+fn a_message_for_which_no_memory_comes_free_fails_and_others_do_not() {
+    let small = over_udp().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
+    let server = TestNode::start(small, 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    client.send(0, peer, &[KEEP], pattern(900_000, 1), 1);
+    assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    client.send_to(0, peer, None, &[KEEP], pattern(900_000, 2), 2, Some(Duration::from_millis(100)));
+    assert_eq!(client.outcome(2), failed(false, PeerDown::ResourceExhausted));
+    client.send(0, peer, &[ECHO], Bytes::new(), 3);
+    client.message();
+    // One that waits gets the memory when it comes free.
+    client.send(0, peer, &[KEEP], pattern(900_000, 3), 4);
+    server.job(0, Job::LetGo);
+    assert_eq!(client.outcome(4), SendOutcome::Delivered);
+    client.send(0, peer, &[ECHO], pattern(2 << 20, 0), 5);
+    client.wait("refusal", |_, event| match event {
+        Happened::Refused(5, SendError::TooLarge { limit: 1_048_576, .. }) => Some(()),
+        _ => None,
+    });
+}
+
+#[test]
+fn many_peers_share_a_shallow_queue() {
+    let mut server = TestNode::start(over_udp().srq_depth(64), 1);
+    let mut clients = (0..6).map(|_| TestNode::start(NodeOptions::new(), 1)).collect::<Vec<_>>();
+    for client in &mut clients {
+        let peer = client.connect(0, server.address);
+        for token in 0..400 {
+            client.send(0, peer, b"x", Bytes::from_static(&[1; 100]), token);
+        }
+    }
+    for client in &mut clients {
+        for token in 0..400 {
+            assert_eq!(client.outcome(token), SendOutcome::Delivered);
+        }
+    }
+    for _ in 0..6 * 400 {
+        server.message();
+    }
+    assert_eq!(server.report().rnr, 0);
+    assert_eq!(server.report().qps(), 12);
+}
+
+#[test]
+fn an_idle_session_stays_up() {
+    let server = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
+    let mut client = TestNode::start(over_udp().keepalive(Duration::from_millis(50)), 1);
+    let peer = client.connect(0, server.address);
+    let sent = |node: &TestNode| {
+        node.report().counters.iter().find(|counter| counter.name == "packets_sent").map(|c| c.value)
+    };
+    // Several rounds of keepalive go by, and it is the same session that answers.
+    match sent(&client) {
+        Some(before) => {
+            let deadline = Instant::now() + LIMIT;
+            while sent(&client) < Some(before + 10) {
+                assert!(Instant::now() < deadline, "no keepalive was sent");
+                std::thread::yield_now();
+            }
+        }
+        // Through libibverbs a device may not count its packets: then only time tells.
+        None => std::thread::sleep(Duration::from_millis(500)),
+    }
+    client.send(0, peer, &[ECHO], Bytes::new(), 1);
+    client.message();
+    assert_eq!(client.outcome(1), SendOutcome::Delivered);
+    assert_eq!((client.report().ini, client.report().tgt), (1, 1));
+}
+
+#[test]
+fn a_node_whose_handler_panics_leaves_its_peers_at_once() {
+    let mut server = TestNode::start(over_udp(), 2);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    server.job(1, Job::Panic);
+    assert_eq!(client.down(peer), PeerDown::Closed);
+    let before = Instant::now();
+    server.stop();
+    assert!(before.elapsed() < Duration::from_secs(5), "what is left of the node can be stopped");
+}
+
+#[test]
+fn an_address_that_is_taken_is_refused_and_nothing_is_left_running() {
+    let server = TestNode::start(over_udp(), 1);
+    let error = Node::start(NodeOptions::new().listen(server.address), |_| TestUpper).err().unwrap();
+    assert!(error.to_string().contains("in use"), "{error}");
+}
+
+#[test]
+fn a_node_that_nobody_uses_ends_at_once() {
+    let node = TestNode::start(over_udp(), 2);
+    let before = Instant::now();
+    drop(node);
+    assert!(before.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_start() {
+    struct Never;
+    let start = |options| Node::start(options, |_| -> TestUpper { unreachable!() }).map(|_| Never);
+    let open = NodeOptions::new().listen("0.0.0.0:0".parse().unwrap());
+    let error = start(open).err().unwrap();
+    assert!(error.to_string().contains("--allow-unauthenticated"), "{error}");
+    let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
+    assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
+    let many = NodeOptions::new().pollers(33);
+    assert!(matches!(start(many), Err(StartError::BadOption { option: "pollers", .. })));
+    // Whatever NICs there are, this is none of them.
+    let nic = NicOptions { device: Some("no-such-nic".to_owned()), gid_index: None };
+    let hardware = NodeOptions::new().provider("require".parse().unwrap()).nic(nic);
+    assert!(matches!(start(hardware), Err(StartError::NoHardware(_))));
+}
+
+/// An upper half that no test starts.
+struct TestUpper;
+
+impl trunkline_transport::Upper for TestUpper {
+    fn message(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::Origin,
+        _: trunkline_transport::Message,
+    ) {
+    }
+    fn sent(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::Token,
+        _: SendOutcome,
+    ) {
+    }
+    fn peer(
+        &mut self,
+        _: &mut dyn trunkline_transport::Carrier,
+        _: trunkline_transport::PeerKey,
+        _: PeerEvent,
+    ) {
+    }
+    fn run(&mut self, _: &mut dyn trunkline_transport::Carrier) -> bool {
+        false
+    }
+    fn next_timer(&self) -> Option<Time> {
+        None
+    }
+    fn is_ready(&self) -> bool {
+        false
+    }
+    fn shutdown(&mut self, _: &mut dyn trunkline_transport::Carrier) {}
+}

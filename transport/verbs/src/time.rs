@@ -1,0 +1,210 @@
+//! Time as every layer counts it, and the clock that it is read from.
+//!
+//! Owns the one place where the operating system is asked for the time. Whoever holds a [`Clock`]
+//! may read it; the protocol's state machines are passed a [`Time`] and never read one themselves.
+//! A simulation replaces the clock, so no layer above may ask the system directly.
+
+use nix::time::{ClockId, clock_gettime};
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Nanoseconds since a start that all readings of one [`Clock`] share. It never runs backwards.
+///
+/// Arithmetic saturates: nothing is later than [`Time::MAX`], and no difference is negative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Later than anything that is waited for.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `ns` nanoseconds later.
+    #[must_use]
+    pub const fn plus_ns(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds from `earlier` to here; 0 when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The time from `earlier` to here; zero when `earlier` is later.
+    #[must_use]
+    pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.since(earlier))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        self.plus_ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl AddAssign<Duration> for Time {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub for Time {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// Where the time comes from: the system's monotonic clock, or one that a simulation moves.
+///
+/// Clones read the same clock. All system clocks of a process have the same start.
+#[derive(Debug, Clone, Default)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone, Default)]
+enum Source {
+    #[default]
+    Monotonic,
+    Virtual(Arc<VirtualClock>),
+}
+
+impl Clock {
+    /// The system's monotonic clock.
+    #[must_use]
+    pub const fn monotonic() -> Self {
+        Self(Source::Monotonic)
+    }
+
+    /// A clock that keeps its time until [`VirtualClock::set`] moves it.
+    #[must_use]
+    pub const fn simulated(clock: Arc<VirtualClock>) -> Self {
+        Self(Source::Virtual(clock))
+    }
+
+    /// The time now. Costs one `clock_gettime` through the vDSO; read it once per batch.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        match &self.0 {
+            Source::Monotonic => monotonic(),
+            Source::Virtual(clock) => clock.now(),
+        }
+    }
+
+    /// Whether simulated work has been charged since the running machine's turn began: the turn has
+    /// to end, because whatever follows happens later. Always `false` for the system's clock.
+    #[must_use]
+    pub fn is_charged(&self) -> bool {
+        match &self.0 {
+            Source::Monotonic => false,
+            Source::Virtual(clock) => clock.charged_ns.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// The simulated clock, if it is one.
+    #[must_use]
+    pub const fn as_virtual(&self) -> Option<&Arc<VirtualClock>> {
+        match &self.0 {
+            Source::Monotonic => None,
+            Source::Virtual(clock) => Some(clock),
+        }
+    }
+}
+
+fn monotonic() -> Time {
+    // CLOCK_MONOTONIC exists on every Linux, and its reading is neither negative nor beyond 584 years.
+    let Ok(now) = clock_gettime(ClockId::CLOCK_MONOTONIC) else { return Time(0) };
+    let (seconds, nanoseconds) = (now.tv_sec().unsigned_abs(), now.tv_nsec().unsigned_abs());
+    Time(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+}
+
+/// A clock that only its scheduler moves, with an account of the time that the machine whose turn
+/// it is has used up.
+#[derive(Debug, Default)]
+pub struct VirtualClock {
+    now_ns: AtomicU64,
+    charged_ns: AtomicU64,
+}
+
+impl VirtualClock {
+    /// A clock at time 0.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// The time now, with what the running machine has been charged.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        Time(self.now_ns.load(Ordering::Relaxed)).plus_ns(self.charged_ns.load(Ordering::Relaxed))
+    }
+
+    /// Moves the clock before a machine's turn, and settles its account. Never backwards.
+    pub fn set(&self, now: Time) {
+        self.charged_ns.store(0, Ordering::Relaxed);
+        self.now_ns.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// The running machine works for so long, as a handler that blocks does.
+    pub fn charge(&self, work: Duration) {
+        let ns = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
+        self.charged_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// What the running machine has been charged since [`VirtualClock::set`].
+    #[must_use]
+    pub fn charged(&self) -> Duration {
+        Duration::from_nanos(self.charged_ns.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_clock_agrees_with_the_standard_librarys() {
+        let (clock, std) = (Clock::monotonic(), std::time::Instant::now());
+        let (began, before) = (clock.now(), std.elapsed());
+        while std.elapsed() < before + Duration::from_millis(2) {
+            std::hint::spin_loop();
+        }
+        let (passed, most) = (clock.now() - began, std.elapsed());
+        assert!(passed >= Duration::from_millis(2) && passed <= most, "{passed:?} of {most:?}");
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
+        assert_eq!(Time(1) - Time(2), Duration::ZERO);
+        assert_eq!(Time(5).since(Time(2)), 3);
+        assert_eq!(format!("{:?}", Time(1_000_000_001)), "1.000000001s");
+    }
+
+    #[test]
+    fn a_virtual_clock_moves_only_when_told_and_settles_charges() {
+        let moved = VirtualClock::new();
+        let clock = Clock::simulated(Arc::clone(&moved));
+        moved.set(Time(100));
+        assert_eq!((clock.now(), clock.is_charged()), (Time(100), false));
+        moved.charge(Duration::from_nanos(7));
+        assert_eq!(
+            (clock.now(), clock.is_charged(), moved.charged()),
+            (Time(107), true, Duration::from_nanos(7))
+        );
+        moved.set(Time(50));
+        assert_eq!((clock.now(), clock.is_charged()), (Time(100), false), "never backwards");
+    }
+}
