@@ -5,12 +5,11 @@
 #![forbid(unsafe_code)]
 
 use super::card::{PendingCmEvent, PendingCmEventKind};
-use super::cm_id::SoftCmId;
 use super::core::Core;
 use super::signal::Signal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
-use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, VerbsError};
+use trunkline_verbs::{CmChannel, CmEvent, CmEventKind, CmId, CmIdNumber, VerbsError};
 
 /// Events that may wait; a listener's backlog bounds its share far below.
 const MAX_WAITING: usize = 1 << 16;
@@ -22,12 +21,16 @@ pub(super) struct SoftCmChannel {
     queue: Arc<Signal<PendingCmEvent>>,
     /// New endpoints report here too.
     this: Weak<Self>,
+    make_id: MakeCmId,
 }
 
+/// Makes the object of an endpoint that reports to a channel.
+pub(super) type MakeCmId = fn(Arc<Core>, CmIdNumber, Arc<SoftCmChannel>) -> Arc<dyn CmId>;
+
 impl SoftCmChannel {
-    pub(super) fn new(core: Arc<Core>) -> Result<Arc<Self>, VerbsError> {
+    pub(super) fn new(core: Arc<Core>, make_id: MakeCmId) -> Result<Arc<Self>, VerbsError> {
         let queue = Arc::new(Signal::new(MAX_WAITING)?);
-        Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this) }))
+        Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this), make_id }))
     }
 
     /// What endpoints push to.
@@ -54,7 +57,7 @@ impl CmChannel for SoftCmChannel {
             PendingCmEventKind::ConnectRequest { new, parameters } => {
                 let channel = self.this.upgrade()?;
                 self.core.card().request_heard(new);
-                let id = Arc::new(SoftCmId::new(Arc::clone(&self.core), new, channel));
+                let id = (self.make_id)(Arc::clone(&self.core), new, channel);
                 CmEventKind::ConnectRequest { id, parameters }
             }
             PendingCmEventKind::AddressResolved => CmEventKind::AddressResolved,

@@ -30,6 +30,11 @@ impl SoftCmId {
     pub(super) fn new(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Self {
         Self { core, number, qp: Mutex::new(None), channel: Mutex::new(channel) }
     }
+
+    /// The object of an endpoint that a peer's request has made.
+    pub(super) fn make(core: Arc<Core>, number: CmIdNumber, channel: Arc<SoftCmChannel>) -> Arc<dyn CmId> {
+        Arc::new(Self::new(core, number, channel))
+    }
 }
 
 /// A channel of this device, from its trait object.

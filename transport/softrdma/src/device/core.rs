@@ -6,12 +6,13 @@
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
+use super::background::Background;
 use super::card::Card;
 use super::domain_table::DomainTable;
 use super::keys::PdNumber;
-use super::progress::{Background, Progress};
+use super::progress::Progress;
+use super::shared::Shared;
 use super::signal::lock;
-use super::slot::SlotGuard;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,20 +24,9 @@ use trunkline_verbs::{Clock, Time, VerbsError};
 /// How long whoever is at work in the card when the process ends may take to leave it.
 const PARTING: Duration = Duration::from_millis(200);
 
-/// What the background thread shares with the objects.
+/// Exists until all of a device is released, its descriptors and threads included.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) card: Mutex<Card>,
-    pub(super) progress: Progress,
-    pub(super) runtime: Runtime,
-}
-
-impl Shared {
-    /// The time now, by the device's clock.
-    pub(super) fn now(&self) -> Time {
-        self.runtime.clock().now()
-    }
-}
+pub(super) struct SlotGuard;
 
 /// The device's heart.
 #[derive(Debug)]
@@ -50,7 +40,7 @@ pub(super) struct Core {
     /// Dropped first, see `Drop`.
     background: Mutex<Option<Background>>,
     /// In its slot, if it has one. The last field, so that it goes last.
-    pub(super) slot_guard: OnceLock<Arc<SlotGuard>>,
+    slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 
 impl Core {
@@ -144,6 +134,11 @@ impl Core {
                 Err(_) => return,
             }
         }
+    }
+
+    /// What tells a slot that the device, removed or not, still exists.
+    pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
+        self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }
 
     /// The device is taken out of its slot.

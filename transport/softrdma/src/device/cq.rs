@@ -6,6 +6,7 @@
 use super::channel::SoftCompletionChannel;
 use super::core::Core;
 use super::cq_ring::CqRing;
+use super::limits::MAX_CQE;
 use super::use_count::{Counted, UseCount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,9 +21,6 @@ pub(super) struct SoftCq {
     polls: AtomicU32,
     use_count: UseCount,
 }
-
-/// Entries of the largest CQ.
-pub(super) const MAX_CQE: u32 = 1 << 22;
 
 /// Polls after which a program counts as one that polls. One that sleeps between messages polls a
 /// few times and arms again: handing the card's work back and forth would wake the background

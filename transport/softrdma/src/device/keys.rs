@@ -5,6 +5,7 @@
 //! range that passed all checks is ever touched.
 #![forbid(unsafe_code)]
 
+use super::limits::MAX_REGIONS;
 use super::random::Random;
 use std::sync::Arc;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
@@ -41,8 +42,6 @@ struct Slot {
     region: Option<Region>,
 }
 
-/// Most regions.
-pub(super) const MAX_REGIONS: u32 = 1 << 20;
 const INDEX_MASK: u32 = 0x00ff_ffff;
 
 /// The table.

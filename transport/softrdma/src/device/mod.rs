@@ -6,11 +6,11 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | ways in | `provider`, `soft_device`, `options`, `slot` |
+//! | ways in | `provider`, `soft_device`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
 //! | the card, behind one lock | `card`: QPs, SRQs, packets in and out, timers, connections |
-//! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid` |
-//! | who works when | `core`, `progress` |
+//! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
+//! | who works when | `core`, `shared`, `progress` (the words), `background` (the thread) |
 //!
 //! # Locks
 //! The card's lock is taken first; CQs, channels and events have small locks of their own, which
@@ -18,6 +18,7 @@
 //! lock, and reads its CQ in any case.
 
 mod async_events;
+mod background;
 mod card;
 mod channel;
 mod cm_channel;
@@ -31,6 +32,7 @@ mod fork;
 mod gid_table;
 mod guid;
 mod keys;
+mod limits;
 mod mr;
 mod numbers;
 mod options;
@@ -40,16 +42,19 @@ mod provider;
 mod qp;
 mod random;
 mod receive_queue;
+mod shared;
 mod signal;
 mod slot;
 mod soft_device;
 mod srq;
+mod unknown_srq;
 mod use_count;
 mod xrcd;
 
 pub use crate::host::{HostError, put_back, take_away};
 pub use fork::Held;
-pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions, UnknownSrq};
+pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions};
 pub use provider::SoftProvider;
 pub use slot::Slot;
 pub use soft_device::SoftDevice;
+pub use unknown_srq::UnknownSrq;

@@ -2,41 +2,43 @@
 #![forbid(unsafe_code)]
 
 use super::core::Core;
-use super::pd::SoftPd;
+use super::keys::PdNumber;
 use super::signal::lock;
-use super::use_count::UseGuard;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
-/// A registration: one key for local and remote work.
+/// A registration: one key for local and remote work. `U` is its use of the protection domain, which
+/// ends with it.
 #[derive(Debug)]
-pub(super) struct SoftMr {
+pub(super) struct SoftMr<U: Debug + Send + Sync + 'static> {
     core: Arc<Core>,
     key: u32,
     start: IoAddress,
     memory: Arc<Memory>,
     access: Access,
     /// `None` once destroyed.
-    pd: Mutex<Option<UseGuard<SoftPd>>>,
+    domain_use: Mutex<Option<U>>,
 }
 
-impl SoftMr {
+impl<U: Debug + Send + Sync + 'static> SoftMr<U> {
     pub(super) fn new(
         core: Arc<Core>,
-        pd: UseGuard<SoftPd>,
+        pd: PdNumber,
+        domain_use: U,
         memory: Arc<Memory>,
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
         let mut card = core.card();
         card.present()?;
-        let key = card.keys.insert(Arc::clone(&memory), start, pd.number(), access)?;
+        let key = card.keys.insert(Arc::clone(&memory), start, pd, access)?;
         drop(card);
-        Ok(Self { core, key, start, memory, access, pd: Mutex::new(Some(pd)) })
+        Ok(Self { core, key, start, memory, access, domain_use: Mutex::new(Some(domain_use)) })
     }
 }
 
-impl MemoryRegion for SoftMr {
+impl<U: Debug + Send + Sync + 'static> MemoryRegion for SoftMr<U> {
     fn lkey(&self) -> Lkey {
         Lkey(self.key)
     }
@@ -58,15 +60,15 @@ impl MemoryRegion for SoftMr {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        let guard = lock(&self.pd).take().ok_or(VerbsError::Gone)?;
+        let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
         // The card copies under its lock only, so once it is ours no copy is under way.
         let removed = self.core.card().keys.remove(self.key);
-        drop(guard);
+        drop(domain_use);
         removed
     }
 }
 
-impl Drop for SoftMr {
+impl<U: Debug + Send + Sync + 'static> Drop for SoftMr<U> {
     fn drop(&mut self) {
         let _destroyed_before = self.destroy();
     }

@@ -3,8 +3,8 @@
 //! Owns the options and the environment variables behind them.
 #![forbid(unsafe_code)]
 
-use super::counters::CardCounters;
 use super::slot::Slot;
+use super::unknown_srq::UnknownSrq;
 use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError};
 use crate::simulation::SimulatedProcess;
@@ -14,7 +14,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
-use trunkline_roce::engine::{NakCode, Placement};
 use trunkline_verbs::VerbsError;
 
 /// On which link a device's packets travel.
@@ -54,30 +53,6 @@ impl LinkFactory {
 impl fmt::Debug for LinkFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LinkFactory")
-    }
-}
-
-/// How a TGT answers a packet whose SRQ number names nothing in its domain (contract G7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UnknownSrq {
-    /// NAK 0x64, invalid RD request; the TGT goes to ERR.
-    #[default]
-    Nak64,
-    /// NAK 0x62, remote access error; the TGT goes to ERR.
-    Nak62,
-    /// The packet is dropped; the peer runs out of retries.
-    Drop,
-}
-
-impl UnknownSrq {
-    /// What becomes of the packet.
-    pub(super) fn placement(self, counters: &mut CardCounters) -> Placement {
-        counters.unknown_srq += 1;
-        match self {
-            Self::Nak64 => Placement::Nak(NakCode::INVALID_RD_REQUEST),
-            Self::Nak62 => Placement::Nak(NakCode::REMOTE_ACCESS),
-            Self::Drop => Placement::Drop,
-        }
     }
 }
 

@@ -61,7 +61,7 @@ impl ProtectionDomain for SoftPd {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
         let guard = UseGuard::new(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), guard, memory, start, access)?))
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), self.number, guard, memory, start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

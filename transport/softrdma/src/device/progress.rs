@@ -1,39 +1,20 @@
-//! Who does the card's work: the program's pollers, or the background machine.
+//! Whose the card's work is: the words between the program's pollers and the background machine.
 //!
-//! Owns the background machine, which is a thread outside of simulations, and the words by which the
-//! work changes hands. While a program polls, the machine checks once per tick whether it still does,
-//! and packets do not wake it. When nobody has polled for a tick, or a program arms a CQ to go to
-//! sleep, the machine does the work and sleeps on the link's descriptors until the card's next
-//! deadline.
-//!
-//! | machine | it sleeps on | `watching` | `sleeps_until_ns` |
-//! |---|---|---|---|
-//! | leaves the work to pollers | the waker, one tick | false | 0: no deadline is missed by more than a tick |
-//! | does the work | waker and descriptors | true | the card's deadline when it fell asleep |
-//!
-//! In a simulation nothing waits on descriptors: the machine is woken by a bell, and asked whether
-//! datagrams have arrived.
+//! Owns the words by which the work changes hands. While a program polls, the machine checks once per
+//! tick whether it still does, and packets do not wake it. When nobody has polled for a tick, or a
+//! program arms a CQ to go to sleep, the machine does the work ([`super::background`]). It must never
+//! take the card's lock: callers hold it.
 #![forbid(unsafe_code)]
 
 use super::card::Card;
-use super::core::Shared;
-use super::signal::{event_fd, lock};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use super::signal::event_fd;
 use nix::sys::eventfd::EventFd;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, TryLockError};
-use std::time::Duration;
-use trunkline_machine::{Machine, Running, Runtime, Sleeper, Turn, Waker};
+use trunkline_machine::{Runtime, Sleeper, Waker};
 use trunkline_rings::handover::{Duty, Handover};
 use trunkline_verbs::Time;
-
-/// How long after the last poll the background machine takes over.
-const TICK: Duration = Duration::from_millis(1);
-const WAKER: Token = Token(0);
-const LINK: Token = Token(1);
 
 /// The words between pollers and the background machine.
 #[derive(Debug)]
@@ -136,6 +117,45 @@ impl Progress {
         }
     }
 
+    /// The machine begins to decide whose the work is; from here on it does not watch.
+    pub(super) fn check(&self) -> Duty {
+        self.watching.store(false, Ordering::Relaxed);
+        self.sleeps_until_ns.store(0, Ordering::Relaxed);
+        self.handover.background_check()
+    }
+
+    /// The machine watches descriptors of this version.
+    pub(super) fn watches(&self, version: u64) {
+        self.watched_version.store(version, Ordering::Relaxed);
+    }
+
+    /// The machine, which still has the card's lock, goes to sleep on an armed link.
+    pub(super) fn falls_asleep(&self, until: Option<Time>) {
+        self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
+        self.watching.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the machine end.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the machine is to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The descriptor that wakes the machine.
+    pub(super) fn waker(&self) -> RawFd {
+        self.waker.as_raw_fd()
+    }
+
+    /// The machine was woken by its descriptor, which can be written again.
+    pub(super) fn clear_waker(&self) {
+        let _empty = self.waker.read();
+    }
+
     fn wake(&self) {
         match &self.bell {
             Some(bell) => bell.wake(),
@@ -145,204 +165,4 @@ impl Progress {
             }
         }
     }
-}
-
-/// The background machine, started.
-#[derive(Debug)]
-pub(super) struct Background {
-    machine: Running,
-}
-
-impl Background {
-    /// Starts the machine; `sleeper` is what it sleeps on in a simulation.
-    pub(super) fn start(shared: Arc<Shared>, sleeper: Option<Sleeper>) -> io::Result<Self> {
-        let runtime = shared.runtime.clone();
-        let make = Box::new(move || {
-            let rest = match sleeper {
-                Some(sleeper) => Rest::Bell(sleeper),
-                None => Rest::Descriptors(Descriptors::new(shared.progress.waker.as_raw_fd())?),
-            };
-            Ok(Box::new(CardMachine { shared, rest, step: Step::Check }) as Box<dyn Machine>)
-        });
-        Ok(Self { machine: runtime.spawn("trunkline-card", make)? })
-    }
-
-    /// Ends the machine.
-    pub(super) fn stop(self, progress: &Progress) {
-        progress.stopping.store(true, Ordering::Release);
-        progress.wake();
-        // It panics only by a defect of ours, which has been printed then.
-        let _panicked = self.machine.join();
-    }
-}
-
-/// The background machine.
-struct CardMachine {
-    shared: Arc<Shared>,
-    rest: Rest,
-    step: Step,
-}
-
-/// Where the machine is in its cycle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// It finds out whose the work is.
-    Check,
-    /// The work is its own.
-    Work,
-    /// It sleeps until the next tick, whatever arrives.
-    Tick,
-    /// It sleeps until something arrives.
-    Sleep,
-}
-
-/// What it sleeps on.
-enum Rest {
-    Descriptors(Descriptors),
-    /// In a simulation.
-    Bell(Sleeper),
-}
-
-impl CardMachine {
-    /// Whose is the work?
-    fn check(&mut self) -> Turn {
-        let progress = &self.shared.progress;
-        if let Rest::Bell(sleeper) = &self.rest {
-            // Whoever rings from here on ends the next sleep, as the count of an eventfd does.
-            sleeper.announce();
-        }
-        if progress.stopping.load(Ordering::Acquire) {
-            return Turn::Done;
-        }
-        progress.watching.store(false, Ordering::Relaxed);
-        progress.sleeps_until_ns.store(0, Ordering::Relaxed);
-        match progress.handover.background_check() {
-            Duty::Leave => {
-                self.step = Step::Tick;
-                Turn::Sleep(Some(self.shared.now() + TICK))
-            }
-            Duty::TakeOver => {
-                self.step = Step::Work;
-                Turn::Again
-            }
-        }
-    }
-
-    /// Does the card's work.
-    fn work(&mut self) -> Turn {
-        self.step = Step::Check;
-        let progress = &self.shared.progress;
-        let mut card = lock(&self.shared.card);
-        if card.work(self.shared.now()) {
-            // Others wait for the lock, and std's mutex is not fair.
-            return Turn::Yield;
-        }
-        if let Rest::Descriptors(descriptors) = &mut self.rest {
-            descriptors.watch(&card);
-        }
-        progress.watched_version.store(card.descriptors_version(), Ordering::Relaxed);
-        if card.arm() {
-            return Turn::Again;
-        }
-        let now = self.shared.now();
-        let deadline = card.deadline(now);
-        if deadline.is_some_and(|when| when <= now) {
-            return Turn::Again;
-        }
-        progress.sleeps_until_ns.store(deadline.unwrap_or(Time::MAX).0, Ordering::Relaxed);
-        progress.watching.store(true, Ordering::Relaxed);
-        self.step = Step::Sleep;
-        Turn::Sleep(deadline)
-    }
-}
-
-impl Machine for CardMachine {
-    fn turn(&mut self) -> Turn {
-        match self.step {
-            Step::Work => self.work(),
-            Step::Check | Step::Tick | Step::Sleep => self.check(),
-        }
-    }
-
-    fn sleep(&mut self, until: Option<Time>) {
-        let Rest::Descriptors(descriptors) = &mut self.rest else { return };
-        let woken = match self.step {
-            Step::Sleep => descriptors.sleep(until.map(|until| until - self.shared.now())),
-            Step::Tick | Step::Check | Step::Work => descriptors.tick(),
-        };
-        if woken {
-            let _empty = self.shared.progress.waker.read();
-        }
-    }
-
-    fn is_woken(&self) -> bool {
-        let Rest::Bell(sleeper) = &self.rest else { return true };
-        let arrived = || match self.shared.card.try_lock() {
-            Ok(card) => card.has_arrivals(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().has_arrivals(),
-            Err(TryLockError::WouldBlock) => true,
-        };
-        sleeper.is_woken() || (self.step == Step::Sleep && arrived())
-    }
-}
-
-/// Two sets of descriptors to sleep on.
-#[derive(Debug)]
-struct Descriptors {
-    /// The waker alone.
-    quiet: Poll,
-    /// The waker and the link.
-    full: Poll,
-    events: Events,
-    watched: Vec<RawFd>,
-    version: u64,
-}
-
-impl Descriptors {
-    fn new(waker: RawFd) -> io::Result<Self> {
-        let (quiet, full) = (Poll::new()?, Poll::new()?);
-        for poll in [&quiet, &full] {
-            poll.registry().register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
-        }
-        Ok(Self { quiet, full, events: Events::with_capacity(16), watched: Vec::new(), version: 0 })
-    }
-
-    /// Follows the link when its descriptors have changed.
-    fn watch(&mut self, card: &Card) {
-        if card.descriptors_version() == self.version {
-            return;
-        }
-        let (version, fds) = card.descriptors();
-        for fd in self.watched.drain(..) {
-            // A closed descriptor has left the set by itself.
-            let _closed = self.full.registry().deregister(&mut SourceFd(&fd));
-        }
-        for fd in fds {
-            match self.full.registry().register(&mut SourceFd(&fd), LINK, Interest::READABLE) {
-                Ok(()) => self.watched.push(fd),
-                Err(error) => tracing::error!(%error, "the card cannot watch a descriptor of its link"),
-            }
-        }
-        self.version = version;
-    }
-
-    /// Sleeps for a tick; returns whether the waker was written.
-    fn tick(&mut self) -> bool {
-        sleep_on(&mut self.quiet, &mut self.events, Some(TICK))
-    }
-
-    /// Sleeps until packets come, too; returns whether the waker was written.
-    fn sleep(&mut self, timeout: Option<Duration>) -> bool {
-        sleep_on(&mut self.full, &mut self.events, timeout)
-    }
-}
-
-fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> bool {
-    if let Err(error) = poll.poll(events, timeout)
-        && error.kind() != io::ErrorKind::Interrupted
-    {
-        tracing::error!(%error, "the card's background thread cannot sleep");
-        std::thread::sleep(TICK);
-    }
-    events.iter().any(|event| event.token() == WAKER)
 }

@@ -4,13 +4,9 @@
 //! [`Slot`]. A slot must never keep a device open.
 #![forbid(unsafe_code)]
 
-use super::core::Core;
+use super::core::{Core, SlotGuard};
 use super::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
-
-/// Held by a device until all of it is released, its descriptors and threads included.
-#[derive(Debug)]
-pub(super) struct SlotGuard;
 
 /// A place for a device. Devices that are opened with clones of one slot are removed and restored together.
 #[derive(Debug, Clone, Default)]
@@ -65,7 +61,7 @@ impl Slot {
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
         state.opened.retain(|(_, guard)| guard.strong_count() > 0);
-        let guard = core.slot_guard.get_or_init(|| Arc::new(SlotGuard));
+        let guard = core.slot_guard();
         state.opened.push((Arc::downgrade(core), Arc::downgrade(guard)));
         !state.is_empty
     }

@@ -4,15 +4,17 @@
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
-use super::card::{Card, CardInit, MAX_QPS, MAX_RD_ATOMIC, MAX_SRQS, QpParts, ReceiveSide};
+use super::card::{Card, CardInit, QpParts, ReceiveSide};
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
 use super::core::Core;
-use super::cq::{MAX_CQE, SoftCq};
+use super::cq::SoftCq;
 use super::gid_table::GidTable;
 use super::guid::{address_guid, node_guid};
-use super::keys::MAX_REGIONS;
+use super::limits::{
+    MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS, MAX_WR,
+};
 use super::options::{LinkChoice, OpenError, SoftOptions};
 use super::pd::SoftPd;
 use super::qp::{QpHolds, SoftQp};
@@ -38,12 +40,6 @@ use trunkline_verbs::{
 /// The name of the one device there is.
 pub(super) const DEVICE_NAME: &str = "trunkline0";
 
-/// Work requests of any queue.
-pub(super) const MAX_WR: u32 = 32_768;
-const MAX_SGE: u32 = 32;
-const MAX_INLINE: u32 = 1024;
-/// Bytes of one message.
-pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 /// Receives of an RC QP that asked for none.
 const LEAST_RECEIVES: u32 = 1;
 
@@ -462,7 +458,7 @@ impl Device for SoftDevice {
 impl ConnectionManager for SoftDevice {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
         self.core.card().present()?;
-        Ok(SoftCmChannel::new(Arc::clone(&self.core))?)
+        Ok(SoftCmChannel::new(Arc::clone(&self.core), SoftCmId::make)?)
     }
 
     fn create_id(

@@ -4,10 +4,10 @@
 use super::card::XrcSide;
 use super::core::Core;
 use super::cq::SoftCq;
+use super::limits::MAX_WR;
 use super::pd::SoftPd;
 use super::receive_queue::ReceiveQueue;
 use super::signal::lock;
-use super::soft_device::MAX_WR;
 use super::use_count::{Counted, UseCount, UseGuard};
 use super::xrcd::SoftXrcd;
 use std::sync::{Arc, Mutex};

@@ -6,6 +6,7 @@
 use super::Card;
 use super::connect::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::service::named;
+use crate::device::limits::MAX_RD_ATOMIC;
 use crate::device::random::Random;
 use crate::link::ROCE_PORT;
 use std::collections::BTreeMap;
@@ -294,8 +295,8 @@ impl Card {
         let (rtr, rts) = endpoint.transitions(
             &mut self.gids,
             &peer,
-            max_dest_rd_atomic.min(super::MAX_RD_ATOMIC),
-            max_rd_atomic.min(super::MAX_RD_ATOMIC),
+            max_dest_rd_atomic.min(MAX_RD_ATOMIC),
+            max_rd_atomic.min(MAX_RD_ATOMIC),
         )?;
         self.modify_qp(qp, &rtr)?;
         self.modify_qp(qp, &rts)

@@ -5,6 +5,7 @@
 use super::Card;
 use super::resolve::PORTS_TRIED;
 use crate::device::gid_table::GidTable;
+use crate::device::limits::MAX_RD_ATOMIC;
 use crate::device::signal::Signal;
 use crate::host::ServiceClaim;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -227,8 +228,8 @@ impl Card {
             return Ok(to_init());
         }
         let peer = endpoint.offered.ok_or(VerbsError::Invalid("the peer has not asked or answered yet"))?;
-        let resources = peer.responder_resources.min(super::MAX_RD_ATOMIC);
-        let depth = peer.initiator_depth.min(super::MAX_RD_ATOMIC);
+        let resources = peer.responder_resources.min(MAX_RD_ATOMIC);
+        let depth = peer.initiator_depth.min(MAX_RD_ATOMIC);
         let (rtr, rts) = endpoint.transitions(&mut self.gids, &peer, resources, depth)?;
         match state {
             QpState::ReadyToReceive => Ok(rtr),
@@ -417,7 +418,7 @@ impl Card {
         let qpn = attached.or(parameters.qp_number).ok_or(none)?;
         endpoint.named_qp = parameters.qp_number.filter(|_| attached.is_none());
         let starting_psn = endpoint.announced;
-        let resources = parameters.responder_resources.min(super::MAX_RD_ATOMIC);
+        let resources = parameters.responder_resources.min(MAX_RD_ATOMIC);
         let depth = parameters.initiator_depth.min(peer.initiator_depth);
         if attached.is_some() {
             self.bring_up(id, qpn, resources, depth)?;

@@ -32,17 +32,17 @@ mod timers;
 mod transmit;
 
 pub(super) use connect::{PendingCmEvent, PendingCmEventKind};
-pub(super) use qp::{MAX_QPS, MAX_RD_ATOMIC, QpParts, ReceiveSide};
+pub(super) use qp::{QpParts, ReceiveSide};
 pub(super) use sharing::{ModifyProgress, ModifyTicket};
-pub(super) use srq::{MAX_SRQS, XrcSide};
+pub(super) use srq::XrcSide;
 
 use super::async_events::AsyncEvents;
 use super::counters::{self, CardCounters};
 use super::gid_table::GidTable;
 use super::keys::Keys;
 use super::numbers::{NumberMap, Numbers};
-use super::options::UnknownSrq;
 use super::random::Random;
+use super::unknown_srq::UnknownSrq;
 use crate::host::{AwayFiles, Host, Members, Targets};
 use crate::link::{Link, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;

@@ -13,19 +13,14 @@ use super::timers::Scheduled;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::Domain;
 use crate::device::keys::PdNumber;
+use crate::device::limits::{MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC};
 use crate::device::receive_queue::ReceiveQueue;
-use crate::device::soft_device::MAX_MESSAGE;
 use std::sync::Arc;
 use trunkline_roce::engine::{PostRefused, Requester, ResponderState, Tuning};
 use trunkline_verbs::{
     AsyncEventKind, Mtu, PostError, QpAttributes, QpModify, QpNumber, QpState, QpType, QueueCapacities,
     ReceiveRequest, SendRequest, Time, VerbsError, check_transition,
 };
-
-/// QPs that exist at once.
-pub(in crate::device) const MAX_QPS: usize = 1 << 16;
-/// READs and atomics that one QP serves, or has outstanding, at most.
-pub(in crate::device) const MAX_RD_ATOMIC: u8 = 128;
 
 /// Where the receives of a new QP come from.
 #[derive(Debug)]

@@ -6,12 +6,10 @@ use super::Card;
 use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::Domain;
 use crate::device::keys::PdNumber;
+use crate::device::limits::MAX_SRQS;
 use crate::device::receive_queue::ReceiveQueue;
 use std::sync::Arc;
 use trunkline_verbs::{PostError, ReceiveRequest, SrqAttributes, VerbsError};
-
-/// SRQs that exist at once.
-pub(in crate::device) const MAX_SRQS: usize = 1 << 16;
 
 /// Where the receives of an XRC SRQ belong.
 #[derive(Debug)]

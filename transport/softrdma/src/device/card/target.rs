@@ -11,8 +11,8 @@ use crate::device::cq_ring::CqRing;
 use crate::device::domain_table::DomainNumber;
 use crate::device::keys::{Keys, PdNumber, Range, Refused, append};
 use crate::device::numbers::NumberMap;
-use crate::device::options::UnknownSrq;
 use crate::device::receive_queue::{ReceiveQueue, Taken};
+use crate::device::unknown_srq::UnknownSrq;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -157,7 +157,8 @@ struct Ending {
 
 impl QpTarget<'_> {
     fn unknown_srq(&mut self) -> Placement {
-        self.unknown_srq.placement(self.completer.counters)
+        self.completer.counters.unknown_srq += 1;
+        self.unknown_srq.placement()
     }
 
     /// Notes, for a shared TGT, that a packet was placed. Before its completion.

@@ -18,7 +18,7 @@
 
 use super::change::{put_change, take_change};
 use crate::device::counters::CardCounters;
-use crate::device::options::UnknownSrq;
+use crate::device::unknown_srq::UnknownSrq;
 use std::net::IpAddr;
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadPiece, RemoteRange, Work};
 use trunkline_verbs::{AsyncEventKind, Gid, IoAddress, Psn, QpModify, RemoteAddress, Rkey, SrqNumber};
@@ -68,7 +68,10 @@ impl Outcome {
     ) -> Placement {
         match self {
             Self::Done(placement) => placement,
-            Self::UnknownSrq => policy.placement(counters),
+            Self::UnknownSrq => {
+                counters.unknown_srq += 1;
+                policy.placement()
+            }
         }
     }
 }
