@@ -9,10 +9,10 @@
 
 use crate::buffer::{ReceiveSlots, SendSlots};
 use crate::connections::{self, ConnectionKind, Connections};
+use crate::crossings::{self, Crossings};
 use crate::options::{NodeOptions, ProviderChoice};
-use crate::poller::crossing::{self, Crossings};
-use crate::poller::{BATCH, SLOT_BYTES, post_receives};
 use crate::provider::{self, Chosen, SOFTWARE};
+use crate::sizes::{BATCH, SLOT_BYTES};
 use crate::{PollerIndex, StartError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     // Over RC all pollers share out each SRQ; none of them should have next to nothing.
     let depth = options
         .srq_depth
-        .max(crossing::least_depth(kind, options.pollers))
+        .max(crossings::least_depth(kind, options.pollers))
         .min(device.attributes().max_srq_wr);
     let pollers = (0..)
         .zip(Crossings::of_node(kind, options.pollers, depth))
@@ -120,7 +120,7 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         srqs: srqs.map_err(verb("read the number of an SRQ"))?,
         device,
         pd,
-        share: crossing::share(kind, options.pollers, depth),
+        share: crossings::share(kind, options.pollers, depth),
         intake: xrcd.map_or_else(|| Intake::Rc(basic()), Intake::Xrc),
         provider,
         why,
@@ -204,7 +204,7 @@ fn poller_device(
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
         .map_err(verb("register send buffers"))?;
     // Before anybody can connect.
-    post_receives(srq.as_ref(), &mut receives, usize::try_from(depth).unwrap_or(usize::MAX));
+    receives.post(srq.as_ref(), usize::try_from(depth).unwrap_or(usize::MAX));
     Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth })
 }
 

@@ -6,17 +6,18 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `node`, `options`, `provider`, `affinity`, `error`, `report` | starting, ending, telling |
+//! | `node`, `options`, `provider`, `affinity`, `error`, `no_nic`, `report` | starting, ending, reporting |
 //! | `connections` | XRC or RC, and why |
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
 //! | `command` | what the machines of a node ask of each other, and how they are reached |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
+//! | `crossings` | the rings between pollers, for what came to the wrong one over RC |
 //! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
 //! | `credit` | who may send how much, pure |
 //! | `session` | handshake and connection machine, pure; the CM machine |
-//! | `frame` | the header of messages, pure |
+//! | `frame`, `sizes` | the header of messages, pure; sizes that the parts agree on |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 
@@ -25,11 +26,13 @@ mod buffer;
 mod command;
 mod connections;
 mod credit;
+mod crossings;
 mod error;
 mod frame;
 pub mod fuzz;
 mod incarnation;
 mod log_limit;
+mod no_nic;
 mod node;
 mod options;
 mod poller;
@@ -38,6 +41,7 @@ mod rendezvous;
 mod report;
 mod session;
 mod shared;
+mod sizes;
 mod trunk;
 mod upper;
 
@@ -45,9 +49,9 @@ pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;
 pub use error::{DeviceError, StartError};
+pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
-pub use provider::NoNic;
 pub use report::{DeviceCounter, LaneReport, NodeReport};
 pub use upper::{
     Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,

@@ -9,6 +9,7 @@ use crate::credit::{GrantId, Spender};
 use crate::frame::{Fin, Kind};
 use crate::rendezvous::{Sink, Source};
 use crate::report::LaneCounters;
+use crate::sizes::SEND_QUEUE_DEPTH;
 use crate::{PeerDown, PeerKey, PollerIndex, Token};
 use bytes::Bytes;
 use slab::Slab;
@@ -16,8 +17,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::{QueuePair, RemoteAddress, Sge, SrqNumber, Time};
 
-/// Work requests that an INI holds.
-pub(crate) const SEND_QUEUE_DEPTH: usize = 512;
 /// Credit frames per lane that the device has not seen acknowledged, at most.
 const CREDITS_OUT: u8 = 2;
 

@@ -8,7 +8,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `machine` | [`Machine`] and [`Turn`] |
-//! | `runtime` | [`Runtime`]: clock, randomness, and who runs machines; [`Simulator`] is the seam to a simulation |
+//! | `simulator`, `bell` | [`Simulator`]: the seam to a simulation; [`Bell`]: what it wakes a machine by |
+//! | `runtime` | [`Runtime`]: clock, randomness, and what runs machines |
 //! | `sleeper` | [`Sleeper`] and [`Waker`]: going to sleep without losing a wake-up |
 //! | `thread` | a thread that drives a machine, and [`Running`], its handle |
 //!
@@ -16,12 +17,16 @@
 
 #![forbid(unsafe_code)]
 
+mod bell;
 mod machine;
 mod runtime;
+mod simulator;
 mod sleeper;
 mod thread;
 
+pub use bell::Bell;
 pub use machine::{Machine, MakeMachine, Turn};
-pub use runtime::{Runtime, Simulator};
-pub use sleeper::{Bell, Sleeper, Waker};
+pub use runtime::Runtime;
+pub use simulator::Simulator;
+pub use sleeper::{Sleeper, Waker};
 pub use thread::{Panicked, Running};

@@ -1,26 +1,13 @@
 //! What runs machines, and what they take from the world: time and randomness.
 
 use crate::machine::MakeMachine;
-use crate::sleeper::{Bell, Sleeper, Waker};
+use crate::simulator::Simulator;
+use crate::sleeper::{Sleeper, Waker};
 use crate::thread::{self, Running};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use trunkline_verbs::Clock;
-
-/// Where a simulation takes the place of the operating system.
-pub trait Simulator: Send + Sync + fmt::Debug {
-    /// Adds a machine. It is made on the simulation's thread, before any other machine's next turn.
-    fn spawn(&self, name: &str, make: MakeMachine);
-
-    /// Rings a bell, now or later, at any time before the clock moves beyond what a descheduled thread
-    /// may take: between what a machine pushed into a queue and its ring, others may run.
-    fn ring(&self, bell: Arc<Bell>);
-
-    /// The next number of the seeded source.
-    fn random(&self) -> u64;
-}
 
 /// Starts machines and provides their clock and randomness. Clones share everything.
 #[derive(Debug, Clone, Default)]
@@ -68,8 +55,8 @@ impl Runtime {
     /// Starts a machine. Its `make` runs on the thread that drives it.
     ///
     /// # Errors
-    /// What the system answered when it was asked for a thread, or what `make` failed with. A
-    /// simulation makes the machine later, and fails as a whole when that fails.
+    /// The system's error when it has no thread to give, or the error of `make`. A simulation makes the
+    /// machine later, and fails as a whole when that fails.
     pub fn spawn(&self, name: &str, make: MakeMachine) -> io::Result<Running> {
         match &self.simulator {
             Some(simulator) => {
@@ -83,7 +70,7 @@ impl Runtime {
     /// The two halves of sleeping: one for the machine, one for everyone who brings it work.
     ///
     /// # Errors
-    /// What the system answered when it was asked for descriptors.
+    /// The system's error when it has no descriptor to give.
     pub fn sleeper(&self) -> io::Result<(Sleeper, Waker)> {
         Sleeper::new(&self.clock, self.simulator.as_ref())
     }

@@ -11,7 +11,8 @@
 //! A [`Sleeper`] also watches descriptors, such as that of a completion channel. In a simulation
 //! there are neither descriptors nor system calls: the machine asks its channels itself.
 
-use crate::runtime::Simulator;
+use crate::bell::Bell;
+use crate::simulator::Simulator;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
@@ -23,18 +24,6 @@ use trunkline_verbs::{Clock, Time};
 
 const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
-
-/// The word between a machine and those who wake it, in a simulation.
-#[derive(Debug, Default)]
-pub struct Bell(Doorbell);
-
-impl Bell {
-    /// Wakes the machine if it has announced sleep. The simulation calls it for a [`Simulator::ring`].
-    pub fn ring(&self) {
-        // Who sleeps sees the word: there is no descriptor to write.
-        let _was_asleep = self.0.ring();
-    }
-}
 
 /// A machine's own half.
 pub struct Sleeper {
@@ -85,7 +74,7 @@ impl Sleeper {
     /// Wakes up when the descriptor becomes readable, too, edge-triggered. Does nothing in a simulation.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system call.
     pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.half {
             SleeperHalf::Thread { poll, .. } => {
@@ -98,7 +87,7 @@ impl Sleeper {
     /// Watches a descriptor no longer. Does nothing in a simulation.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system call.
     pub fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.half {
             SleeperHalf::Thread { poll, .. } => poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd())),
@@ -114,7 +103,7 @@ impl Sleeper {
 
     /// The machine is awake, for whatever reason. It must look into its queues after this.
     pub fn awake(&self) {
-        self.doorbell().woken();
+        let _ringer_was_faster = self.doorbell().woken();
     }
 
     /// Whether somebody has rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
@@ -126,7 +115,7 @@ impl Sleeper {
     /// Blocks until somebody wakes the machine, a watched descriptor is readable, or that time.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system call.
     pub fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
         let timeout = until.map(|at| at - self.clock.now());
         let SleeperHalf::Thread { poll, events, .. } = &mut self.half else { return Ok(()) };
@@ -139,7 +128,7 @@ impl Sleeper {
     fn doorbell(&self) -> &Doorbell {
         match &self.half {
             SleeperHalf::Thread { doorbell, .. } => &doorbell.doorbell,
-            SleeperHalf::Simulated(bell) => &bell.0,
+            SleeperHalf::Simulated(bell) => bell.doorbell(),
         }
     }
 }
@@ -151,6 +140,18 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Waker {
+    /// Whether both wake the same machine.
+    #[must_use]
+    pub fn wakes_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (WakerHalf::Thread(bell), WakerHalf::Thread(other)) => Arc::ptr_eq(bell, other),
+            (WakerHalf::Simulated { bell, .. }, WakerHalf::Simulated { bell: other, .. }) => {
+                Arc::ptr_eq(bell, other)
+            }
+            _ => false,
+        }
+    }
+
     /// Makes sure that the machine looks at its queues again: what was pushed before this call will
     /// be seen. A system call only if it sleeps.
     pub fn wake(&self) {

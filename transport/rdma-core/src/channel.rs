@@ -5,9 +5,8 @@
 //! destruction of a CQ waits for the acknowledgement.
 
 use crate::context::{Opened, unblock};
-use crate::error::{Doing, last};
+use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
-use crate::pd::check_destroy;
 use rdma_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
 };

@@ -10,16 +10,14 @@ use crate::async_events::{AsyncEvents, EventQueue};
 use crate::diagnosis;
 use crate::error::{Doing, last, last_errno, named};
 use crate::handle::Live;
-use rdma_sys::{
-    ibv_context, ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list,
-    ibv_get_device_name, rdma_free_devices, rdma_get_devices,
-};
-use std::ffi::{CStr, c_int};
+use crate::listing::{guid_of, name_of};
+use rdma_sys::{ibv_context, ibv_free_device_list, ibv_get_device_list, rdma_free_devices, rdma_get_devices};
+use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use trunkline_verbs::{AsyncSubject, DeviceInfo, VerbsError};
+use trunkline_verbs::{AsyncSubject, VerbsError};
 
 /// The contexts in use, which are global to the process as librdmacm's are.
 static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
@@ -249,40 +247,4 @@ impl Drop for DeviceList {
         // SAFETY: the list is librdmacm's, or has the same form, and is not used after this.
         unsafe { rdma_free_devices(self.0.as_ptr()) };
     }
-}
-
-/// The devices that libibverbs lists now. It opens none, so it needs no access rights.
-pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
-    let mut count: c_int = 0;
-    // SAFETY: the count is ours to be written.
-    let list = unsafe { ibv_get_device_list(&raw mut count) };
-    let list = NonNull::new(list).ok_or_else(|| last(Doing::List))?;
-    let mut devices = Vec::new();
-    for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: libibverbs returns as many devices as it counts.
-        let device = unsafe { list.add(index).read() };
-        // SAFETY: the list keeps its devices from being freed.
-        devices.push(unsafe { DeviceInfo { name: name_of(device), guid: guid_of(device) } });
-    }
-    // SAFETY: the list is used no more.
-    unsafe { ibv_free_device_list(list.as_ptr()) };
-    if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
-}
-
-/// The name of a device.
-///
-/// # Safety
-/// The device is not freed: a list of devices or a context holds it.
-pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
-    // SAFETY: this function's contract; the name ends with a zero.
-    unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
-}
-
-/// The GUID of a device, in host order.
-///
-/// # Safety
-/// As for [`name_of`].
-unsafe fn guid_of(device: *mut ibv_device) -> u64 {
-    // SAFETY: this function's contract.
-    u64::from_be(unsafe { ibv_get_device_guid(device) })
 }

@@ -5,10 +5,9 @@
 use crate::channel::Channel;
 use crate::context::Opened;
 use crate::convert::completion;
-use crate::error::{Doing, check, last};
+use crate::error::{Doing, check, check_destroy, last};
 use crate::handle::{Handle, dropped};
 use crate::inlines;
-use crate::pd::check_destroy;
 use rdma_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

@@ -4,7 +4,7 @@
 //! a device out of its list, but the remedy for a module that is not loaded differs from that for a file
 //! that may not be opened.
 
-use crate::context;
+use crate::listing;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -16,7 +16,7 @@ const FOLDER: &str = "/dev/infiniband";
 /// The error to report instead of `returned`, which librdmacm has returned for the list of all devices.
 pub(crate) fn of(returned: VerbsError) -> VerbsError {
     // Without any device, that error is the explanation.
-    match context::devices() {
+    match listing::devices() {
         Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(returned),
         Err(none) => none,
     }
@@ -24,7 +24,7 @@ pub(crate) fn of(returned: VerbsError) -> VerbsError {
 
 /// The same for one device, which librdmacm does not list.
 pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
-    match context::devices() {
+    match listing::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {
             of_files(Path::new(FOLDER)).unwrap_or(returned)
         }

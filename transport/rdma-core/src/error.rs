@@ -59,6 +59,11 @@ pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     }
 }
 
+/// The error of a destruction that failed.
+pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
+    check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
+}
+
 /// The error that an errno means.
 pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
     match errno {

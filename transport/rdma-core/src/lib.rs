@@ -23,11 +23,13 @@ mod error;
 mod handle;
 mod inlines;
 mod limits;
+mod listing;
 mod mr;
 mod pd;
 mod post;
 mod provider;
 mod qp;
+mod registration;
 mod srq;
 mod xrcd;
 

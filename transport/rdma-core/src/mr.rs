@@ -1,8 +1,8 @@
 //! Memory regions: registering memory, and keeping it until it is deregistered.
 
-use crate::error::{Doing, last};
+use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
-use crate::pd::{Pd, check_destroy};
+use crate::pd::Pd;
 use rdma_sys::{ibv_dereg_mr, ibv_mr, ibv_reg_mr, ibv_reg_mr_iova};
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, with_exposed_provenance_mut};

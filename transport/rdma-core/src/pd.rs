@@ -1,13 +1,12 @@
-//! Protection domains, and the registration of memory in them.
+//! Protection domains as C objects. What a program does with one is in `registration.rs`.
 
 use crate::context::Opened;
-use crate::error::{Doing, check, last};
+use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
-use crate::mr::Mr;
 use rdma_sys::{ibv_alloc_pd, ibv_dealloc_pd, ibv_pd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
+use trunkline_verbs::VerbsError;
 
 /// A protection domain.
 #[derive(Debug)]
@@ -37,25 +36,14 @@ impl Pd {
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
-}
 
-impl ProtectionDomain for Pd {
-    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        let start = memory.address(0);
-        self.register_at(memory, start, access)
+    /// A reference for an object that is made in this domain; `None` while the domain is being dropped.
+    pub(crate) fn share(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
     }
 
-    fn register_at(
-        &self,
-        memory: Arc<Memory>,
-        start: IoAddress,
-        access: Access,
-    ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        let this = self.this.upgrade().ok_or(VerbsError::Gone)?;
-        Ok(Arc::new(Mr::new(this, memory, start, access)?))
-    }
-
-    fn destroy(&self) -> Result<(), VerbsError> {
+    /// Deallocates the C object; later calls return [`VerbsError::Gone`].
+    pub(crate) fn deallocate(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
             // SAFETY: the domain is `Live`, and after success the handle gives it to nobody.
             |pd| unsafe { ibv_dealloc_pd(pd.raw()) },
@@ -66,11 +54,6 @@ impl ProtectionDomain for Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        dropped("a protection domain", self.destroy());
+        dropped("a protection domain", self.deallocate());
     }
-}
-
-/// The error of a destruction that failed.
-pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
-    check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
 }

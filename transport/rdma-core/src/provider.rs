@@ -1,7 +1,7 @@
 //! The provider: lists and opens the devices of libibverbs.
 
-use crate::context;
 use crate::device::RdmaDevice;
+use crate::listing;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
@@ -15,7 +15,7 @@ impl Provider for RdmaCore {
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
-        context::devices()
+        listing::devices()
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {

@@ -3,10 +3,10 @@
 use crate::context::Opened;
 use crate::convert::zeroed;
 use crate::cq::Cq;
-use crate::error::{Doing, check, last};
+use crate::error::{Doing, check, check_destroy, last};
 use crate::handle::{Handle, dropped};
 use crate::inlines;
-use crate::pd::{Pd, check_destroy};
+use crate::pd::Pd;
 use crate::post::{Receiver, receive};
 use crate::xrcd::Xrcd;
 use rdma_sys::*;

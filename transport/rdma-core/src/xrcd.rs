@@ -1,10 +1,9 @@
 //! XRC domains: opening and closing them.
 
 use crate::context::Opened;
-use crate::error::{Doing, last};
+use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
 use crate::inlines;
-use crate::pd::check_destroy;
 use rdma_sys::{ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;

@@ -1,8 +1,8 @@
-//! A one-shot cell that carries the answer of one call from a poller to whoever waits for it.
+//! A one-shot cell that carries the outcome of one call from a poller to the waiter.
 //!
-//! Owns the value on its way and the waker of the one who waits. The transport's client queues call it; a blocking wait is
+//! Owns the value on its way and the waiter's waker. The RPC layer's client queues call it; a blocking wait is
 //! built above it with a waker that unparks a thread. It never blocks and never allocates but to make a new cell; a cell
-//! whose halves have come back can be used again.
+//! whose halves are both done with it can be used again.
 //!
 //! ```text
 //!   bits of the word     set by                        then
@@ -16,7 +16,6 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use std::collections::VecDeque;
 
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
@@ -64,7 +63,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Makes a fresh cell. See [`Pool`] for one that is used again.
+/// Makes a fresh cell. [`Getter::rest`] leads to one that is used again.
 #[must_use]
 pub fn pair<T>() -> (Setter<T>, Getter<T>) {
     let word = AtomicU32::new(0);
@@ -152,7 +151,7 @@ impl<T> Getter<T> {
         (word & DONE != 0).then(|| self.take())
     }
 
-    /// The cell, to be used again; see [`Pool::rest`]. An outcome nobody took is dropped.
+    /// The cell, to be used again. An outcome that nobody took is dropped.
     #[must_use]
     pub fn rest(mut self) -> Option<Resting<T>> {
         self.leave();
@@ -248,56 +247,5 @@ impl<T> Resting<T> {
 impl<T> fmt::Debug for Resting<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Resting").finish_non_exhaustive()
-    }
-}
-
-/// Cells that wait to be used again, so that a call needs no allocation. Belongs to one thread or stands behind the lock of
-/// its owner.
-pub struct Pool<T> {
-    resting: VecDeque<Resting<T>>,
-    limit: usize,
-}
-
-impl<T> Pool<T> {
-    /// A pool that keeps at most `limit` cells.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self { resting: VecDeque::new(), limit }
-    }
-
-    /// A cell: one that rests and whose setter has let go of it, else a fresh one.
-    #[must_use]
-    pub fn pair(&mut self) -> (Setter<T>, Getter<T>) {
-        let Some(resting) = self.resting.pop_front() else { return pair() };
-        resting.pair().unwrap_or_else(|resting| {
-            // The setter is still on its way out; it will have left by the time the others have been through.
-            self.resting.push_back(resting);
-            pair()
-        })
-    }
-
-    /// Takes the cell of a getter that is no longer needed; its setter may still be there. Above the limit the cell is freed.
-    pub fn rest(&mut self, getter: Getter<T>) {
-        if let Some(resting) = getter.rest().filter(|_| self.resting.len() < self.limit) {
-            self.resting.push_back(resting);
-        }
-    }
-
-    /// How many cells rest.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.resting.len()
-    }
-
-    /// Whether no cell rests.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.resting.is_empty()
-    }
-}
-
-impl<T> fmt::Debug for Pool<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("resting", &self.resting.len()).field("limit", &self.limit).finish()
     }
 }

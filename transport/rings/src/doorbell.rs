@@ -1,14 +1,14 @@
-//! The handshake between a poller that is about to sleep and those who bring it work.
+//! The handshake between a machine that is about to sleep and those that bring it work.
 //!
 //! Owns one word. The sleeper and every thread that puts work into one of its queues call it. It never sleeps or writes a
-//! file descriptor itself: it says who has to.
+//! file descriptor itself: it reports who has to.
 //!
 //! ```text
 //!   sleeper                              ringer
 //!   prepare(): word = sleeping           put work into a queue
 //!              full fence                ring(): full fence
 //!   look into every queue once more              word sleeping? take it to awake
-//!   found: cancel()   nothing: sleep             true: write the sleeper's eventfd
+//!   nothing there: sleep                         true: write the sleeper's eventfd
 //!   woken()
 //! ```
 //!
@@ -40,8 +40,8 @@ impl Doorbell {
         Self { word: CachePadded::new(AtomicU32::new(AWAKE)) }
     }
 
-    /// Sleeper: announces sleep. Look into every queue again after this, then sleep, or [`cancel`](Self::cancel) when
-    /// something was there.
+    /// Sleeper: announces sleep. Look into every queue again after this, then sleep unless
+    /// something was there, and call [`woken`](Self::woken) either way.
     pub fn prepare(&self) {
         // SYNC: doorbell-word
         self.word.store(SLEEPING, Ordering::Relaxed);
@@ -49,19 +49,13 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeper: takes the announcement back. True when a ringer was faster: its write to the eventfd has come or is about
-    /// to, and costs one needless wake-up if it is not waited for.
-    pub fn cancel(&self) -> bool {
-        // SYNC: doorbell-word
-        self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
-    }
-
-    /// Sleeper: says that it is up again, for whatever reason, so that ringers stop writing its eventfd. Look into the
-    /// queues after this.
-    pub fn woken(&self) {
+    /// Sleeper: is awake again, for whatever reason, or has not slept after all. Ringers stop writing its eventfd. Look
+    /// into the queues after this. True when a ringer was faster: its write to the eventfd has come or is about to, and
+    /// costs one needless wake-up if it is not waited for.
+    pub fn woken(&self) -> bool {
         // A swap and not a store: with acquire it also sees what the ringer that took the word did before.
         // SYNC: doorbell-word
-        self.word.swap(AWAKE, Ordering::AcqRel);
+        self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
 
     /// Ringer: call after work has been put into a queue. True when the caller must write the sleeper's eventfd; of all

@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use loom::thread;
 
-use crate::cell::{self, Closed, Pool};
+use crate::cell::{self, Closed};
 use crate::doorbell::Doorbell;
 use crate::handover::{Duty, Handover};
 use crate::published::Published;
@@ -93,42 +93,6 @@ fn spsc_keeps_order_through_full_and_empty() {
 }
 
 #[test]
-fn spsc_batches_arrive_whole_and_in_order() {
-    model(|| {
-        let (mut producer, mut consumer) = spsc::ring(2);
-        let pushing = thread::spawn(move || {
-            let mut items = (0..3).map(Arc::new).peekable();
-            while items.peek().is_some() {
-                if producer.push_batch(&mut items) == 0 {
-                    thread::yield_now();
-                }
-            }
-        });
-        let mut seen = Vec::new();
-        while seen.len() < 3 {
-            if consumer.pop_batch(&mut seen, 2) == 0 {
-                thread::yield_now();
-            }
-        }
-        assert!(seen.iter().map(|item| **item).eq(0..3));
-        pushing.join().unwrap();
-    });
-}
-
-#[test]
-fn spsc_closed_means_that_all_pushes_are_visible() {
-    model(|| {
-        let (mut producer, mut consumer) = spsc::ring(2);
-        let pushing = thread::spawn(move || producer.push(7).unwrap());
-        while !consumer.is_closed() {
-            thread::yield_now();
-        }
-        assert_eq!(consumer.pop(), Some(7));
-        pushing.join().unwrap();
-    });
-}
-
-#[test]
 fn spsc_frees_what_nobody_popped() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
@@ -151,7 +115,7 @@ fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &Event
         }
         bell.prepare();
         if queue.load(Ordering::Relaxed) == items {
-            bell.cancel();
+            bell.woken();
             return;
         }
         event.wait();
@@ -200,7 +164,7 @@ fn doorbell_wakes_a_consumer_of_a_ring() {
                 event.wait();
                 bell.woken();
             } else {
-                bell.cancel();
+                bell.woken();
             }
         }
         ringer.join().unwrap();
@@ -223,7 +187,7 @@ fn doorbell_chooses_one_of_many_ringers() {
                 })
             })
             .collect();
-        let rung = bell.cancel();
+        let rung = bell.woken();
         for ringer in ringers {
             ringer.join().unwrap();
         }
@@ -285,13 +249,12 @@ fn cell_value_ends_on_exactly_one_side() {
 #[test]
 fn cell_is_used_again_only_when_both_halves_are_back() {
     model(|| {
-        let mut pool = Pool::new(1);
-        let (setter, mut getter) = pool.pair();
+        let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(1));
         let _ = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
-        pool.rest(getter);
+        let resting = getter.rest().expect("its cell");
         // The first setter may be anywhere in `set`; the second round must not see anything of it.
-        let (setter, mut getter) = pool.pair();
+        let (setter, mut getter) = resting.pair().unwrap_or_else(|_| cell::pair());
         assert_eq!(getter.try_take(), None);
         setter.set(2).unwrap();
         assert_eq!(getter.try_take(), Some(Ok(2)));

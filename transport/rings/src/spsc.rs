@@ -1,10 +1,9 @@
 //! A bounded ring with one producer and one consumer.
 //!
-//! Owns the slots and the two cursors. Pollers call it to hand messages to each other, the device to hand packets to
-//! another endpoint. It never blocks and never wakes anyone: a [`Doorbell`](crate::doorbell::Doorbell) beside the ring
-//! does that.
+//! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never wakes
+//! anyone: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
 //!
-//! The cursors count pushes and pops for ever and wrap with the integer; a slot is the cursor under the mask. Each half
+//! The cursors count pushes and pops and wrap with the integer; a slot is the cursor under the mask. Each half
 //! keeps a copy of the other half's cursor and reads the shared one only when the copy says full or empty, so that a busy
 //! ring moves its cache lines once per lap rather than once per item.
 
@@ -13,7 +12,7 @@ use core::mem::MaybeUninit;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
+use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
 /// What both halves share.
 struct Shared<T> {
@@ -21,8 +20,6 @@ struct Shared<T> {
     head: CachePadded<AtomicUsize>,
     /// Items pushed so far. Written by the producer only.
     tail: CachePadded<AtomicUsize>,
-    /// Set when either half is dropped.
-    closed: CachePadded<AtomicBool>,
     /// Slot `i & mask` is initialised exactly for the `i` in `head..tail`.
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     mask: usize,
@@ -92,7 +89,6 @@ pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let shared = Arc::new(Shared {
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
-        closed: CachePadded::new(AtomicBool::new(false)),
         slots: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
         mask: capacity - 1,
     });
@@ -105,7 +101,7 @@ pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     /// Our own cursor, equal to the shared one between calls.
     tail: usize,
-    /// The consumer's cursor as last seen; the true one is never behind it.
+    /// The consumer's cursor as last seen; the true one is the same or later.
     head: usize,
 }
 
@@ -113,31 +109,15 @@ impl<T> Producer<T> {
     /// Appends `value`.
     ///
     /// # Errors
-    /// Gives `value` back when the ring is full. A ring whose consumer is gone still takes what fits: ask
-    /// [`is_closed`](Self::is_closed).
+    /// Returns `value` when the ring is full. A ring whose consumer is gone still takes what fits.
     pub fn push(&mut self, value: T) -> Result<(), T> {
-        if self.free(1) == 0 {
+        if self.free() == 0 {
             return Err(value);
         }
         // SAFETY: we are the only producer, and a slot is free.
         unsafe { self.shared.write(self.tail, value) };
         self.publish(self.tail.wrapping_add(1));
         Ok(())
-    }
-
-    /// Takes items from `values` until the ring is full or they end, and shows them to the consumer in one store.
-    /// Returns how many went in; what did not fit is still in the iterator.
-    pub fn push_batch(&mut self, values: &mut impl Iterator<Item = T>) -> usize {
-        let mut batch = Batch { next: self.tail, producer: self };
-        let mut free = batch.producer.free(usize::MAX);
-        while free > 0 {
-            let Some(value) = values.next() else { break };
-            // SAFETY: we are the only producer, and of the free slots counted above `free` are still unwritten.
-            unsafe { batch.producer.shared.write(batch.next, value) };
-            batch.next = batch.next.wrapping_add(1);
-            free -= 1;
-        }
-        batch.next.wrapping_sub(batch.producer.tail)
     }
 
     /// How many items the ring holds at most.
@@ -159,16 +139,9 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// Whether the consumer is gone, so that nobody will take what is pushed.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        // SYNC: spsc-closed
-        self.shared.closed.load(Ordering::Acquire)
-    }
-
-    /// Free slots; reads the shared cursor only when the copy shows fewer than `wanted`.
-    fn free(&mut self, wanted: usize) -> usize {
-        if self.capacity() - self.tail.wrapping_sub(self.head) < wanted {
+    /// Free slots; reads the shared cursor only when the copy shows none.
+    fn free(&mut self) -> usize {
+        if self.tail.wrapping_sub(self.head) == self.capacity() {
             // SYNC: spsc-head
             self.head = self.shared.head.load(Ordering::Acquire);
         }
@@ -179,27 +152,6 @@ impl<T> Producer<T> {
         self.tail = tail;
         // SYNC: spsc-tail
         self.shared.tail.store(tail, Ordering::Release);
-    }
-}
-
-/// Shows what a batch has written when it ends, also when the iterator panics half-way.
-struct Batch<'a, T> {
-    producer: &'a mut Producer<T>,
-    next: usize,
-}
-
-impl<T> Drop for Batch<'_, T> {
-    fn drop(&mut self) {
-        if self.next != self.producer.tail {
-            self.producer.publish(self.next);
-        }
-    }
-}
-
-impl<T> Drop for Producer<T> {
-    fn drop(&mut self) {
-        // SYNC: spsc-closed
-        self.shared.closed.store(true, Ordering::Release);
     }
 }
 
@@ -214,14 +166,14 @@ pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     /// Our own cursor, equal to the shared one between calls.
     head: usize,
-    /// The producer's cursor as last seen; the true one is never behind it.
+    /// The producer's cursor as last seen; the true one is the same or later.
     tail: usize,
 }
 
 impl<T> Consumer<T> {
     /// Takes the oldest item.
     pub fn pop(&mut self) -> Option<T> {
-        if self.ready(1) == 0 {
+        if self.ready() == 0 {
             return None;
         }
         // SAFETY: we are the only consumer, head is before the tail loaded with acquire, and head moves on below.
@@ -230,29 +182,6 @@ impl<T> Consumer<T> {
         // SYNC: spsc-head
         self.shared.head.store(self.head, Ordering::Release);
         Some(value)
-    }
-
-    /// Moves up to `limit` items to the end of `out` and frees their slots in one store. Returns how many.
-    pub fn pop_batch(&mut self, out: &mut Vec<T>, limit: usize) -> usize {
-        let count = self.ready(limit).min(limit);
-        // Growing may fail; it must do so before any value has left its slot.
-        out.reserve(count);
-        for _ in 0..count {
-            // SAFETY: we are the only consumer, and head stays before the tail loaded with acquire for `count` steps.
-            out.push(unsafe { self.shared.read(self.head) });
-            self.head = self.head.wrapping_add(1);
-        }
-        if count > 0 {
-            // SYNC: spsc-head
-            self.shared.head.store(self.head, Ordering::Release);
-        }
-        count
-    }
-
-    /// How many items the ring holds at most.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.shared.mask + 1
     }
 
     /// How many items wait. The producer may have added some by the time this returns.
@@ -268,16 +197,9 @@ impl<T> Consumer<T> {
         self.len() == 0
     }
 
-    /// Whether the producer is gone. What it pushed before is still there: once this says true, pop until nothing comes.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        // SYNC: spsc-closed
-        self.shared.closed.load(Ordering::Acquire)
-    }
-
-    /// Items known to wait; reads the shared cursor only when the copy shows fewer than `wanted`.
-    fn ready(&mut self, wanted: usize) -> usize {
-        if self.tail.wrapping_sub(self.head) < wanted {
+    /// Items known to wait; reads the shared cursor only when the copy shows none.
+    fn ready(&mut self) -> usize {
+        if self.tail == self.head {
             // SYNC: spsc-tail
             self.tail = self.shared.tail.load(Ordering::Acquire);
         }
@@ -285,15 +207,11 @@ impl<T> Consumer<T> {
     }
 }
 
-impl<T> Drop for Consumer<T> {
-    fn drop(&mut self) {
-        // SYNC: spsc-closed
-        self.shared.closed.store(true, Ordering::Release);
-    }
-}
-
 impl<T> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer").field("capacity", &self.capacity()).field("popped", &self.head).finish()
+        f.debug_struct("Consumer")
+            .field("capacity", &(self.shared.mask + 1))
+            .field("popped", &self.head)
+            .finish()
     }
 }

@@ -8,13 +8,12 @@
 //! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
 //! of an earlier device differ from those of the present one in their generation.
 
-use crate::command::PollerHandle;
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use trunkline_machine::Runtime;
+use trunkline_machine::{Runtime, Waker};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{
     Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge,
@@ -72,7 +71,7 @@ struct State {
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
     /// Pollers that found the pool used up.
-    waiting: Vec<PollerHandle>,
+    waiting: Vec<Waker>,
 }
 
 impl State {
@@ -105,15 +104,15 @@ impl BlockPool {
 
     /// A block of `length` bytes, or `None` when the limit or the machine's memory is used up;
     /// then `waiting` is woken when something is returned.
-    pub(crate) fn take(self: &Arc<Self>, length: usize, waiting: Option<&PollerHandle>) -> Option<Block> {
+    pub(crate) fn take(self: &Arc<Self>, length: usize, waiting: Option<&Waker>) -> Option<Block> {
         let class = class_of(length);
         let cached = {
             let mut state = self.lock();
             if state.in_use.saturating_add(length) > self.limit {
-                if let Some(poller) = waiting
-                    && !state.waiting.iter().any(|other| other.is_same(poller))
+                if let Some(waker) = waiting
+                    && !state.waiting.iter().any(|other| other.wakes_same(waker))
                 {
-                    state.waiting.push(poller.clone());
+                    state.waiting.push(waker.clone());
                 }
                 return None;
             }
@@ -204,8 +203,8 @@ impl BlockPool {
             (std::mem::take(&mut state.waiting), surplus)
         };
         drop(surplus);
-        for poller in woken {
-            poller.wake();
+        for waker in woken {
+            waker.wake();
         }
     }
 

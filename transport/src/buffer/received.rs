@@ -7,7 +7,14 @@ use super::slots::SlotRegion;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
 use std::sync::Arc;
-use trunkline_verbs::{Access, IoAddress, ProtectionDomain, Sge, VerbsError};
+use trunkline_verbs::{
+    Access, IoAddress, ProtectionDomain, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError,
+};
+
+/// Receives posted by one call.
+const REPOST: usize = 16;
+/// Marks the work request numbers of receives; the slot is in the bits below.
+const RECEIVE_BIT: u64 = 1 << 63;
 
 #[derive(Debug)]
 struct Shared {
@@ -56,8 +63,44 @@ impl ReceiveSlots {
         self.free.len()
     }
 
+    /// Posts `count` receives to the SRQ, or fewer if slots are short.
+    pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, mut count: usize) {
+        while count > 0 {
+            let mut slots = [(0u32, Sge::default()); REPOST];
+            let mut filled = 0;
+            while filled < count.min(REPOST) {
+                let Some(slot) = self.take() else { break };
+                slots[filled] = slot;
+                filled += 1;
+            }
+            if filled == 0 {
+                tracing::error!("receive slots ran out although a reserve is kept");
+                return;
+            }
+            let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
+                wr_id: RECEIVE_BIT | u64::from(slots[i].0),
+                scatter: std::slice::from_ref(&slots[i].1),
+            });
+            if let Err(error) = srq.post_receive(&requests[..filled]) {
+                if error.cause != VerbsError::Gone {
+                    tracing::error!(%error, "the SRQ refused a receive that fits it");
+                }
+                for (slot, _) in &slots[error.index.min(filled)..filled] {
+                    drop(self.complete(*slot, 0));
+                }
+                return;
+            }
+            count -= filled;
+        }
+    }
+
+    /// The slot of a receive's work request number; `None` for that of a send.
+    pub(crate) fn slot_of(wr_id: u64) -> Option<u32> {
+        (wr_id & RECEIVE_BIT != 0).then(|| u32::try_from(wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX))
+    }
+
     /// Takes a free slot for posting.
-    pub(crate) fn post(&mut self) -> Option<(u32, Sge)> {
+    fn take(&mut self) -> Option<(u32, Sge)> {
         if self.free.is_empty() {
             self.free();
         }
@@ -158,7 +201,7 @@ mod tests {
         let pd = device.alloc_pd().unwrap();
         let [mut slots, other] =
             [(); 2].map(|()| ReceiveSlots::new(pd.as_ref(), 1, 64, IoAddress(1 << 46)).unwrap());
-        let (slot, _) = slots.post().unwrap();
+        let (slot, _) = slots.take().unwrap();
         slots.shared.region.memory.write(0, b"a received frame").unwrap();
         let mut frame = slots.complete(slot, 16).unwrap();
         assert!(slots.lends(&frame) && !other.lends(&frame) && slots.free() == 0);

@@ -48,9 +48,9 @@ impl PollerHandle {
         !self.0.commands.is_empty()
     }
 
-    /// Whether both name the same poller.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// What wakes the poller, for those that do not know what a poller is.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.0.waker
     }
 }
 

@@ -5,11 +5,12 @@
 #![forbid(unsafe_code)]
 
 use super::peers::destroy_ini;
-use super::{Attached, BATCH, Core, Resources};
+use super::{Attached, Core, Resources};
 use crate::PeerDown;
 use crate::command::CmCommand;
 use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
+use crate::sizes::BATCH;
 use crate::trunk::{Health, Trunk};
 use std::io;
 use std::os::fd::AsFd;
@@ -97,7 +98,7 @@ impl Core {
             self.bury(slot, told);
         }
         self.targets.clear();
-        self.closing.clear();
+        self.closings.clear();
         self.res.detach();
         self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
     }

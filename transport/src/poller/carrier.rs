@@ -1,8 +1,9 @@
 //! What a poller does for its upper half.
 #![forbid(unsafe_code)]
 
-use super::{Core, EAGER_BYTES, Event, Peer};
+use super::{Core, Event, Peer};
 use crate::shared::canonical;
+use crate::sizes::EAGER_BYTES;
 use crate::trunk::Outbound;
 use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token};
 use std::collections::VecDeque;

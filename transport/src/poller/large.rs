@@ -1,10 +1,11 @@
 //! Rendezvous on a trunk: requests out, READs in, FINs both ways.
 #![forbid(unsafe_code)]
 
-use super::{EAGER_BYTES, Event, Resources};
+use super::{Event, Resources};
 use crate::buffer::Received;
 use crate::frame::{Fin, FinStatus, FrameError, Kind, REQUEST, Request};
 use crate::rendezvous::{Hold, PATIENCE_MS, REQUESTS_PER_LANE, Sink, Source};
+use crate::sizes::EAGER_BYTES;
 use crate::trunk::{Outbound, Record, Staged, Trunk};
 use crate::{Message, Origin, PeerDown, PollerIndex, SendFailure, SendOutcome};
 use bytes::Bytes;
@@ -99,7 +100,7 @@ impl Trunk {
         while let Some(&key) = self.waiting_for_memory.front() {
             if let Some(sink) = self.sinks.get_mut(key) {
                 let length = sink.head_bytes + sink.body_bytes;
-                let Some(block) = res.shared.sinks.take(length, Some(&res.handle)) else { break };
+                let Some(block) = res.shared.sinks.take(length, Some(res.handle.waker())) else { break };
                 sink.feed(block);
                 self.reading.push_back(key);
             }
@@ -199,7 +200,7 @@ fn hold(res: &Resources, head: &[u8], body: &Bytes) -> Option<Hold> {
     {
         return Some(Hold::Lent { at, _bytes: body.clone() });
     }
-    let block = res.shared.sources.take(head.len() + body.len(), Some(&res.handle))?;
+    let block = res.shared.sources.take(head.len() + body.len(), Some(res.handle.waker()))?;
     block.write(0, head);
     block.write(head.len(), body);
     Some(Hold::Copied(block))

@@ -7,19 +7,20 @@
 //! | `idle.rs` | when to yield, when to sleep |
 //! | `sends.rs` | from queues to posted work, and its completions |
 //! | `receives.rs` | from completions to messages, and reposting |
-//! | `crossing.rs` | what came to one poller and is for another, over RC |
+//! | `crossing.rs`, `closings.rs` | what came to one poller and is for another, over RC |
 //! | `large.rs` | rendezvous, both sides |
 //! | `peers.rs` | sessions coming up and going down |
 //! | `timers.rs` | deadlines, keepalive, credit that decays |
 //! | `attach.rs` | taking a device, and letting go of one that was removed |
 //! | `carrier.rs` | what the upper half can ask for |
 //!
-//! Nothing here is shared but what [`crate::shared::NodeShared`] holds and the rings of `crossing.rs`. A call
+//! Nothing here is shared but what [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A call
 //! takes the lock of the directory of peers, and a poll that of the CQ.
 
 mod attach;
 mod carrier;
-pub(crate) mod crossing;
+mod closings;
+mod crossing;
 mod idle;
 mod large;
 mod peers;
@@ -28,33 +29,23 @@ mod run;
 mod sends;
 mod timers;
 
-pub(crate) use receives::post_receives;
 pub(crate) use run::{OfNode, Parts, Poller};
 
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::command::{Command, PollerHandle, SessionUp};
 use crate::credit::{GrantId, Grants};
-use crate::frame::HEADER;
+use crate::crossings::Crossings;
 use crate::log_limit::LogLimit;
-use crate::poller::crossing::{Closing, Crossings};
 use crate::shared::NodeShared;
 use crate::trunk::{Outbound, Trunk};
 use crate::{Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token};
+use closings::Closings;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_machine::Sleeper;
 use trunkline_verbs::{CompletionChannel, CompletionQueue, QpNumber, SharedReceiveQueue, Time};
-
-/// Payload of the largest frame: what goes by SEND.
-pub(crate) const EAGER_BYTES: usize = 16 * 1024;
-/// Bytes of a receive and of a send slot.
-pub(crate) const SLOT_BYTES: usize = (HEADER + EAGER_BYTES).next_multiple_of(64);
-/// Completions taken at once.
-pub(crate) const BATCH: usize = 64;
-/// Marks work request numbers of receives.
-const RECEIVE_BIT: u64 = 1 << 63;
 
 /// What the upper half is to be told, in order.
 #[derive(Debug)]
@@ -162,7 +153,7 @@ pub(crate) struct Core {
     peers: BTreeMap<PeerKey, Peer>,
     targets: BTreeMap<QpNumber, Target>,
     /// Sessions that end, and wait for what other pollers hand on.
-    closing: BTreeMap<(PeerKey, u32), Closing>,
+    closings: Closings,
     /// Taken from the queue, but it cannot be carried out yet.
     deferred: Option<Command>,
     /// Frames of TGTs that are not known yet: a command after `deferred` may announce them.

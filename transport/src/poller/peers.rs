@@ -5,12 +5,12 @@
 //! through which the peer read our memory, are QP and buffers freed and the upper half told.
 #![forbid(unsafe_code)]
 
-use super::sends::INLINE_BYTES;
 use super::{Core, Event, Peer, Resources, Target};
 use crate::command::{CmCommand, Command, SessionUp};
 use crate::credit::Spender;
 use crate::frame::{FrameError, Header};
-use crate::trunk::{Health, Lane, Outbound, SEND_QUEUE_DEPTH, Trunk};
+use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
+use crate::trunk::{Health, Lane, Outbound, Trunk};
 use crate::{PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,18 +4,17 @@
 //! what it claims. A peer that breaks the rules loses its session.
 #![forbid(unsafe_code)]
 
-use super::{BATCH, Core, RECEIVE_BIT, Resources, Target};
+use super::{Core, Resources, Target};
 use crate::buffer::{ReceiveSlots, Received};
 use crate::command::CmCommand;
 use crate::frame::{FrameError, HEADER, Header, Kind};
+use crate::sizes::BATCH;
 use crate::trunk::Trunk;
 use crate::{Message, PeerDown, PeerKey};
 use bytes::Bytes;
 use trunkline_mutants::mutant;
-use trunkline_verbs::{Completion, QpNumber, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError};
+use trunkline_verbs::{Completion, QpNumber};
 
-/// Receives posted by one call.
-const REPOST: usize = 16;
 /// Frames that wait for a session to come up here, per poller of the peer. Its credit allows one
 /// message; the rest is room for credit frames.
 const HELD: usize = 8;
@@ -61,10 +60,7 @@ impl Core {
         let mut frames: [Option<(QpNumber, Received)>; BATCH] = std::array::from_fn(|_| None);
         let mut received = 0;
         for completion in completions {
-            if completion.wr_id & RECEIVE_BIT == 0 {
-                continue;
-            }
-            let slot = u32::try_from(completion.wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX);
+            let Some(slot) = ReceiveSlots::slot_of(completion.wr_id) else { continue };
             let length = if completion.status.is_success() { completion.byte_length } else { 0 };
             if let Some(frame) = self.res.receives.complete(slot, length) {
                 // A failed receive only gives its slot back; its sender sees the error.
@@ -75,7 +71,7 @@ impl Core {
         self.res.repost(received);
         let mut frames = frames.into_iter();
         for completion in completions {
-            if completion.wr_id & RECEIVE_BIT == 0 {
+            if ReceiveSlots::slot_of(completion.wr_id).is_none() {
                 self.send_completed(completion);
             } else if let Some(Some((target, frame))) = frames.next() {
                 self.place(target, frame);
@@ -155,43 +151,12 @@ impl Core {
     }
 }
 
-/// Posts `count` fresh receives, or fewer if slots are short.
-pub(crate) fn post_receives(srq: &dyn SharedReceiveQueue, receives: &mut ReceiveSlots, mut count: usize) {
-    while count > 0 {
-        let mut slots = [(0u32, Sge::default()); REPOST];
-        let mut filled = 0;
-        while filled < count.min(REPOST) {
-            let Some(slot) = receives.post() else { break };
-            slots[filled] = slot;
-            filled += 1;
-        }
-        if filled == 0 {
-            tracing::error!("receive slots ran out although a reserve is kept");
-            return;
-        }
-        let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
-            wr_id: RECEIVE_BIT | u64::from(slots[i].0),
-            scatter: std::slice::from_ref(&slots[i].1),
-        });
-        if let Err(error) = srq.post_receive(&requests[..filled]) {
-            if error.cause != VerbsError::Gone {
-                tracing::error!(%error, "the SRQ refused a receive that fits it");
-            }
-            for (slot, _) in &slots[error.index.min(filled)..filled] {
-                drop(receives.complete(*slot, 0));
-            }
-            return;
-        }
-        count -= filled;
-    }
-}
-
 impl Resources {
     /// Posts `count` fresh receives, or fewer if slots are short.
     pub(super) fn repost(&mut self, count: usize) {
         let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
         if let Some(attached) = &self.attached {
-            post_receives(attached.srq.as_ref(), &mut self.receives, count);
+            self.receives.post(attached.srq.as_ref(), count);
         }
     }
 

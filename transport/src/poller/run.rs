@@ -11,6 +11,7 @@
 //! time: its machine does nothing in that time, so what it has sent is flushed after it.
 #![forbid(unsafe_code)]
 
+use super::closings::Closings;
 use super::idle::{Idle, Rest};
 use super::{Attached, Core, Event, Resources};
 use crate::command::{CmCommand, Command, PollerHandle};
@@ -125,7 +126,7 @@ impl<U: Upper> Poller<U> {
             trunks: Slab::new(),
             peers: BTreeMap::new(),
             targets: BTreeMap::new(),
-            closing: BTreeMap::new(),
+            closings: Closings::default(),
             deferred: None,
             unknown_target_frames: Vec::new(),
             shutdown: None,

@@ -6,8 +6,9 @@
 //! tells of all before it.
 #![forbid(unsafe_code)]
 
-use super::{Core, Event, Resources, SLOT_BYTES};
+use super::{Core, Event, Resources};
 use crate::frame::{FIN_ENTRIES, HEADER, Header, Kind};
+use crate::sizes::SLOT_BYTES;
 use crate::trunk::{Health, Outbound, Place, Posted, Record, Staged, Trunk};
 use crate::{PeerDown, SendFailure, SendOutcome, Token};
 use trunkline_verbs::{
@@ -21,8 +22,6 @@ const DOORBELL: usize = 16;
 const SIGNAL_EVERY: u32 = 16;
 /// Bits of a work request number that count; those above name the trunk.
 const SEQUENCE_BITS: u32 = 40;
-/// The largest frame that is posted inline, whatever the device could take.
-pub(super) const INLINE_BYTES: u32 = 256;
 
 /// A work request whose numbers and bytes are settled.
 #[derive(Debug, Clone, Copy)]

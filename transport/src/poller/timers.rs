@@ -62,7 +62,8 @@ impl Core {
             }
             sooner(trunk.is_waiting().then_some(self.res.now + RETRY));
         }
-        let waits = !self.res.untold.is_empty() || self.res.crossings.is_waiting() || self.is_closing();
+        let waits =
+            !self.res.untold.is_empty() || self.res.crossings.is_waiting() || self.closings.is_waiting();
         sooner(waits.then_some(self.res.now + RETRY));
         // Before that it does not look.
         next.map(|next| next.max(at(self.scanned_ms + SCAN_MS)))

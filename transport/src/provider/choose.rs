@@ -14,7 +14,7 @@
 //! have to agree about interfaces.
 #![forbid(unsafe_code)]
 
-use super::NoNic;
+use crate::NoNic;
 use crate::options::ProviderChoice;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

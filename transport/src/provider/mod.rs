@@ -1,20 +1,17 @@
 //! Which device a node runs on, and why: asks what there is, decides, opens.
 //!
 //! Called once when a node starts. `choose` decides and is pure, `survey` looks around, `built`
-//! knows what this build has, `reason` says what keeps NICs from serving.
+//! knows what this build has; [`crate::NoNic`] names what keeps NICs from serving.
 #![forbid(unsafe_code)]
 
 mod built;
 mod choose;
-mod reason;
 mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use reason::NoNic;
-
 use crate::options::{NodeOptions, ProviderChoice};
-use crate::{DeviceError, StartError};
+use crate::{DeviceError, NoNic, StartError};
 use choose::{Choice, ClientAddress, NicChoice, Wish};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;

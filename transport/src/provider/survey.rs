@@ -3,8 +3,8 @@
 //! Called by `open`. A device that cannot be opened is part of the answer, not an error.
 #![forbid(unsafe_code)]
 
-use super::NoNic;
 use super::choose::{Nic, NicState};
+use crate::NoNic;
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;

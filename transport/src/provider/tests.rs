@@ -1,10 +1,10 @@
 //! The decision as a table, and opening what it says with a family of NICs that is none.
 
 use super::choose::{Choice, ClientAddress, Nic, NicState, Wish, choose};
+use super::open_from;
 use super::survey::Nics;
-use super::{NoNic, open_from};
-use crate::StartError;
 use crate::options::{NicOptions, NodeOptions, ProviderChoice};
+use crate::{NoNic, StartError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;

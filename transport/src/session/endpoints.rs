@@ -10,7 +10,7 @@ use crate::PeerKey;
 use crate::connections::ConnectionKind;
 use crate::incarnation::{DeviceShared, Intake};
 use crate::shared::NodeShared;
-use crate::trunk::SEND_QUEUE_DEPTH;
+use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -31,8 +31,6 @@ const READS: u8 = 16;
 const RETRIES: u8 = 6;
 /// RNR NAK timer of our TGTs: 0.64 ms. CM leaves 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
-/// Inline bytes asked for.
-const INLINE: u32 = 256;
 
 /// Which end of which connection an endpoint is, by poller: ours of an INI, the peer's of a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,7 +200,7 @@ impl Endpoints {
                 max_send_sge: 1,
                 max_receive_wr: u32::from(is_rc),
                 max_receive_sge: u32::from(is_rc),
-                max_inline_data: INLINE.min(device.device.attributes().max_inline_data),
+                max_inline_data: INLINE_BYTES.min(device.device.attributes().max_inline_data),
             },
             ..QpInit::new(device.connections.sending())
         })

@@ -6,7 +6,7 @@
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
-use crate::context::name_of;
+use crate::listing::name_of;
 use rdma_sys::rdma_port_space::RDMA_PS_TCP;
 use rdma_sys::{
     ibv_qp_type, rdma_addrinfo, rdma_bind_addr, rdma_cm_id, rdma_create_ep, rdma_create_id, rdma_destroy_ep,

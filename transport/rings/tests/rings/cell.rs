@@ -1,4 +1,4 @@
-//! The completion cell from plain threads, and its pool.
+//! The completion cell from plain threads, used again and again.
 
 #[cfg(test)]
 mod tests {
@@ -8,7 +8,7 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
     use std::thread;
 
-    use trunkline_rings::cell::{self, Closed, Pool};
+    use trunkline_rings::cell::{self, Closed};
     use trunkline_rings::spsc;
 
     struct Unpark(thread::Thread);
@@ -67,35 +67,28 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_stays_within_its_limit_and_forgets_the_last_round() {
-        let mut pool = Pool::new(1);
-        let (first, second) = (pool.pair(), pool.pair());
-        first.0.set(1).unwrap();
-        pool.rest(first.1);
-        pool.rest(second.1);
-        assert_eq!(pool.len(), 1);
-        let (setter, mut getter) = pool.pair();
-        assert!(pool.is_empty());
+    fn a_cell_is_used_again_when_its_setter_is_gone_and_forgets_the_last_round() {
+        let (setter, getter) = cell::pair();
+        setter.set(1).unwrap();
+        let (setter, mut getter) = getter.rest().expect("its cell").pair().expect("nobody has the cell");
         assert_eq!(getter.try_take(), None, "the outcome of the first round is gone");
         assert!(!setter.is_abandoned());
-        drop(second.0);
 
-        // A cell whose setter is still there is not given out again.
-        pool.rest(getter);
-        let (_other, mut fresh) = pool.pair();
+        let resting = getter.rest().expect("its cell").pair().expect_err("the setter is still there");
         assert!(setter.is_abandoned());
         drop(setter);
-        assert_eq!(fresh.try_take(), None);
-        assert_eq!(pool.len(), 1);
+        let (_setter, mut getter) = resting.pair().expect("nobody has the cell");
+        assert_eq!(getter.try_take(), None);
     }
 
     #[test]
-    fn answers_cross_threads_from_pooled_cells() {
+    fn answers_cross_threads_from_reused_cells() {
         let calls: u64 = if cfg!(miri) { 50 } else { 20_000 };
         let (mut requests, mut server) = spsc::ring::<(u64, cell::Setter<u64>)>(8);
         let serving = thread::spawn(move || {
-            loop {
-                let closed = server.is_closed();
+            let mut served = 0;
+            while served < calls {
+                served += 1;
                 match server.pop() {
                     // Every seventh call goes unanswered, every third waits until the getter sleeps, or nearly.
                     Some((call, setter)) if call % 7 == 0 => drop(setter),
@@ -105,20 +98,22 @@ mod tests {
                         }
                         setter.set(call * 2).unwrap();
                     }
-                    None if closed => break,
-                    None => thread::yield_now(),
+                    None => {
+                        served -= 1;
+                        thread::yield_now();
+                    }
                 }
             }
         });
-        let mut pool = Pool::new(2);
+        let mut resting = None;
         for call in 0..calls {
-            let (setter, mut getter) = pool.pair();
+            let (setter, mut getter) =
+                resting.take().and_then(|cell: cell::Resting<_>| cell.pair().ok()).unwrap_or_else(cell::pair);
             requests.push((call, setter)).unwrap();
             let outcome = block_on(&mut getter);
             assert_eq!(outcome, if call % 7 == 0 { Err(Closed) } else { Ok(call * 2) });
-            pool.rest(getter);
+            resting = getter.rest();
         }
-        drop(requests);
         serving.join().unwrap();
     }
 }

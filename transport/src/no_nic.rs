@@ -1,7 +1,7 @@
 //! Why no NIC is used: each cause with what to do about it.
 //!
-//! Made by `choose` and `survey`; it becomes an error where a NIC was required, and the reason for
-//! the software device where it was not.
+//! Made by the provider's `choose` and `survey`. It becomes an error where a NIC was required, and the
+//! reason for the software device where it was not.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -110,8 +110,8 @@ pub enum NoNic {
 }
 
 impl NoNic {
-    /// How near to serving the device came: of several devices, the nearest one's reason is told.
-    pub(super) fn nearness(&self) -> u8 {
+    /// How near to serving the device came: of several devices, the nearest one's reason is reported.
+    pub(crate) fn nearness(&self) -> u8 {
         match self {
             Self::CannotOpen { .. } => 1,
             Self::NoActivePort(_) => 2,

@@ -1,0 +1,48 @@
+//! The devices that libibverbs lists, and what it names them by.
+//!
+//! Opens none of them, so it needs no access rights. Called for the provider's list of devices, and for the
+//! explanation of an error.
+
+use crate::error::{Doing, last, named};
+use rdma_sys::{
+    ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_list, ibv_get_device_name,
+};
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+use trunkline_verbs::{DeviceInfo, VerbsError};
+
+/// The devices that libibverbs lists now.
+pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
+    let mut count: c_int = 0;
+    // SAFETY: the count is ours to be written.
+    let list = unsafe { ibv_get_device_list(&raw mut count) };
+    let list = NonNull::new(list).ok_or_else(|| last(Doing::List))?;
+    let mut devices = Vec::new();
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: libibverbs returns as many devices as it counts.
+        let device = unsafe { list.add(index).read() };
+        // SAFETY: the list keeps its devices from being freed.
+        devices.push(unsafe { DeviceInfo { name: name_of(device), guid: guid_of(device) } });
+    }
+    // SAFETY: the list is used no more.
+    unsafe { ibv_free_device_list(list.as_ptr()) };
+    if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
+}
+
+/// The name of a device.
+///
+/// # Safety
+/// The device is not freed: a list of devices or a context holds it.
+pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
+    // SAFETY: this function's contract; the name ends with a zero.
+    unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
+}
+
+/// The GUID of a device, in host order.
+///
+/// # Safety
+/// As for [`name_of`].
+pub(crate) unsafe fn guid_of(device: *mut ibv_device) -> u64 {
+    // SAFETY: this function's contract.
+    u64::from_be(unsafe { ibv_get_device_guid(device) })
+}

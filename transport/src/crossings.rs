@@ -1,0 +1,243 @@
+//! How a frame reaches its poller when it came to another one: the rings between the pollers of a node.
+//!
+//! Over RC a peer's connection ends at one of our pollers, the *home* of all that comes through
+//! it, and each frame names the poller that it is for. The home looks at nothing but that name and
+//! hands the frame on: one ring for each pair of pollers, and a wake. The frame lends the home's
+//! receive slot, which is returned there when the message is dropped. Credit bounds what a session
+//! has under way; who exceeds that is at fault, and not who then finds the ring full: what comes from
+//! others waits at the home.
+//!
+//! Over XRC, and with one poller, there is nothing to hand on, and no ring.
+//!
+//! Made with the device, one value for each poller; `poller/crossing.rs` uses it. It knows no sessions but by
+//! name, and wakes nobody itself.
+#![forbid(unsafe_code)]
+
+use crate::PeerKey;
+use crate::buffer::Received;
+use crate::connections::ConnectionKind;
+use crate::frame::Header;
+use crate::sizes::BATCH;
+use std::collections::VecDeque;
+use std::vec;
+use trunkline_rings::spsc::{self, Consumer, Producer};
+use trunkline_verbs::QpNumber;
+
+/// What a home sends to another poller. QP numbers are reused, names of sessions are not.
+#[derive(Debug)]
+pub(crate) enum Crossing {
+    /// A frame for that poller.
+    Frame { target: QpNumber, peer: PeerKey, number: u32, frame: Received },
+    /// All frames of a session that is closed have been sent.
+    End { peer: PeerKey, number: u32 },
+}
+
+impl Crossing {
+    fn session(&self) -> (PeerKey, u32) {
+        match *self {
+            Self::Frame { peer, number, .. } | Self::End { peer, number } => (peer, number),
+        }
+    }
+}
+
+/// A home's way to another poller.
+#[derive(Debug)]
+struct Outlet {
+    ring: Producer<Crossing>,
+    /// Whose frames the ring holds, in its order, and some before them that were taken since.
+    handed: VecDeque<(PeerKey, u32)>,
+    /// What found the ring full. No more than the ring holds.
+    waiting: VecDeque<Crossing>,
+    /// Frames that one session may have here.
+    allowance: usize,
+}
+
+impl Outlet {
+    fn new(ring: Producer<Crossing>, share: u32) -> Self {
+        let handed = VecDeque::with_capacity(ring.capacity() + 1);
+        Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
+    }
+
+    /// Hands a frame on, now or when there is room again. `false` when its session has more here than
+    /// its credit allows; what still waits of it is dropped then.
+    fn push(&mut self, crossing: Crossing) -> bool {
+        if self.count() >= self.allowance {
+            // Some may have been taken since it was counted last.
+            self.flush();
+            let session = crossing.session();
+            if self.waiting.len() >= self.ring.capacity() || self.count_of(session) >= self.allowance {
+                self.waiting.retain(|other| other.session() != session);
+                return false;
+            }
+        }
+        self.waiting.push_back(crossing);
+        self.flush();
+        true
+    }
+
+    /// Sends the end of a session after what was sent of it.
+    pub(crate) fn end(&mut self, peer: PeerKey, number: u32) {
+        self.waiting.push_back(Crossing::End { peer, number });
+        self.flush();
+    }
+
+    /// Moves what waits into the ring, as far as there is room.
+    fn flush(&mut self) {
+        while let Some(crossing) = self.waiting.pop_front() {
+            let session = crossing.session();
+            if let Err(crossing) = self.ring.push(crossing) {
+                self.waiting.push_front(crossing);
+                break;
+            }
+            self.handed.push_back(session);
+        }
+        let taken = self.handed.len().saturating_sub(self.ring.len());
+        self.handed.drain(..taken);
+    }
+
+    fn count(&self) -> usize {
+        self.handed.len() + self.waiting.len()
+    }
+
+    fn count_of(&self, session: (PeerKey, u32)) -> usize {
+        let handed = self.handed.iter().filter(|other| **other == session).count();
+        handed + self.waiting.iter().filter(|other| other.session() == session).count()
+    }
+}
+
+/// One poller's ends of the rings.
+#[derive(Debug)]
+pub(crate) struct Crossings {
+    /// Homes that our messages come through: all pollers, or only ourselves.
+    homes: u16,
+    /// By poller; none to ourselves.
+    to: Vec<Option<Outlet>>,
+    from: Vec<Consumer<Crossing>>,
+    /// Pollers that were handed something since the last wake.
+    unwoken: Vec<usize>,
+}
+
+impl Crossings {
+    /// The ends of all pollers of a node whose SRQs have this depth.
+    pub(crate) fn of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> Vec<Self> {
+        let homes = homes(kind, pollers);
+        let count = usize::from(pollers);
+        let mut ends = (0..count)
+            .map(|_| Self { homes, to: Vec::new(), from: Vec::new(), unwoken: Vec::new() })
+            .collect::<Vec<_>>();
+        if homes < 2 {
+            return ends;
+        }
+        for home in 0..count {
+            for poller in 0..count {
+                let ring = (home != poller).then(|| spsc::ring(capacity(share(kind, pollers, depth))));
+                let (producer, consumer) = ring.unzip();
+                let outlet = producer.map(|ring| Outlet::new(ring, share(kind, pollers, depth)));
+                ends[home].to.push(outlet);
+                ends[poller].from.extend(consumer);
+            }
+        }
+        ends
+    }
+
+    /// Through how many SRQs our messages come.
+    pub(crate) fn homes(&self) -> u16 {
+        self.homes
+    }
+
+    /// Which of them that is for what a peer's poller sends.
+    pub(crate) fn home_of(&self, poller: u16) -> u16 {
+        poller % self.homes.max(1)
+    }
+
+    /// The other poller that a frame is for, if it is for one.
+    pub(crate) fn other(&self, frame: &Received) -> Option<usize> {
+        let poller = usize::from(Header::peek_target(frame.as_ref())?);
+        self.to.get(poller)?.as_ref().map(|_| poller)
+    }
+
+    /// Whether something waits to be taken.
+    pub(crate) fn has_any(&self) -> bool {
+        self.from.iter().any(|ring| !ring.is_empty())
+    }
+
+    /// Whether something waits for room in a ring.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
+    }
+
+    /// Hands on what waited for room, as far as there is room now.
+    pub(crate) fn flush(&mut self) {
+        for (poller, outlet) in self.to.iter_mut().enumerate() {
+            let Some(outlet) = outlet.as_mut().filter(|outlet| !outlet.waiting.is_empty()) else { continue };
+            outlet.flush();
+            if !self.unwoken.contains(&poller) {
+                self.unwoken.push(poller);
+            }
+        }
+    }
+
+    /// Hands something on to another poller. `false` when its session has more there than its credit allows.
+    pub(crate) fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
+        let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
+        let is_allowed = outlet.push(crossing);
+        if !self.unwoken.contains(&poller) {
+            self.unwoken.push(poller);
+        }
+        is_allowed
+    }
+
+    /// Sends the end of a session to all others.
+    pub(crate) fn end(&mut self, peer: PeerKey, number: u32) {
+        for (poller, outlet) in self.to.iter_mut().enumerate() {
+            let Some(outlet) = outlet else { continue };
+            outlet.end(peer, number);
+            if !self.unwoken.contains(&poller) {
+                self.unwoken.push(poller);
+            }
+        }
+    }
+
+    /// The pollers that were handed something since this was called last; the caller wakes them.
+    pub(crate) fn take_unwoken(&mut self) -> vec::Drain<'_, usize> {
+        self.unwoken.drain(..)
+    }
+
+    /// Pollers that hand frames on to us.
+    pub(crate) fn others(&self) -> usize {
+        self.from.len()
+    }
+
+    /// Takes the oldest that one of the [`Crossings::others`] has handed on.
+    pub(crate) fn pop(&mut self, other: usize) -> Option<Crossing> {
+        self.from.get_mut(other)?.pop()
+    }
+}
+
+/// Frames that one ring holds.
+fn capacity(share: u32) -> usize {
+    usize::try_from(share).unwrap_or(0) * 4 + BATCH
+}
+
+/// Frames that one session may have in a ring. A poller grants at most its share of a home's SRQ; a pair
+/// holds one credit at least, and of frames that use none, a peer sends a few for each pair while nobody
+/// answers it.
+fn allowance(share: u32) -> usize {
+    usize::try_from(share).unwrap_or(0) * 2 + BATCH
+}
+
+/// Through how many SRQs the messages of each poller come.
+fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
+    if kind == ConnectionKind::Rc { pollers } else { 1 }
+}
+
+/// What each poller may promise of the depth of each SRQ that its messages come through.
+pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
+    depth / u32::from(homes(kind, pollers).max(1))
+}
+
+/// The least depth of an SRQ whose receives `homes` pollers share out.
+pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
+    const LEAST_SHARE: u32 = 16;
+    LEAST_SHARE * u32::from(homes(kind, pollers))
+}

@@ -1,0 +1,15 @@
+//! Sizes that the parts of a node agree on. Plain numbers: everything may use them.
+#![forbid(unsafe_code)]
+
+use crate::frame::HEADER;
+
+/// Payload of the largest frame, in bytes: the largest message that goes by SEND.
+pub(crate) const EAGER_BYTES: usize = 16 * 1024;
+/// Bytes of a receive slot and of a send slot: the largest frame, in whole cache lines.
+pub(crate) const SLOT_BYTES: usize = (HEADER + EAGER_BYTES).next_multiple_of(64);
+/// Bytes of the largest frame that is posted inline, whatever more the device could take.
+pub(crate) const INLINE_BYTES: u32 = 256;
+/// Completions that a poller takes at once, and receives that it reposts at once.
+pub(crate) const BATCH: usize = 64;
+/// Work requests that the send queue of an INI holds.
+pub(crate) const SEND_QUEUE_DEPTH: usize = 512;
