@@ -8,7 +8,7 @@
 headers=yes
 need_file rdma-core-verbs-headers /usr/include/infiniband/verbs.h libibverbs-dev || headers=
 need_file rdma-core-cm-headers /usr/include/rdma/rdma_cma.h librdmacm-dev || headers=
-provide rdma-core-libclang libclang-dev bash -c 'ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so*' || headers=
+provide rdma-core-libclang libclang-dev has_libclang || headers=
 if [[ -z $headers ]]; then
     skip rdma-core "the feature rdma-core cannot be built here, so nothing of it was checked"
     exit "$check_status"

@@ -50,6 +50,15 @@ install_package() {
     return 1
 }
 
+# has_libclang: true when there is a libclang that bindgen finds. libclang-cpp is another library.
+has_libclang() {
+    local pattern
+    for pattern in /usr/lib/llvm-*/lib/libclang{,-[0-9]*}.so* /usr/lib/*/libclang{,-[0-9]*}.so*; do
+        if [[ -e $pattern ]]; then return 0; fi
+    done
+    return 1
+}
+
 # The programs are built before anything is timed or moved into a namespace, where there is no network.
 build() {
     cargo build --release --locked --quiet --package "$@"

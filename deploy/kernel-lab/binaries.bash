@@ -9,7 +9,7 @@ carried() { sed -nE 's/^# carries: //p' "$1" | tr -s ' ' '\n'; }
 build_possible() {
     need "$1" cargo cargo && need "$1" cc gcc && need_file "$1" /usr/include/infiniband/verbs.h libibverbs-dev &&
         need_file "$1" /usr/include/rdma/rdma_cma.h librdmacm-dev &&
-        provide "$1" libclang-dev bash -c 'ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so*'
+        provide "$1" libclang-dev has_libclang
 }
 
 # binary ITEM: where what is carried lies once it was built.
