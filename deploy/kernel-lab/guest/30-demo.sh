@@ -41,6 +41,8 @@ with_server() {
         shift
     done
     shift
+    # Emptied here and not only by the server's own redirection, which comes later: the lines of the server before it would do.
+    : >/tmp/server.out
     "${command[@]}" >/tmp/server.out 2>&1 &
     server=$!
     until_true 30 listening_or_gone "$server" && grep -q '^listening ' /tmp/server.out && "$@"
