@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Carrier, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome, Token, Upper as _,
+    Carrier, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome, SessionNumber, Token,
+    Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -24,6 +25,7 @@ pub(crate) const LIMIT: usize = 1 << 20;
 pub(crate) struct Given {
     pub(crate) peer: PeerKey,
     pub(crate) poller: Option<PollerIndex>,
+    pub(crate) session: Option<SessionNumber>,
     pub(crate) bytes: Bytes,
     pub(crate) token: Token,
 }
@@ -82,6 +84,7 @@ impl Carrier for FakeCarrier {
         self.given.push(Given {
             peer: message.peer,
             poller: message.poller,
+            session: message.session,
             bytes: [message.head, &message.body].concat().into(),
             token: message.token,
         });

@@ -55,5 +55,5 @@ pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use report::{DeviceCounter, LaneReport, NodeReport};
 pub use upper::{
     Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,
-    SendOutcome, Token, Upper,
+    SendOutcome, SessionNumber, Token, Upper,
 };

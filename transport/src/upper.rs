@@ -22,11 +22,18 @@ pub struct PeerKey(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// Where a message came from: answers go back to the same peer and poller.
+/// A session with a peer, by this node's number of it. A peer that is restarted has the same key, and
+/// another session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionNumber(pub u32);
+
+/// Where a message came from: answers go back to the same peer and poller, through the same session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The node.
     pub peer: PeerKey,
+    /// The session through which it came.
+    pub session: SessionNumber,
     /// The poller there that sent it.
     pub poller: PollerIndex,
 }
@@ -39,6 +46,9 @@ pub struct Outgoing<'a> {
     /// To which poller there; `None` lets the carrier choose (it spreads calls over the peer's
     /// pollers, preferring the one that is cheapest to reach).
     pub poller: Option<PollerIndex>,
+    /// Through which session; `None` takes whichever is up, or the next one. A message for a session
+    /// that is over fails: an answer must not reach the incarnation that follows the one which asked.
+    pub session: Option<SessionNumber>,
     /// First part: copied before `send` returns.
     pub head: &'a [u8],
     /// Second part, directly behind the first at the receiver; sent without a copy when it lies

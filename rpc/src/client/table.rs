@@ -111,8 +111,16 @@ impl Table {
             version: method.service.version,
             time_left_us: microseconds(deadline, now),
         });
-        let message =
-            Frame { peer, poller: None, header, encoded, body, token: Token(call), deadline: Some(deadline) };
+        let message = Frame {
+            peer,
+            poller: None,
+            session: None,
+            header,
+            encoded,
+            body,
+            token: Token(call),
+            deadline: Some(deadline),
+        };
         match message.send(carrier, &mut self.scratch) {
             Ok(spare) => {
                 if !mutant!(deadline_is_not_kept) {
@@ -247,6 +255,7 @@ impl Table {
             let message = Frame {
                 peer,
                 poller: Some(PollerIndex(poller)),
+                session: None,
                 header: Header::Cancel { call },
                 encoded: Vec::new(),
                 body: Bytes::new(),

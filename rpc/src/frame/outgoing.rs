@@ -2,7 +2,7 @@
 
 use super::Header;
 use bytes::Bytes;
-use trunkline_transport::{Carrier, Outgoing, PeerKey, PollerIndex, SendError, Token};
+use trunkline_transport::{Carrier, Outgoing, PeerKey, PollerIndex, SendError, SessionNumber, Token};
 use trunkline_verbs::Time;
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
@@ -16,6 +16,8 @@ pub(crate) struct Frame {
     pub(crate) peer: PeerKey,
     /// `None` lets the carrier choose.
     pub(crate) poller: Option<PollerIndex>,
+    /// `None`: whichever session is up, or the next one.
+    pub(crate) session: Option<SessionNumber>,
     pub(crate) header: Header,
     pub(crate) encoded: Vec<u8>,
     pub(crate) body: Bytes,
@@ -33,7 +35,7 @@ impl Frame {
         carrier: &mut dyn Carrier,
         scratch: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>, SendError> {
-        let Self { peer, poller, header, encoded, body, token, deadline } = self;
+        let Self { peer, poller, session, header, encoded, body, token, deadline } = self;
         let limit = carrier.max_message_bytes();
         let too_large = SendError::TooLarge { bytes: encoded.len().saturating_add(body.len()), limit };
         let length = u32::try_from(encoded.len()).map_err(|_| too_large)?;
@@ -46,7 +48,7 @@ impl Frame {
             scratch.extend_from_slice(&encoded);
             (body, Some(encoded))
         };
-        carrier.send(Outgoing { peer, poller, head: scratch, body, token, deadline })?;
+        carrier.send(Outgoing { peer, poller, session, head: scratch, body, token, deadline })?;
         Ok(spare)
     }
 }

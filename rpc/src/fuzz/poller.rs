@@ -6,7 +6,8 @@ use crate::frame::{Header, Reason, RequestHeader};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
-    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token, Upper as _,
+    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, SessionNumber, Token,
+    Upper as _,
 };
 
 /// Most steps of one input.
@@ -31,7 +32,11 @@ impl<'a> Input<'a> {
 
     fn origin(&mut self) -> Origin {
         let byte = self.byte();
-        Origin { peer: PeerKey(u64::from(byte & 3)), poller: PollerIndex(u16::from(byte >> 7)) }
+        Origin {
+            peer: PeerKey(u64::from(byte & 3)),
+            session: SessionNumber(0),
+            poller: PollerIndex(u16::from(byte >> 7)),
+        }
     }
 }
 

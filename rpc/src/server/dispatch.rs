@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
-use trunkline_transport::{Carrier, Message, Origin, PeerKey, PollerIndex, SendError};
+use trunkline_transport::{Carrier, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber};
 use trunkline_verbs::Time;
 
 /// Most requests that run on a poller at once.
@@ -24,13 +24,14 @@ const MOST: usize = 65_536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     peer: PeerKey,
+    session: SessionNumber,
     poller: PollerIndex,
     call: u64,
 }
 
 impl Key {
     fn new(from: Origin, call: u64) -> Self {
-        Self { peer: from.peer, poller: from.poller, call }
+        Self { peer: from.peer, session: from.session, poller: from.poller, call }
     }
 }
 
@@ -234,6 +235,7 @@ impl Dispatch {
         let frame = Frame {
             peer: key.peer,
             poller: Some(key.poller),
+            session: Some(key.session),
             header: Header::Reply { call: key.call, code, reason },
             encoded,
             body,

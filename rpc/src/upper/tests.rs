@@ -8,14 +8,19 @@ use crate::status::{Code, Status};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
-    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token, Upper as _,
+    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, SessionNumber,
+    Token, Upper as _,
 };
 
 const PORT: u16 = 17;
 const LONG: Duration = Duration::from_secs(10);
 
 fn server() -> Origin {
-    Origin { peer: FakeCarrier::key(([127, 0, 0, 1], PORT).into()), poller: PollerIndex(0) }
+    Origin {
+        peer: FakeCarrier::key(([127, 0, 0, 1], PORT).into()),
+        session: SessionNumber(1),
+        poller: PollerIndex(0),
+    }
 }
 
 fn call(rig: &mut Rig, method: &'static MethodName) -> (Getter<Outcome>, Token) {
@@ -244,10 +249,11 @@ fn the_queue_into_a_poller_is_bounded() {
 #[test]
 fn a_request_is_answered_to_the_one_who_asked() {
     let mut rig = Rig::new();
-    let from = Origin { peer: PeerKey(4), poller: PollerIndex(6) };
+    let from = Origin { peer: PeerKey(4), session: SessionNumber(1), poller: PollerIndex(6) };
     rig.message(from, frame(Header::Request(request(ECHO, 8)), &[], b"body"));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
-    assert_eq!((given.peer, given.poller), (from.peer, Some(from.poller)));
+    let (to, session) = ((given.peer, given.poller), given.session);
+    assert_eq!((to, session), ((from.peer, Some(from.poller)), Some(from.session)));
     assert_eq!(header, Header::Reply { call: 8, code: 0, reason: Reason::HANDLER });
     assert!(given.bytes.ends_with(b"body"));
 }

@@ -1,11 +1,14 @@
 //! What a poller does for its upper half.
 #![forbid(unsafe_code)]
 
-use super::{Core, Event, Peer};
+use super::{Core, Event, Peer, Resources};
 use crate::shared::canonical;
 use crate::sizes::EAGER_BYTES;
 use crate::trunk::Outbound;
-use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token};
+use crate::{
+    Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, SessionNumber,
+    Token,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use trunkline_verbs::Time;
@@ -47,7 +50,13 @@ impl Carrier for Core {
             return Err(SendError::TooLarge { bytes, limit });
         }
         let Some(peer) = self.peers.get_mut(&message.peer) else { return Err(SendError::NoPeer) };
-        let Some(trunk) = peer.trunk.and_then(|slot| self.trunks.get_mut(slot)) else {
+        let trunk = peer.trunk.and_then(|slot| self.trunks.get_mut(slot));
+        let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number) != session);
+        if message.session.is_some_and(is_over) {
+            self.res.never_sent(message.token, PeerDown::Closed);
+            return Ok(());
+        }
+        let Some(trunk) = trunk else {
             if self.shutdown.is_some() {
                 return Err(SendError::NoPeer);
             }
@@ -62,10 +71,8 @@ impl Carrier for Core {
             return Err(SendError::TooLarge { bytes, limit: trunk.max_message });
         }
         let Some(lane) = trunk.choose_lane(message.poller) else {
-            // An answer to a poller that the peer's new incarnation does not have.
-            let cause = PeerDown::Restarted;
-            let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
-            self.res.events.push_back(Event::Sent(message.token, outcome));
+            // A message to a poller that the peer's new incarnation does not have.
+            self.res.never_sent(message.token, PeerDown::Restarted);
             return Ok(());
         };
         if !has_room(&trunk.lanes[lane].queue, bytes) {
@@ -88,14 +95,20 @@ impl Carrier for Core {
             self.trunks.iter_mut().flat_map(|(_, trunk)| trunk.lanes.iter_mut().map(|lane| &mut lane.queue));
         let found = waiting.chain(queued).any(|queue| take(queue, token));
         if found {
-            let cause = PeerDown::Cancelled;
-            let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
-            self.res.events.push_back(Event::Sent(token, outcome));
+            self.res.never_sent(token, PeerDown::Cancelled);
         }
     }
 
     fn max_message_bytes(&self) -> usize {
         self.res.shared.limits.max_message_bytes
+    }
+}
+
+impl Resources {
+    /// Reports the outcome of a message that did not leave.
+    fn never_sent(&mut self, token: Token, cause: PeerDown) {
+        let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
+        self.events.push_back(Event::Sent(token, outcome));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::frame::{Fin, FinStatus, FrameError, Kind, REQUEST, Request};
 use crate::rendezvous::{Hold, PATIENCE_MS, REQUESTS_PER_LANE, Sink, Source};
 use crate::sizes::EAGER_BYTES;
 use crate::trunk::{Outbound, Record, Staged, Trunk};
-use crate::{Message, Origin, PeerDown, PollerIndex, SendFailure, SendOutcome};
+use crate::{Message, Origin, PeerDown, PollerIndex, SendFailure, SendOutcome, SessionNumber};
 use bytes::Bytes;
 use std::time::Duration;
 use trunkline_mutants::mutant;
@@ -145,7 +145,10 @@ impl Trunk {
     pub(super) fn hand_on(&mut self, res: &mut Resources, lane: usize, message: Message) {
         self.lanes[lane].counters.count_received();
         let poller = PollerIndex(u16::try_from(lane).unwrap_or(u16::MAX));
-        res.events.push_back(Event::Message(Origin { peer: self.peer, poller }, message));
+        res.events.push_back(Event::Message(
+            Origin { peer: self.peer, session: SessionNumber(self.number), poller },
+            message,
+        ));
     }
 
     /// The peer is done with messages of ours.

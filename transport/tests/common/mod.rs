@@ -35,6 +35,12 @@ pub enum Job {
         token: u64,
         deadline: Option<Duration>,
     },
+    /// A message through the session that another came through.
+    Answer {
+        to: Origin,
+        head: Vec<u8>,
+        token: u64,
+    },
     Cancel(u64),
     LetGo,
     /// Keeps the poller busy until something comes, or the other end is gone.
@@ -73,6 +79,7 @@ impl Probe {
         let outgoing = Outgoing {
             peer: to.peer,
             poller: Some(to.poller),
+            session: Some(to.session),
             head: &[ANSWER],
             body: body.clone(),
             token: Token(u64::MAX),
@@ -93,10 +100,25 @@ impl Probe {
                 let outgoing = Outgoing {
                     peer,
                     poller: poller.map(PollerIndex),
+                    session: None,
                     head: &head,
                     body,
                     token: Token(token),
                     deadline: deadline.map(|after| carrier.now() + after),
+                };
+                if let Err(error) = carrier.send(outgoing) {
+                    self.tell(Happened::Refused(token, error));
+                }
+            }
+            Job::Answer { to, head, token } => {
+                let outgoing = Outgoing {
+                    peer: to.peer,
+                    poller: Some(to.poller),
+                    session: Some(to.session),
+                    head: &head,
+                    body: Bytes::new(),
+                    token: Token(token),
+                    deadline: None,
                 };
                 if let Err(error) = carrier.send(outgoing) {
                     self.tell(Happened::Refused(token, error));

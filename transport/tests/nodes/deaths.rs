@@ -2,7 +2,7 @@
 //!
 //! The peer is this test binary once more, as a child process that plays the server.
 
-use crate::common::{ECHO, TestNode, fresh_address, over_udp, pattern};
+use crate::common::{ECHO, Job, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
@@ -82,4 +82,31 @@ fn a_client_restarted_at_its_address_is_another_incarnation() {
     let _child = start_server(address);
     assert_eq!(server.down(peer), PeerDown::Died);
     assert_eq!(server.connect(0, address), peer, "a key stays the same over reconnects");
+}
+
+/// A request may be answered long after the session through which it came, and its successor's numbers
+/// of requests are the same.
+#[test]
+fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
+    let address = fresh_address();
+    let mut server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(NodeOptions::new().listen(address), 1);
+    let peer = client.connect(0, server.address);
+    client.send(0, peer, b"first", Bytes::new(), 1);
+    let (first, _) = server.message();
+    server.job(0, Job::Answer { to: first, head: b"in time".to_vec(), token: 2 });
+    assert_eq!(&client.message().1[..], b"in time");
+    assert_eq!(server.outcome(2), SendOutcome::Delivered);
+    client.stop();
+    server.down(first.peer);
+    let mut successor = TestNode::start(NodeOptions::new().listen(address), 1);
+    let peer = successor.connect(0, server.address);
+    successor.send(0, peer, b"second", Bytes::new(), 3);
+    let (second, _) = server.message();
+    assert_eq!(second.peer, first.peer, "a key stays the same over reconnects");
+    server.job(0, Job::Answer { to: first, head: b"late".to_vec(), token: 4 });
+    let failure = SendFailure { may_have_arrived: false, cause: PeerDown::Closed };
+    assert_eq!(server.outcome(4), SendOutcome::Failed(failure));
+    server.job(0, Job::Answer { to: second, head: b"to the second".to_vec(), token: 5 });
+    assert_eq!(&successor.message().1[..], b"to the second");
 }
