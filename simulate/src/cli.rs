@@ -8,8 +8,9 @@ use std::time::Duration;
 ///
 /// In each run two to four nodes, with their pollers, connections and handlers as they are, exchange
 /// calls over a network that loses, duplicates, reorders and corrupts packets, while machines and
-/// processes stand still, nodes are killed and restarted, devices are removed, handlers panic and
-/// hang, and callers give up. An oracle knows every call. Then all faults end, and nothing of them
+/// processes stand still, nodes are killed, also between two stores to memory that the processes of a
+/// host share, and restarted, devices are removed, handlers panic and hang, and callers give up. In
+/// half of the runs several nodes are processes of one host and share its address. An oracle knows every call. Then all faults end, and nothing of them
 /// may be left. The same seed gives the same run.
 ///
 /// Examples:

@@ -57,6 +57,11 @@ kinds! {
     OverXrc "run over XRC" false,
     OverRc "run over RC" false,
     SeveralPollers "run with several pollers" false,
+    SharedHost "run with processes that share an address" false,
+    PacketRelayed "packet relayed between processes of a host" false,
+    PortTakenOver "port 4791 taken over from a dead process" false,
+    MemberKilled "process killed while others share its address" true,
+    StoresTorn "process killed between two stores" true,
     PacketLost "packet lost" false,
     PacketDoubled "packet duplicated" false,
     PacketOvertaken "packet reordered" false,
@@ -85,7 +90,12 @@ impl Default for Coverage {
 impl Coverage {
     /// One more of a kind.
     pub(crate) fn count(&self, kind: Kind) {
-        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.add(kind, 1);
+    }
+
+    /// So many more of a kind.
+    pub(crate) fn add(&self, kind: Kind, events: u64) {
+        self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
 
     /// How many of a kind.

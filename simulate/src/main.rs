@@ -3,8 +3,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `scheduler` | who runs next, and when: machines, clients, bells, timers, and the clock |
-//! | `network` | datagrams between nodes, and what happens to them |
-//! | `node` | a simulated node: process, device, incarnations |
+//! | `network` | the hosts, datagrams between them, and what happens to these on the way |
+//! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `service`, `client` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |

@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Connections, Node, ProviderChoice};
-use trunkline_softrdma::device::{LinkChoice, LinkFactory, Slot, SoftOptions};
+use trunkline_softrdma::device::{LinkChoice, Slot, SoftOptions};
+use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 
-/// The port that every node listens on.
-const PORT: u16 = 7471;
+/// The port that the first node listens on, the second on the next, and so on.
+const FIRST_PORT: u16 = 7471;
 /// How long a shutdown waits for calls that run.
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -32,14 +33,17 @@ pub(crate) struct SimNode {
 
 struct Running {
     process: u64,
+    /// What its host knows it as.
+    member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
 
 impl SimNode {
     /// A node that does not run yet.
     pub(crate) fn new(index: usize, plan: NodePlan, rc: bool) -> Self {
-        let last = u8::try_from(index + 1).unwrap_or(u8::MAX);
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), PORT);
+        let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
+        let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), port);
         Self { plan, rc, address, slot: Slot::new(), running: None, ending: None }
     }
 
@@ -53,8 +57,9 @@ impl SimNode {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts it, unless it runs, or its device is away.
-    pub(crate) fn start(&mut self, scheduler: &mut Scheduler) {
+    /// Starts it, unless it runs. Its process dies after so many stores to memory that it shares with
+    /// its host's others, if a number is given.
+    pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
         }
@@ -64,10 +69,14 @@ impl SimNode {
         }
         self.slot.restore();
         let (process, runtime) = scheduler.process();
-        let network = scheduler.network.clone();
+        let member = scheduler.host(self.address.ip()).process();
+        if let Some(stores) = stores {
+            member.kill_after_stores(stores);
+            scheduler.doom(process, Arc::clone(&member));
+        }
         let device = SoftOptions {
             addresses: vec![self.address.ip()],
-            link: LinkChoice::Custom(LinkFactory::new(move || Ok(Box::new(network.link())))),
+            link: LinkChoice::Simulated(Arc::clone(&member)),
             slot: Some(self.slot.clone()),
             runtime: runtime.clone(),
             ..SoftOptions::default()
@@ -92,14 +101,18 @@ impl SimNode {
             .serve(WorkServer::with_context(make))
             .start();
         match node {
-            Ok(node) => self.running = Some(Running { process, node: Rc::new(node) }),
+            Ok(node) => self.running = Some(Running { process, member, node: Rc::new(node) }),
+            Err(_) if !member.is_alive() => {
+                scheduler.coverage.count(Kind::StoresTorn);
+                scheduler.kill(process);
+            }
             Err(error) => {
                 scheduler.oracle.fail(format!("a node does not start at {}: {error}", self.address))
             }
         }
     }
 
-    /// Ends it without a goodbye.
+    /// Kills its process.
     pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
         for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
             scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
@@ -110,7 +123,8 @@ impl SimNode {
 
     /// Ends what is left of a process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
-        scheduler.network.kill(self.address.ip());
+        count_events(scheduler, &running);
+        running.member.kill();
         scheduler.kill(running.process);
         drop(running);
     }
@@ -123,17 +137,23 @@ impl SimNode {
         self.ending = Some(running);
     }
 
-    /// Notes that a process that was shut down has ended.
-    pub(crate) fn settle(&mut self, scheduler: &Scheduler) {
-        let ended = |running: &Running| scheduler.machines_of(running.process).is_empty();
-        if self.ending.as_ref().is_some_and(ended) {
-            self.ending = None;
+    /// Notes that a process has ended: one that was shut down, or that died between two stores.
+    pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
+        let is_dead = |running: &Running| !running.member.is_alive();
+        if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
+            scheduler.coverage.count(Kind::StoresTorn);
+            self.kill(scheduler);
+        }
+        let has_ended = |running: &mut Running| scheduler.machines_of(running.process).is_empty();
+        if let Some(ended) = self.ending.take_if(has_ended) {
+            count_events(scheduler, &ended);
         }
     }
 
     /// Lets go of a process that has ended; returns what it should not have left.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
+        count_events(scheduler, &ending);
         let report = ending.node.report();
         scheduler.trace.line(scheduler.now(), "phase", format_args!("{} has ended", self.address));
         let left = report.ini + report.tgt;
@@ -153,5 +173,16 @@ impl SimNode {
     /// Opened devices of which any object is left.
     pub(crate) fn devices(&self) -> usize {
         self.slot.devices()
+    }
+}
+
+/// Counts what a process's device has counted, at its end.
+fn count_events(scheduler: &Scheduler, running: &Running) {
+    let counters = running.node.report().counters;
+    for (name, kind) in
+        [("relayed_to_members", Kind::PacketRelayed), ("port_taken_over", Kind::PortTakenOver)]
+    {
+        let counted = counters.iter().filter(|counter| counter.name == name).map(|counter| counter.value);
+        scheduler.coverage.add(kind, counted.sum());
     }
 }

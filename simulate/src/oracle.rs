@@ -16,6 +16,7 @@
 //! [`NOT_JUDGED`] lists what is left out so far.
 
 use crate::coverage::{Coverage, Kind};
+use crate::trace::Trace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -69,6 +70,8 @@ struct State {
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
     allowance: Duration,
     broken: Option<Broken>,
+    /// Lines for the trace, which only the scheduler may write.
+    lines: Option<Vec<(Time, String)>>,
 }
 
 /// The judge of a run. Clones are the same one.
@@ -81,8 +84,26 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     /// Knows of no call yet.
-    pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>) -> Self {
-        Self { clock: Arc::clone(clock), coverage: Arc::clone(coverage), state: Arc::default() }
+    pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>, is_traced: bool) -> Self {
+        let state = State { lines: is_traced.then(Vec::new), ..State::default() };
+        let state = Arc::new(Mutex::new(state));
+        Self { clock: Arc::clone(clock), coverage: Arc::clone(coverage), state }
+    }
+
+    /// Moves what happened to calls into the trace.
+    pub(crate) fn tell(&self, trace: &Trace) {
+        if let Some(lines) = &mut self.lock().lines {
+            for (at, line) in lines.drain(..) {
+                trace.line(at, "call", format_args!("{line}"));
+            }
+        }
+    }
+
+    fn note(&self, line: impl FnOnce() -> String) {
+        let now = self.clock.now();
+        if let Some(lines) = &mut self.lock().lines {
+            lines.push((now, line()));
+        }
     }
 
     /// A client makes a call; returns the call's number, which its arguments carry.
@@ -95,11 +116,14 @@ impl Oracle {
         let call = Call { what, process, entered: 0, returned: 0, ended: None };
         state.calls.insert(id, call);
         state.open.insert(id, deadline);
+        drop(state);
+        self.note(|| format!("{id} ({what}) made by process {process}, to end by {deadline:?}"));
         id
     }
 
     /// A handler was entered for a call, with these bytes.
-    pub(crate) fn entered(&self, id: u64, body: &[u8]) {
+    pub(crate) fn entered(&self, id: u64, process: u64, body: &[u8]) {
+        self.note(|| format!("{id} runs in process {process}"));
         if body != pattern(id, body.len()) {
             return self.fail(format!("call {id}: the handler got other bytes than were sent"));
         }
@@ -121,6 +145,7 @@ impl Oracle {
 
     /// The handler of a call returned a value.
     pub(crate) fn returned(&self, id: u64) {
+        self.note(|| format!("{id} returns"));
         if let Some(call) = self.lock().calls.get_mut(&id) {
             call.returned += 1;
         }
@@ -195,6 +220,7 @@ impl Oracle {
 
     /// A rule was broken; only the first one counts.
     pub(crate) fn fail(&self, why: String) {
+        self.note(|| format!("RULE BROKEN: {why}"));
         self.lock().broken.get_or_insert(Broken(why));
     }
 
@@ -211,6 +237,7 @@ impl Oracle {
     }
 
     fn end(&self, id: u64, ended: Ended) {
+        self.note(|| format!("{id} ends: {ended:?}"));
         let mut state = self.lock();
         state.open.remove(&id);
         let Some(call) = state.calls.get_mut(&id) else { return };

@@ -10,8 +10,11 @@ pub(crate) enum Fault {
     StopMachine { node: usize, pause: Duration },
     /// All machines of a node are stopped.
     StopProcess { node: usize, pause: Duration },
-    /// A node ends without a goodbye, and is started again after a while.
+    /// A node's process is killed, and started again after a while.
     Kill { node: usize, restart_after: Duration },
+    /// A node's process is killed, and its successor dies after so many stores to memory that the
+    /// processes of its host share; the next one is started after a while.
+    KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// A node is shut down, and started again after a while.
     ShutDown { node: usize, restart_after: Duration },
     /// Two nodes cannot reach each other for a while.
@@ -23,6 +26,8 @@ pub(crate) enum Fault {
 /// A node of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
+    /// Its host, by number. Nodes of one host are processes that share its address.
+    pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
     pub(crate) clients: usize,
@@ -51,12 +56,20 @@ impl Plan {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
 
+    /// Whether any host has several nodes.
+    pub(crate) fn shares_hosts(&self) -> bool {
+        (1..self.nodes.len()).any(|at| self.nodes[..at].iter().any(|node| node.host == self.nodes[at].host))
+    }
+
     /// The plan of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);
-        let nodes = (0..count)
-            .map(|_| NodePlan {
+        let hosts = hosts(&mut random, count);
+        let nodes = hosts
+            .iter()
+            .map(|host| NodePlan {
+                host: *host,
                 pollers: random.u16(1..=3),
                 srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
                 clients: random.usize(2..=4),
@@ -65,7 +78,7 @@ impl Plan {
         let clients = nodes.iter().map(|node| node.clients).sum::<usize>().max(1);
         let lasts = Duration::from_millis(random.u64(1000..4000));
         let faults = (0..random.usize(6..16))
-            .map(|_| (Duration::from_micros(random.u64(..as_us(lasts))), fault(&mut random, count)))
+            .map(|_| (Duration::from_micros(random.u64(..as_us(lasts))), fault(&mut random, &hosts)))
             .collect::<Vec<_>>();
         let mut faults = faults;
         faults.sort_by_key(|(at, _)| *at);
@@ -97,18 +110,40 @@ fn conditions(random: &mut fastrand::Rng) -> Conditions {
     }
 }
 
-fn fault(random: &mut fastrand::Rng, nodes: usize) -> Fault {
+/// The hosts of so many nodes, by number: in half of the runs each has its own.
+fn hosts(random: &mut fastrand::Rng, nodes: usize) -> Vec<usize> {
+    let are_shared = random.bool();
+    let mut all = vec![0];
+    let mut next = 1;
+    while all.len() < nodes {
+        if are_shared && random.u8(..5) < 3 {
+            all.push(all[random.usize(..all.len())]);
+        } else {
+            all.push(next);
+            next += 1;
+        }
+    }
+    all
+}
+
+fn fault(random: &mut fastrand::Rng, hosts: &[usize]) -> Fault {
+    let nodes = hosts.len();
     let node = random.usize(..nodes);
     let mut ms = |least: u64, most: u64| Duration::from_micros(random.u64(least * 1000..most * 1000));
     let (short, long) = (ms(0, 40), ms(20, 800));
     match random.u8(..20) {
         0..=6 => Fault::StopMachine { node, pause: if random.bool() { short } else { long } },
         7..=9 => Fault::StopProcess { node, pause: long },
-        10..=12 => Fault::Kill { node, restart_after: short },
+        10..=11 => Fault::Kill { node, restart_after: short },
+        12 => Fault::KillTwice { node, stores: random.u64(..60), restart_after: long },
         13..=14 => Fault::ShutDown { node, restart_after: long },
         15..=17 => {
             let b = (node + random.usize(1..nodes)) % nodes;
-            Fault::Partition { a: node, b, lasts: long * 2 }
+            if hosts[node] == hosts[b] {
+                Fault::StopProcess { node, pause: long }
+            } else {
+                Fault::Partition { a: node, b, lasts: long * 2 }
+            }
         }
         _ => Fault::RemoveDevice { node, lasts: long },
     }

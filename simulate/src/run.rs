@@ -66,6 +66,7 @@ pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
     run.clear();
     drop(log);
     run.scheduler.network.tell(&run.scheduler.trace);
+    run.scheduler.oracle.tell(&run.scheduler.trace);
     run.scheduler.trace.mix(run.scheduler.network.checksum());
     run.scheduler.trace.flush();
     let broken = run.scheduler.oracle.verdict(run.scheduler.now()).map(|broken| broken.0);
@@ -130,6 +131,9 @@ impl Run {
         if self.plan.nodes.iter().any(|node| node.pollers > 1) {
             coverage.count(Kind::SeveralPollers);
         }
+        if self.plan.shares_hosts() {
+            coverage.count(Kind::SharedHost);
+        }
         for index in 0..self.nodes.len() {
             self.start(index);
         }
@@ -140,8 +144,11 @@ impl Run {
         let end = self.began + self.plan.lasts;
         while self.is_unbroken() {
             let next = self.due.keys().next().map_or(end, |(at, _)| (*at).min(end));
-            self.scheduler.run_until(next, |_| false);
+            let interrupted = self.scheduler.run_until(next, Scheduler::has_death);
             self.settle();
+            if interrupted {
+                continue;
+            }
             if self.scheduler.now() >= end || !self.is_unbroken() {
                 return;
             }
@@ -153,13 +160,18 @@ impl Run {
 
     fn settle(&mut self) {
         for node in &mut self.nodes {
-            node.settle(&self.scheduler);
+            node.settle(&mut self.scheduler);
         }
     }
 
     /// Starts a node, with its clients.
     fn start(&mut self, index: usize) {
-        self.nodes[index].start(&mut self.scheduler);
+        self.start_with(index, None);
+    }
+
+    /// The same; its process dies after so many stores, if a number is given.
+    fn start_with(&mut self, index: usize, stores: Option<u64>) {
+        self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
             let Some(client) = self.client(index) else { return };
             let process = client.process;
@@ -190,7 +202,12 @@ impl Run {
             Due::Begin(Fault::StopMachine { node, pause }) => self.stop(node, true, pause),
             Due::Begin(Fault::StopProcess { node, pause }) => self.stop(node, false, pause),
             Due::Begin(Fault::Kill { node, restart_after }) => {
-                self.nodes[node].kill(&mut self.scheduler);
+                self.kill(node);
+                self.at(now + restart_after, Due::Restart(node));
+            }
+            Due::Begin(Fault::KillTwice { node, stores, restart_after }) => {
+                self.kill(node);
+                self.start_with(node, Some(stores));
                 self.at(now + restart_after, Due::Restart(node));
             }
             Due::Begin(Fault::ShutDown { node, restart_after }) => {
@@ -211,6 +228,7 @@ impl Run {
                 self.at(now + lasts, Due::Restore(node));
             }
             Due::Restart(node) => {
+                self.kill_doomed(node);
                 if self.nodes[node].running().is_none() {
                     coverage.count(Kind::NodeRestarted);
                     self.start(node);
@@ -223,6 +241,23 @@ impl Run {
                 coverage.count(Kind::DeviceRestored);
                 self.nodes[node].restore_device();
             }
+        }
+    }
+
+    fn kill(&mut self, node: usize) {
+        let others = self.nodes.iter().enumerate().filter(|(index, _)| *index != node);
+        let mut living = others.filter(|(_, other)| other.process().is_some());
+        let shares = living.any(|(_, other)| other.address.ip() == self.nodes[node].address.ip());
+        if shares && self.nodes[node].process().is_some() {
+            self.scheduler.coverage.count(Kind::MemberKilled);
+        }
+        self.nodes[node].kill(&mut self.scheduler);
+    }
+
+    /// Kills a process that was to die between two stores, and has not stored so much.
+    fn kill_doomed(&mut self, node: usize) {
+        if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
+            self.kill(node);
         }
     }
 
@@ -248,7 +283,8 @@ impl Run {
         }
         self.scheduler.resume_all();
         for index in 0..self.nodes.len() {
-            self.nodes[index].start(&mut self.scheduler);
+            self.kill_doomed(index);
+            self.nodes[index].start(&mut self.scheduler, None);
         }
         let limit = self.scheduler.now() + HEALING;
         if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
@@ -321,17 +357,17 @@ impl Run {
             noted.set(true);
         });
         self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
-        self.nodes[victim].kill(&mut self.scheduler);
+        self.kill(victim);
         if !self.scheduler.run_until(self.scheduler.now() + DEATH_IS_REPORTED, |_| told.get()) {
             return self.fail("the caller of a node that was killed is not told");
         }
         // Once more, with a successor that nobody waits for: the others still know the one before.
-        self.nodes[victim].start(&mut self.scheduler);
+        self.nodes[victim].start(&mut self.scheduler, None);
         if !self.reach_from(victim) {
             return self.fail("a node that was started again does not reach another at once");
         }
-        self.nodes[victim].kill(&mut self.scheduler);
-        self.nodes[victim].start(&mut self.scheduler);
+        self.kill(victim);
+        self.nodes[victim].start(&mut self.scheduler, None);
         if !self.reach_from(victim) {
             return self.fail("a node that was restarted at once does not reach another at once");
         }

@@ -11,9 +11,11 @@ use crate::oracle::Oracle;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
 use crate::trace::Trace;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// Longest time that a turn takes unless it is charged.
@@ -106,6 +108,8 @@ pub(crate) struct Scheduler {
     machines: Vec<Slot>,
     bells: Vec<(Time, Arc<Bell>)>,
     processes: u64,
+    /// Processes that will die between two stores.
+    doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
     /// Turns so far.
     pub(crate) turns: u64,
@@ -138,12 +142,13 @@ impl Scheduler {
             machines: Vec::new(),
             bells: Vec::new(),
             processes: 0,
+            doomed: Vec::new(),
             now: clock.now(),
             turns: 0,
             timers: Timers::new(&clock),
             tasks: Tasks::default(),
             network: Network::new(&clock, &coverage, seed ^ 0x6e65_7477_6f72_6b00, trace.is_kept()),
-            oracle: Oracle::new(&clock, &coverage),
+            oracle: Oracle::new(&clock, &coverage, trace.is_kept()),
             coverage,
             trace,
             clock,
@@ -166,10 +171,35 @@ impl Scheduler {
         (self.processes, Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), Arc::new(process)))
     }
 
+    /// The host with this address.
+    pub(crate) fn host(&mut self, address: IpAddr) -> Arc<SimulatedHost> {
+        if let Some(host) = self.network.host(address) {
+            return Arc::clone(host);
+        }
+        let (_number, runtime) = self.process();
+        self.network.add_host(address, runtime)
+    }
+
+    /// A process will die between two stores; [`Scheduler::has_death`] reports it.
+    pub(crate) fn doom(&mut self, process: u64, member: Arc<SimulatedProcess>) {
+        self.doomed.push((process, member));
+    }
+
+    /// Whether [`Scheduler::doom`] was called for a process that has not ended.
+    pub(crate) fn is_doomed(&self, process: u64) -> bool {
+        self.doomed.iter().any(|(doomed, _)| *doomed == process)
+    }
+
+    /// Whether a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
+    pub(crate) fn has_death(&self) -> bool {
+        self.doomed.iter().any(|(_, member)| !member.is_alive())
+    }
+
     /// A process ends at once: none of its machines and clients runs again.
     pub(crate) fn kill(&mut self, process: u64) {
         self.oracle.killed(process);
         self.tasks.kill(process);
+        self.doomed.retain(|(doomed, _)| *doomed != process);
         let all = std::mem::take(&mut self.machines);
         let (dead, living) = all.into_iter().partition::<Vec<_>, _>(|slot| slot.process == process);
         self.machines = living;
@@ -257,6 +287,7 @@ impl Scheduler {
 
     /// Lets one of the things happen that can happen now; `false` when there is none.
     fn step(&mut self) -> bool {
+        self.network.deliver(self.now);
         let mut choices = 0;
         let mut chosen = None;
         // Each is as likely as any other, without a list of them.
@@ -312,6 +343,7 @@ impl Scheduler {
         self.trace.mix(self.now.0 ^ (at as u64) << 48);
         if self.trace.is_kept() {
             self.network.tell(&self.trace);
+            self.oracle.tell(&self.trace);
             self.trace.line(self.now, &slot.name, format_args!("turn: {turn:?}"));
         }
         if turn == Turn::Done {
@@ -326,7 +358,7 @@ impl Scheduler {
         self.find_sleepers();
         let machines = self.machines.iter().filter_map(Slot::next);
         let bells = self.bells.iter().map(|(due, _)| *due);
-        let others = [self.timers.next(), self.network.next_arrival(self.now)];
+        let others = [self.timers.next(), self.network.next_arrival()];
         let next = machines.chain(bells).chain(others.into_iter().flatten()).min();
         // A machine that another's turn has made runnable is seen by the next step.
         let next = next.map(|next| next.max(self.now.plus_ns(1)));

@@ -73,50 +73,50 @@ impl Worker {
 
 impl Work for Worker {
     async fn echo(&self, id: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
-        self.oracle.entered(id, &body);
+        self.oracle.entered(id, self.process, &body);
         self.oracle.returned(id);
         Ok(pattern(!id, usize::try_from(reply_bytes).unwrap_or(0)).into())
     }
 
     async fn number(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.done(id)
     }
 
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerSlept);
         self.timers.sleep(Duration::from_micros(wait_us)).await;
         self.done(id)
     }
 
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerBlocked);
         self.timers.block(Duration::from_micros(block_us));
         self.done(id)
     }
 
     async fn refuse(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerRefused);
         Err(Status::failed_precondition(id.to_string()))
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerPanicked);
         std::panic::panic_any(PANIC);
     }
 
     async fn hang(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerHung);
         std::future::pending().await
     }
 
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
-        self.oracle.entered(id, &[]);
+        self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::NestedCall);
         let at: SocketAddr = at.parse().map_err(|_| Status::invalid_argument("no address"))?;
         let timeout = Duration::from_millis(200);
@@ -133,7 +133,7 @@ impl Work for Worker {
     }
 
     async fn tell(&self, id: u64, body: Bytes) {
-        self.oracle.entered(id, &body);
+        self.oracle.entered(id, self.process, &body);
         self.oracle.returned(id);
     }
 }
