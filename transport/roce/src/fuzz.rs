@@ -1,15 +1,15 @@
 //! Properties that hold for any bytes, as plain functions.
 //!
-//! Fuzzers call them, and `cargo test` does with a corpus and a short seeded mutation run. They
-//! panic when something does not hold, and never otherwise.
+//! Fuzzers call them, and so does `cargo test` with a corpus and a short seeded mutation run. They
+//! panic only when a property does not hold.
 
 use crate::pcap::{Datagram, PcapReader, RoceFilter};
 use crate::wire::cm::CmMessage;
 use crate::wire::{Bth, ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Packet, icrc};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A UDP payload without ICRC: what parses is emitted to bytes that parse to the same, and to
-/// the input itself if its pad is zero.
+/// For a UDP payload without ICRC: a packet that parses is emitted as bytes that parse to the same
+/// packet, and as the input itself if the pad bytes are zero.
 pub fn packet(data: &[u8]) {
     let bth = Bth::parse(data);
     let parsed = match Packet::parse(data) {
@@ -34,7 +34,7 @@ pub fn packet(data: &[u8]) {
     }
 }
 
-/// A MAD, and the CM message in it: both re-emit equal, whatever is in them.
+/// For a MAD and the CM message in it: both re-emit equal, whatever they contain.
 pub fn mad(data: &[u8; MAD_BYTES]) {
     let mad = Mad::parse(data);
     assert_eq!(mad.to_bytes(), *data);
@@ -43,7 +43,7 @@ pub fn mad(data: &[u8; MAD_BYTES]) {
     assert_eq!(message.attribute(), mad.header.attribute);
 }
 
-/// An ICRC that we append checks, and its identification is found.
+/// An appended ICRC passes the check, and its identification is found.
 fn checksum(data: &[u8]) {
     let v4 = |end| SocketAddr::new(Ipv4Addr::new(127, 0, 0, end).into(), 4791);
     let v6 = |end| SocketAddr::new(Ipv6Addr::from(u128::from(end)).into(), 4791);
@@ -65,7 +65,7 @@ fn checksum(data: &[u8]) {
     assert_eq!(icrc::solve_identification(&hidden, &whole), Some(v4_identification));
 }
 
-/// A capture file: reading it ends, and each datagram is inside its frame.
+/// For a capture file: reading it ends, and each datagram is inside its frame.
 pub fn capture(data: &[u8]) {
     let Ok(mut reader) = PcapReader::new(data) else { return };
     let mut filter = RoceFilter::default();
@@ -81,6 +81,6 @@ pub fn capture(data: &[u8]) {
             packet(&datagram.payload[..end]);
         }
     }
-    // The shortest block or record has twelve bytes.
+    // The shortest block or record has 12 bytes.
     assert!(frames <= data.len() as u64 / 12);
 }

@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus, and mutates it for a moment: each parser against its promises.
+//! Replays the fuzz corpus and a short run of mutations of it: each parser keeps its properties.
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -37,14 +37,14 @@ mod tests {
     }
 
     #[test]
-    fn packets() {
+    fn packet_corpus_keeps_the_properties_of_the_parser() {
         let mut corpus = captured_packets();
         corpus.extend(files(&folder("corpus/packet")));
         run("packet", &corpus, RUNS, fuzz::packet);
     }
 
     #[test]
-    fn mads() {
+    fn mad_corpus_keeps_the_properties_of_the_parser() {
         let mut corpus: Vec<_> = captured_packets()
             .into_iter()
             .filter(|p| p.len() == 20 + MAD_BYTES)
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn captures() {
+    fn capture_corpus_keeps_the_properties_of_the_reader() {
         let mut corpus = files(&folder("vectors/rc"));
         corpus.extend(files(&folder("vectors/xrc")));
         corpus.extend(files(&folder("corpus/capture")));

@@ -1,4 +1,4 @@
-//! Every captured packet of another implementation parses, re-emits equal and has a right ICRC.
+//! Every captured packet of other implementations parses, re-emits equal and has a right ICRC.
 
 #[cfg(test)]
 mod tests {
@@ -9,7 +9,7 @@ mod tests {
     use trunkline_roce::wire::cm::CmMessage;
     use trunkline_roce::wire::{Mad, Packet, icrc};
 
-    /// RoCE packets in each file, counted by another tool.
+    /// Number of RoCE packets in each file, counted with another tool.
     const FILES: [(&str, usize); 17] = [
         ("rc/atomic_cs", 10),
         ("rc/atomic_fa", 10),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hidden_identification_of_each_packet_is_found() {
+    fn the_identification_of_each_packet_is_found() {
         for (name, expected) in FILES {
             let mut found = 0;
             each_datagram(name, |number, datagram| {
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_that_the_files_hold_is_seen() {
+    fn the_files_contain_each_of_these_operations() {
         let mut seen = BTreeMap::new();
         for (name, _) in FILES {
             each_datagram(name, |_, datagram| {
                 *seen.entry(datagram.payload[0]).or_insert(0_usize) += 1;
             });
         }
-        // Not in any file: READ_RESP_MIDDLE and everything with immediate data or invalidation.
+        // No file contains READ_RESP_MIDDLE, or an opcode with immediate data or invalidation.
         let rc = [0x00, 0x01, 0x02, 0x04, 0x06, 0x08, 0x0a, 0x0c, 0x0d, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14];
         let xrc = [0xa0, 0xa1, 0xa2, 0xa4, 0xa6, 0xa8, 0xac, 0xad, 0xaf, 0xb1, 0xb2, 0xb3, 0xb4];
         for opcode in rc.into_iter().chain(xrc).chain([0x64]) {

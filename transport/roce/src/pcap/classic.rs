@@ -8,17 +8,17 @@ use std::io::Read;
 const MAGIC_US: u32 = 0xa1b2_c3d4;
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 
-/// What the file header says.
+/// The fields of the file header that the reader needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Classic {
     order: Order,
     link: LinkType,
-    /// Nanoseconds in a unit of the fraction.
+    /// Nanoseconds per unit of a time stamp's fraction: 1,000 or 1.
     fraction_ns: u64,
 }
 
 impl Classic {
-    /// Byte order and unit, if these four bytes start a pcap file.
+    /// The byte order and the time stamp's unit in nanoseconds, if these four bytes start a pcap file.
     pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
         [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
             MAGIC_US => Some((order, 1000)),
@@ -38,7 +38,7 @@ impl Classic {
         if order.u16([header[0], header[1]]) != 2 {
             return Err(PcapError::Malformed { offset: 4, what: "the pcap version is not 2" });
         }
-        // The upper half tells about frame check sequences, which no capture of ours has.
+        // The upper half describes frame check sequences, which our captures never have.
         let link = order.u32([header[16], header[17], header[18], header[19]]) & 0xffff;
         let link = LinkType(u16::try_from(link).unwrap_or(u16::MAX));
         Ok(Self { order, link, fraction_ns })

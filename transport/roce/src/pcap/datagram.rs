@@ -1,16 +1,16 @@
-//! From a frame to the UDP datagram in it.
+//! Finds the UDP datagram in a captured frame.
 
 use super::skip::Skip;
 use super::{Frame, link};
 use crate::wire::{IpUdp, ROCE_PORT};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A UDP datagram with all of its headers that an ICRC covers.
+/// A UDP datagram and the header fields that its ICRC covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Addresses, ports, identification.
+    /// Addresses, ports and IPv4 identification.
     pub headers: IpUdp,
-    /// UDP payload; in RoCE, a packet with its ICRC.
+    /// The UDP payload: for RoCE, a packet with its ICRC.
     pub payload: &'a [u8],
 }
 
@@ -19,21 +19,21 @@ const NEXT_HEADER_FRAGMENT: u8 = 44;
 const IPV6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-/// What the IP header says.
+/// The fields of an IP header that matter here.
 struct Ip<'a> {
     source: IpAddr,
     destination: IpAddr,
     v4_identification: u16,
     v4_dont_fragment: bool,
-    /// From the UDP header to the end of the IP packet.
+    /// The bytes from the UDP header to the end of the IP packet.
     payload: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// Looks for a UDP datagram in a frame.
+    /// Extracts the UDP datagram from a frame.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why the frame contains no complete UDP datagram.
     pub fn from_frame(frame: &Frame<'a>) -> Result<Self, Skip> {
         let packet = link::ip_packet(frame.link, frame.bytes)?;
         let ip = match packet.first().ok_or(Skip::CutShort)? >> 4 {
@@ -43,7 +43,7 @@ impl<'a> Datagram<'a> {
         };
         let udp: &[u8; UDP_HEADER] = ip.payload.first_chunk().ok_or(Skip::Malformed)?;
         let word = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
-        // What the IP packet has behind the UDP length is no part of the datagram.
+        // Bytes of the IP packet past the UDP length do not belong to the datagram.
         let payload = ip.payload.get(UDP_HEADER..usize::from(word(4))).ok_or(Skip::Malformed)?;
         let headers = IpUdp {
             source: SocketAddr::new(ip.source, word(0)),
@@ -54,7 +54,7 @@ impl<'a> Datagram<'a> {
         Ok(Self { headers, payload })
     }
 
-    /// Whether one of the ports is RoCE's.
+    /// Whether the source or the destination port is 4791.
     #[must_use]
     pub const fn is_on_roce_port(&self) -> bool {
         self.headers.source.port() == ROCE_PORT || self.headers.destination.port() == ROCE_PORT
@@ -102,7 +102,7 @@ fn ipv6(packet: &[u8]) -> Result<Ip<'_>, Skip> {
     Ok(Ip {
         source: address(8).into(),
         destination: address(24).into(),
-        // IPv6 has neither; these are what the flow's other packets have too.
+        // IPv6 has neither field. These values are the same for each packet of a flow.
         v4_identification: 0,
         v4_dont_fragment: true,
         payload: packet.get(IPV6_HEADER..IPV6_HEADER + length).ok_or(Skip::CutShort)?,

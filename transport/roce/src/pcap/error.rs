@@ -1,44 +1,44 @@
-//! Why a capture file can't be read further.
+//! Errors of reading a capture file.
 
 use std::io;
 
-/// What is wrong with a file.
+/// Why a capture file can't be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PcapError {
-    /// The file can't be read.
+    /// The operating system reported an error.
     #[error("the capture can't be read: {0}")]
     Io(#[from] io::Error),
-    /// It is neither pcap nor pcapng.
+    /// The file is neither pcap nor pcapng.
     #[error("neither pcap nor pcapng: it starts with {0:02x?}")]
     NotACapture([u8; 4]),
-    /// It is empty.
+    /// The file is empty.
     #[error("the file is empty; a capture has at least a header")]
     Empty,
-    /// It ends inside something: its writer was killed, or it was copied while it grew.
+    /// The file ends inside a structure: its writer was killed, or it was copied while it grew.
     #[error("the file ends at byte {offset}, inside {inside}")]
     CutOff {
-        /// Bytes in the file.
+        /// The file's length in bytes.
         offset: u64,
-        /// What was being read.
+        /// The structure that was being read.
         inside: &'static str,
     },
-    /// A length is larger than anything we keep in memory.
+    /// A length field exceeds what the reader keeps in memory.
     #[error("byte {offset}: {what} claims {length} bytes, more than {limit}")]
     TooLong {
-        /// Where it starts.
+        /// Where the structure starts, in bytes from the start of the file.
         offset: u64,
-        /// What.
+        /// The structure.
         what: &'static str,
-        /// Its length.
+        /// Its length in bytes, as the file has it.
         length: u64,
-        /// The most that is accepted.
+        /// The largest length that is accepted, in bytes.
         limit: u64,
     },
-    /// Lengths contradict each other, or a pcapng rule is broken.
+    /// Two lengths contradict each other, or the file breaks a rule of its format.
     #[error("byte {offset}: {what}")]
     Malformed {
-        /// Where it starts.
+        /// Where the structure starts, in bytes from the start of the file.
         offset: u64,
         /// What is wrong.
         what: &'static str,

@@ -1,26 +1,26 @@
 //! Which datagrams of a capture are RoCE.
 //!
-//! A device of ours may answer to the port that a peer sent from, so port 4791 need not be in
-//! every packet. Beside it, what parses and ends in a right ICRC is RoCE, and so is everything
-//! between two endpoints that were seen at it: otherwise a corrupted packet between them would
-//! pass unnoticed.
+//! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791.
+//! A datagram without that port counts as RoCE if it parses and its ICRC is right. From then on every
+//! datagram between the same two endpoints counts as well; otherwise corrupted packets between them
+//! would go unnoticed.
 
 use super::Datagram;
 use crate::wire::{ICRC_LENGTH, Packet, ROCE_PORT, icrc};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// Endpoints remembered; a capture that has more is judged by port and ICRC alone from then on.
+/// The largest number of endpoints to remember. Beyond it only port and ICRC decide.
 const ENDPOINTS_MAX: usize = 65_536;
 
-/// Remembers the endpoints of one capture.
+/// Recognises the RoCE datagrams of one capture; it remembers the endpoints that it has seen.
 #[derive(Debug, Default)]
 pub struct RoceFilter {
     endpoints: BTreeSet<SocketAddr>,
 }
 
 impl RoceFilter {
-    /// Whether the datagram is RoCE, judged by itself and by those before it.
+    /// Whether the datagram is RoCE, judging by its content and by the datagrams before it.
     pub fn takes(&mut self, datagram: &Datagram<'_>) -> bool {
         let ends = [datagram.headers.source, datagram.headers.destination];
         let known = datagram.is_on_roce_port() || ends.iter().all(|end| self.endpoints.contains(end));

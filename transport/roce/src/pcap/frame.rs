@@ -1,6 +1,6 @@
 //! One frame of a capture.
 
-/// What stands at the start of a frame: the registered LINKTYPE numbers.
+/// The link-layer header that a frame starts with: a registered LINKTYPE number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u16);
 
@@ -9,33 +9,33 @@ impl LinkType {
     pub const NULL: Self = Self(0);
     /// Ethernet.
     pub const ETHERNET: Self = Self(1);
-    /// Raw IP, as some systems number it.
+    /// Raw IP, under the number that some systems use.
     pub const RAW_OLD: Self = Self(12);
     /// Raw IP, version 4 or 6.
     pub const RAW: Self = Self(101);
     /// OpenBSD loopback: four bytes of address family in network order.
     pub const LOOP: Self = Self(108);
-    /// Linux "any" device.
+    /// Linux cooked capture, of the device "any".
     pub const LINUX_SLL: Self = Self(113);
     /// Raw IPv4.
     pub const IPV4: Self = Self(228);
     /// Raw IPv6.
     pub const IPV6: Self = Self(229);
-    /// Linux "any" device, second form.
+    /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 }
 
 /// A frame as it was captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Counted from 1, as tshark counts.
+    /// The frame's number in the file, from 1 as in tshark.
     pub number: u64,
-    /// When, in nanoseconds since 1970; 0 if the file does not say.
+    /// Time of capture in nanoseconds since 1970; 0 if the file does not contain it.
     pub time_ns: u64,
-    /// What it starts with.
+    /// The type of its link-layer header.
     pub link: LinkType,
-    /// Its length on the wire; `bytes` may be shorter.
+    /// Its length on the wire in bytes; `bytes` may be shorter.
     pub original_length: u32,
-    /// What was kept of it.
+    /// The captured bytes, from the link-layer header on.
     pub bytes: &'a [u8],
 }

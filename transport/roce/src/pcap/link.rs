@@ -1,20 +1,20 @@
-//! From a frame to its IP packet.
+//! Finds the IP packet in a captured frame.
 
 use super::LinkType;
 use super::skip::Skip;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// 802.1Q, 802.1ad and the older number for a second tag.
+/// Ethertypes of VLAN tags: 802.1Q, 802.1ad and the older number for a second tag.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const VLAN_TAGS_MAX: usize = 2;
 
-/// The bytes from the IP header on. The version in them must still be looked at.
+/// The bytes from the IP header on. The caller still has to check the IP version in them.
 pub(super) fn ip_packet(link: LinkType, bytes: &[u8]) -> Result<&[u8], Skip> {
     match link {
         LinkType::ETHERNET => ethernet(bytes),
         LinkType::RAW | LinkType::RAW_OLD | LinkType::IPV4 | LinkType::IPV6 => Ok(bytes),
-        // The address family's number differs between systems; the IP version tells.
+        // The number of the address family differs between systems, so the caller decides by the IP version.
         LinkType::NULL | LinkType::LOOP => bytes.get(4..).ok_or(Skip::CutShort),
         LinkType::LINUX_SLL => cooked(bytes, 14, 16),
         LinkType::LINUX_SLL2 => cooked(bytes, 0, 20),
@@ -34,7 +34,7 @@ fn ethernet(bytes: &[u8]) -> Result<&[u8], Skip> {
     Err(Skip::NotIp)
 }
 
-/// Linux cooked capture: the protocol's place and the header's length differ between its forms.
+/// Linux cooked capture, whose versions differ in the offset of the protocol and the header's length.
 fn cooked(bytes: &[u8], protocol_at: usize, length: usize) -> Result<&[u8], Skip> {
     if_ip(u16_at(bytes, protocol_at)?, bytes, length)
 }

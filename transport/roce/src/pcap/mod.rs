@@ -1,9 +1,9 @@
-//! Capture files: read and written.
+//! Reading and writing capture files.
 //!
 //! Owns the formats pcap and pcapng, the link layers in them, and the IP and UDP headers around
-//! RoCEv2 packets. The device's capture writes, `trunkctl` and tests read. It never trusts a
-//! length in a file, never panics, and holds one frame at a time. What the UDP payload means is
-//! the business of [`crate::wire`].
+//! RoCEv2 packets. The device's capture writes files; `trunkctl` and tests read them. The module never
+//! trusts a length in a file, never panics, and holds one frame at a time. It does not interpret the
+//! UDP payload; [`crate::wire`] does.
 
 #![forbid(unsafe_code)]
 

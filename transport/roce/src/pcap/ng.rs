@@ -1,4 +1,4 @@
-//! pcapng: sections of blocks; interfaces are described before their packets.
+//! pcapng: a file consists of sections, a section of blocks. An interface is described before its packets.
 
 use super::source::{Order, Source};
 use super::{Frame, LinkType, PcapError};
@@ -11,9 +11,9 @@ const INTERFACE: u32 = 1;
 const PACKET_OBSOLETE: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Type, length, and the length again at the end.
+/// Bytes around a block's body: its type, its length, and the length again at the end.
 const FRAMING: u64 = 12;
-/// Interfaces of a section that we remember; a file that has more is refused.
+/// The largest number of interfaces in a section; a file with more is refused.
 const INTERFACES_MAX: usize = 4096;
 
 const OPTION_END: u16 = 0;
@@ -24,7 +24,7 @@ const OPTION_OFFSET: u16 = 14;
 struct Interface {
     link: LinkType,
     snap_length: u32,
-    /// Bit 7: base 2 rather than 10; bits 6:0: negative exponent, in seconds.
+    /// Unit of time stamps: bit 7 selects base 2 over 10, bits 6:0 are the negated exponent, in seconds.
     resolution: u8,
     offset_seconds: u64,
 }
@@ -36,25 +36,25 @@ pub(super) struct Ng {
     interfaces: Vec<Interface>,
 }
 
-/// What of a packet block is not its bytes.
+/// The fields of a packet block in front of the packet's bytes.
 struct PacketHead {
     interface: u32,
     ticks: Option<u64>,
     captured: usize,
     original_length: u32,
-    /// Where the bytes start.
+    /// Offset of the packet's bytes in the block's body.
     skip: usize,
 }
 
 impl Ng {
-    /// Reads the first section header, whose type has been read.
+    /// Reads the first section header; the caller has read its type.
     pub(super) fn open<R: Read>(source: &mut Source<R>) -> Result<Self, PcapError> {
         let mut ng = Self { order: Order::Little, interfaces: Vec::new() };
         ng.section(source)?;
         Ok(ng)
     }
 
-    /// Reads a section header behind its type.
+    /// Reads a section header from after its type.
     fn section<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), PcapError> {
         let offset = source.offset();
         let inside = "a section header";
@@ -71,11 +71,11 @@ impl Ng {
         if length < FRAMING + 16 || !length.is_multiple_of(4) {
             return Err(PcapError::Malformed { offset, what: "a section header has a wrong length" });
         }
-        // Type, length and magic are behind us; the options and the trailing length are not.
+        // Type, length and magic have been read; the options and the trailing length follow.
         source.skip(length - 12, inside)
     }
 
-    /// Reads on to the next packet, whose block comes to lie in `buffer`.
+    /// Reads up to and including the next packet; its block is stored in `buffer`.
     pub(super) fn next<'b, R: Read>(
         &mut self,
         source: &mut Source<R>,
@@ -107,7 +107,7 @@ impl Ng {
         }
     }
 
-    /// Reads a block's length and takes the framing off.
+    /// Reads a block's length and returns that of its body.
     fn body_length<R: Read>(&self, source: &mut Source<R>, offset: u64) -> Result<u64, PcapError> {
         let inside = "the length of a block";
         let cut_off = PcapError::CutOff { offset: source.offset(), inside };
@@ -118,7 +118,7 @@ impl Ng {
         Ok(length - FRAMING)
     }
 
-    /// Reads the length behind a block, which must repeat the one before it.
+    /// Reads the length after a block's body, which must repeat the one before it.
     fn trailer<R: Read>(&self, source: &mut Source<R>, offset: u64, body: u64) -> Result<(), PcapError> {
         let inside = "the end of a block";
         let cut_off = PcapError::CutOff { offset: source.offset(), inside };
@@ -196,7 +196,7 @@ impl Ng {
         let word = |at| self.order.u32_at(body, at);
         if kind == SIMPLE_PACKET {
             let original_length = word(0)?;
-            // Without a limit of the interface the whole packet is there.
+            // An interface without a snap length captures whole packets.
             let captured = usize::try_from(original_length).ok()?;
             return Some(PacketHead { interface: 0, ticks: None, captured, original_length, skip: 4 });
         }
@@ -215,7 +215,7 @@ impl Ng {
 }
 
 impl Interface {
-    /// A time stamp in nanoseconds since 1970. What does not fit becomes the largest number.
+    /// Converts a time stamp to nanoseconds since 1970, saturating.
     fn nanoseconds(&self, ticks: u64) -> u64 {
         let scaled = u128::from(ticks) * 1_000_000_000;
         let exponent = u32::from(self.resolution & 0x7f);

@@ -1,4 +1,4 @@
-//! Reads capture files of either format.
+//! Reads capture files, pcap or pcapng.
 
 use super::classic::Classic;
 use super::ng::{self, Ng};
@@ -6,8 +6,8 @@ use super::source::Source;
 use super::{Frame, PcapError};
 use std::io::Read;
 
-/// Reads frames one after another; holds one at a time, however large the file is. Give it a
-/// buffered input.
+/// Reads the frames of a capture one after another and holds one at a time, however large the file
+/// is. It makes many small reads, so its input should be buffered.
 #[derive(Debug)]
 pub struct PcapReader<R> {
     source: Source<R>,
@@ -26,7 +26,7 @@ impl<R: Read> PcapReader<R> {
     /// Reads the file's header: pcap in both byte orders, with micro- or nanoseconds, or pcapng.
     ///
     /// # Errors
-    /// [`PcapError`]: it is not a capture, or cut off in the header.
+    /// [`PcapError`]: the file is not a capture, or ends within the header.
     pub fn new(input: R) -> Result<Self, PcapError> {
         let mut source = Source::new(input);
         let magic = source.array("the first four bytes")?.ok_or(PcapError::Empty)?;
@@ -39,7 +39,7 @@ impl<R: Read> PcapReader<R> {
         Ok(Self { source, format, frames: 0, buffer: Vec::new() })
     }
 
-    /// The next frame, or `None` at the end. After an error the rest of the file can't be
+    /// The next frame, or `None` at the end of the file. After an error the rest of the file can't be
     /// understood, and the reader should be dropped.
     ///
     /// # Errors

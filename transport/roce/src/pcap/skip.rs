@@ -1,10 +1,10 @@
-//! Why a frame of a capture is passed over.
+//! Why a captured frame is skipped.
 
-/// Why a frame holds no datagram for us.
+/// Why no UDP datagram could be extracted from a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Skip {
-    /// The link type is none that we know.
+    /// This module does not know the link type.
     UnknownLink,
     /// ARP, LLDP and so on.
     NotIp,
@@ -20,7 +20,7 @@ pub enum Skip {
 }
 
 impl Skip {
-    /// For summaries.
+    /// A human-readable name, for summaries.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

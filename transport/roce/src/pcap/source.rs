@@ -1,9 +1,9 @@
-//! Reading a file in bounded pieces, with the place kept for error messages.
+//! Reads a file in bounded pieces and counts bytes, so that errors can name an offset.
 
 use super::PcapError;
 use std::io::{self, Read};
 
-/// Most bytes of one frame or block that are ever held.
+/// The largest frame or block that is held in memory, in bytes.
 pub(super) const PIECE_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl<R: Read> Source<R> {
         self.offset
     }
 
-    /// Reads exactly `N` bytes, or none at the end of the file.
+    /// Reads exactly `N` bytes, or returns `None` at the end of the file.
     pub(super) fn array<const N: usize>(
         &mut self,
         inside: &'static str,
@@ -64,7 +64,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Passes over `length` bytes without keeping them.
+    /// Skips `length` bytes.
     pub(super) fn skip(&mut self, length: u64, inside: &'static str) -> Result<(), PcapError> {
         let skipped = io::copy(&mut self.input.by_ref().take(length), &mut io::sink())?;
         self.offset = self.offset.saturating_add(skipped);
@@ -101,12 +101,12 @@ impl Order {
         }
     }
 
-    /// The 32 bits at `at`, if they are there.
+    /// The 32-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
         Some(self.u32(*bytes.get(at..)?.first_chunk()?))
     }
 
-    /// The 16 bits at `at`, if they are there.
+    /// The 16-bit word at offset `at`, unless `bytes` is shorter.
     pub(super) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
         Some(self.u16(*bytes.get(at..)?.first_chunk()?))
     }

@@ -1,4 +1,4 @@
-//! Readers against files made by hand: each format, each link layer, and what is broken.
+//! Tests of the readers with files made by hand: each format, each link layer, and malformed files.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn frame(link: LinkType, bytes: &[u8]) -> Frame<'_> {
 fn payload_of(link: LinkType, prefix: &[u8], packet: &[u8]) -> Result<Vec<u8>, Skip> {
     let bytes = [prefix, packet].concat();
     let whole = Datagram::from_frame(&frame(link, &bytes)).map(|datagram| datagram.payload.to_vec());
-    // Whatever is cut off, it is noticed and nothing panics.
+    // A cut at any byte is detected, and nothing panics.
     for length in 0..bytes.len() {
         assert!(Datagram::from_frame(&frame(link, &bytes[..length])).is_err());
     }
@@ -53,7 +53,7 @@ fn payload_of(link: LinkType, prefix: &[u8], packet: &[u8]) -> Result<Vec<u8>, S
 }
 
 #[test]
-fn every_link_layer_is_looked_through() {
+fn the_ip_packet_is_found_under_every_link_layer() {
     let (v4, v6) = (ipv4(0, 0x4000, b"load"), ipv6(b"load"));
     let mac = [0; 12];
     let tagged = |tags: &[u8]| [&mac[..], tags].concat();
@@ -80,7 +80,7 @@ fn every_link_layer_is_looked_through() {
 }
 
 #[test]
-fn ip_oddities_are_told_apart() {
+fn each_unusable_ip_packet_has_its_own_reason() {
     assert_eq!(payload_of(LinkType::RAW, &[], &ipv4(3, 0, b"load")), Ok(b"load".to_vec()));
     assert_eq!(payload_of(LinkType::RAW, &[], &ipv4(0, 0x2000, b"load")), Err(Skip::Fragment));
     assert_eq!(payload_of(LinkType::RAW, &[], &ipv4(0, 0x0001, b"load")), Err(Skip::Fragment));
@@ -96,7 +96,7 @@ fn ip_oddities_are_told_apart() {
     let mut short = ipv4(0, 0, b"load");
     short[0] = 0x44;
     assert_eq!(payload_of(LinkType::RAW, &[], &short), Err(Skip::Malformed));
-    // Padding that Ethernet adds behind the datagram is no part of it.
+    // The padding that Ethernet adds after the datagram does not belong to it.
     let mut padded = ipv4(0, 0x4000, b"load");
     padded.extend([0; 20]);
     let found = Datagram::from_frame(&frame(LinkType::RAW, &padded)).expect("UDP");
@@ -105,7 +105,7 @@ fn ip_oddities_are_told_apart() {
     assert!(found.headers.v4_dont_fragment && found.is_on_roce_port());
 }
 
-/// Words in one byte order.
+/// The words' bytes in one byte order.
 fn words(big: bool, words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| if big { word.to_be_bytes() } else { word.to_le_bytes() }).collect()
 }
@@ -113,7 +113,7 @@ fn words(big: bool, words: &[u32]) -> Vec<u8> {
 /// Time, link type, bytes.
 type Kept = (u64, LinkType, Vec<u8>);
 
-/// All frames, as far as the file can be read.
+/// All frames up to the end or the first error, and that error.
 fn frames(file: &[u8]) -> (Vec<Kept>, Option<PcapError>) {
     let mut reader = match PcapReader::new(file) {
         Ok(reader) => reader,
@@ -134,7 +134,7 @@ fn version(big: bool) -> [u8; 4] {
 }
 
 #[test]
-fn classic_files_of_each_kind() {
+fn classic_files_of_each_order_and_unit_are_read() {
     for (big, magic, nanoseconds) in [
         (false, 0xa1b2_c3d4, 5000),
         (true, 0xa1b2_c3d4, 5000),
@@ -175,7 +175,7 @@ fn interface(big: bool, link: u16, options: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn pcapng_of_both_orders() {
+fn pcapng_files_of_both_orders_are_read() {
     for big in [false, true] {
         let nine: [u8; 2] = if big { [0, 9] } else { [9, 0] };
         let one: [u8; 2] = if big { [0, 1] } else { [1, 0] };
@@ -183,7 +183,7 @@ fn pcapng_of_both_orders() {
         let mut file = section(big);
         file.extend(interface(big, 1, &[]));
         file.extend(interface(big, 101, &nanoseconds));
-        file.extend(block(big, 4, b"names that we pass over"));
+        file.extend(block(big, 4, b"names that we skip over"));
         let enhanced = |interface, ticks, bytes: &[u8]| {
             let length = u32::try_from(bytes.len()).unwrap();
             block(big, 6, &[&words(big, &[interface, 0, ticks, length, length])[..], bytes].concat())
@@ -192,7 +192,7 @@ fn pcapng_of_both_orders() {
         file.extend(enhanced(1, 7, b"second"));
         file.extend(block(big, 3, &[&words(big, &[5])[..], b"third"].concat()));
         let whole = file.len();
-        file.extend(section(!big)); // In a new section the order may change, and interfaces start anew.
+        file.extend(section(!big)); // a new byte order; interfaces count from 0 again
         file.extend(interface(!big, 113, &[]));
         let (found, error) = frames(&file);
         assert!(error.is_none(), "{error:?}");
@@ -229,7 +229,7 @@ fn broken_lengths_are_refused() {
 }
 
 #[test]
-fn roce_between_other_ports_is_found() {
+fn roce_between_other_ports_is_recognised() {
     use crate::wire::{IpUdp, icrc};
     let address = |text: &str| text.parse().expect("an address with its port");
     let headers = IpUdp::new(address("127.0.0.2:50000"), address("127.0.0.3:50001"));
@@ -238,7 +238,7 @@ fn roce_between_other_ports_is_found() {
     let mut bad = good.clone();
     bad[12] ^= 1;
     let mut filter = RoceFilter::default();
-    assert!(!filter.takes(&Datagram { headers, payload: &bad }), "nothing says that it is RoCE");
+    assert!(!filter.takes(&Datagram { headers, payload: &bad }), "nothing identifies it as RoCE yet");
     assert!(filter.takes(&Datagram { headers, payload: &good }));
     assert!(filter.takes(&Datagram { headers, payload: &bad }), "its endpoints are known now");
     let other = IpUdp::new(address("127.0.0.2:53"), address("127.0.0.3:50001"));

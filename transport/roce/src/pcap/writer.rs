@@ -1,8 +1,8 @@
 //! Writes capture files that tshark and `trunkctl` read.
 //!
-//! Classic pcap with nanoseconds and Ethernet frames. A device knows no frames, only datagrams,
-//! so Ethernet, IP and UDP headers are rebuilt: MAC addresses made from the IP addresses, TTL 64,
-//! right checksums; everything that an ICRC covers is as it is on the wire.
+//! The format is classic pcap with nanoseconds and Ethernet frames. The device sees datagrams rather
+//! than frames, so the writer rebuilds the Ethernet, IP and UDP headers: MAC addresses derived from the
+//! IP addresses, TTL 64 and right checksums. All fields that an ICRC covers are as on the wire.
 
 use crate::wire::IpUdp;
 use std::io::{self, Write};
@@ -13,17 +13,16 @@ const IPV4_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
-/// "No packet is longer than this."
+/// The snap length in the file header: no packet is longer.
 const SNAP_LENGTH: u32 = 262_144;
 
-/// Writes datagrams, each record in one call of the output's `write_all`: with an unbuffered
-/// file, a process that is killed leaves whole records. For use by several threads, put it
-/// behind a mutex.
+/// Writes datagrams, each record by one call of the output's `write_all`: with an unbuffered file, a
+/// process that is killed leaves whole records. Several threads need a mutex around it.
 #[derive(Debug)]
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
-    /// A record may stand there in part; whatever followed it could not be read.
+    /// A write failed, so the file may end in part of a record; nothing after it could be read.
     torn: bool,
 }
 
@@ -43,22 +42,22 @@ impl<W: Write> PcapWriter<W> {
         Ok(Self { output, record: Vec::new(), torn: false })
     }
 
-    /// Goes on in an output that has its file header already, such as a file that is appended to.
+    /// Continues an output that already has a file header, such as a file opened for appending.
     pub const fn appending(output: W) -> Self {
         Self { output, record: Vec::new(), torn: false }
     }
 
-    /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` counts from
-    /// 1970.
+    /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` the time in
+    /// nanoseconds since 1970.
     ///
     /// # Errors
-    /// Those of the output, after which no more is written since a record may be torn; and
-    /// `InvalidInput` if no datagram is that long.
+    /// Those of the output; as a record may then be incomplete, every later call fails. `InvalidInput`
+    /// if `payload` is longer than any UDP datagram.
     pub fn write(&mut self, time_ns: u64, headers: &IpUdp, payload: &[u8]) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "longer than any UDP datagram");
         if self.torn {
             return Err(io::Error::other(
-                "an earlier record could not be written whole; the capture has ended",
+                "an earlier record could not be written completely, so the capture has ended; start a new file",
             ));
         }
         let udp_length = u16::try_from(payload.len() + UDP_HEADER).map_err(too_long)?;
@@ -69,7 +68,7 @@ impl<W: Write> PcapWriter<W> {
             let total = u16::try_from(payload.len() + UDP_HEADER + IPV4_HEADER).map_err(too_long)?;
             put_ethernet(record, &source.octets(), &destination.octets(), 0x0800);
             put_ipv4(record, headers, [source.octets(), destination.octets()], total);
-            put_udp(record, headers, udp_length, 0); // IPv4 allows none, and rxe sends none.
+            put_udp(record, headers, udp_length, 0); // IPv4 allows a checksum of 0, and rxe sends 0.
         } else {
             let (source, destination) = headers.v6();
             let (source, destination) = (source.octets(), destination.octets());
@@ -90,7 +89,7 @@ impl<W: Write> PcapWriter<W> {
         outcome
     }
 
-    /// Flushes the output: for buffered ones, now and at the end.
+    /// Flushes the output. Buffered outputs need it at the end.
     ///
     /// # Errors
     /// Those of the output.
@@ -98,14 +97,14 @@ impl<W: Write> PcapWriter<W> {
         self.output.flush()
     }
 
-    /// Gives the output back, unflushed.
+    /// Returns the output without flushing it.
     pub fn into_inner(self) -> W {
         self.output
     }
 }
 
-/// Locally administered addresses that show the end of the IP address: `02` and five bytes of it,
-/// or `02:00` and all four.
+/// Writes an Ethernet header with locally administered MAC addresses: `02` and the last five bytes of
+/// an IPv6 address, or `02:00` and an IPv4 address.
 fn put_ethernet(record: &mut Vec<u8>, source: &[u8], destination: &[u8], ethertype: u16) {
     for address in [destination, source] {
         let mut mac = [0x02, 0, 0, 0, 0, 0];
@@ -135,7 +134,7 @@ fn put_udp(record: &mut Vec<u8>, headers: &IpUdp, length: u16, checksum: u16) {
     }
 }
 
-/// Fills in the record header, which the frame stands behind.
+/// Fills in the record header at the start of `record`; the frame follows it.
 fn put_record_header(record: &mut [u8], time_ns: u64) {
     const NS: u64 = 1_000_000_000;
     let seconds = u32::try_from(time_ns / NS).unwrap_or(u32::MAX);
@@ -146,7 +145,7 @@ fn put_record_header(record: &mut [u8], time_ns: u64) {
     }
 }
 
-/// IPv6 wants a UDP checksum; a computed 0 is sent as all ones.
+/// The UDP checksum, which IPv6 requires. A computed 0 is sent as all ones.
 fn udp6_checksum(
     source: &[u8; 16],
     destination: &[u8; 16],
@@ -174,7 +173,7 @@ fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(word).sum()
 }
 
-/// Folds the carries back in.
+/// Adds the carries to the low 16 bits.
 fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     let twice = (once & 0xffff) + (once >> 16);
@@ -188,7 +187,7 @@ mod tests {
 
     const ETHERNET_HEADER: usize = 14;
 
-    /// Counts calls, and keeps what came.
+    /// Keeps the bytes of each call.
     #[derive(Default)]
     struct Calls(Vec<Vec<u8>>);
 
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn the_reader_reads_what_the_writer_wrote() {
         let v4 = IpUdp { v4_identification: 0x1234, ..headers("10.0.0.1:50000", "10.0.0.2:4791") };
         let v6 = headers("[fe80::1]:50001", "[2001:db8::2]:4791");
         let mut writer = PcapWriter::new(Calls::default()).expect("memory");
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_a_torn_record() {
+    fn nothing_is_written_after_an_incomplete_record() {
         let headers = headers("10.0.0.1:50000", "10.0.0.2:4791");
         let mut room = [0_u8; 120];
         let mut writer = PcapWriter::new(&mut room[..]).expect("room for the header");
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!(writer.write(0, &headers, b"").unwrap_err().kind(), io::ErrorKind::Other);
         let mut reader = PcapReader::new(&room[..]).expect("a header");
         assert!(reader.next_frame().is_ok_and(|frame| frame.is_some()));
-        assert!(reader.next_frame().is_err(), "the torn record is noticed");
+        assert!(reader.next_frame().is_err(), "the incomplete record is detected");
     }
 
     #[test]

@@ -1,55 +1,55 @@
-//! What an AETH says: syndromes, RNR timers, credits, NAK codes (contract rocev2 §6).
+//! The fields of an AETH: syndromes, RNR timers, credits, NAK codes (contract rocev2 §6).
 
 use super::Aeth;
 
 /// The meaning of an AETH's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Everything up to the packet's PSN arrived.
+    /// Acknowledges all packets up to the response's PSN.
     Ack {
-        /// How many more messages the responder can take.
+        /// The number of further messages that the responder can take, encoded.
         credits: CreditCode,
     },
-    /// No receive was posted: the request is to be sent again later.
+    /// No receive was posted: the requester must send the request again later.
     Rnr {
-        /// How long to wait first.
+        /// How long the requester must wait before that.
         timer: RnrTimer,
     },
     /// The request was refused.
     Nak(NakCode),
-    /// A code that the specification reserves; the whole byte.
+    /// A code that the specification reserves: the whole byte.
     Reserved(u8),
 }
 
-/// Five bits that stand for a number of credits.
+/// An encoded number of credits, 5 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CreditCode(pub u8);
 
-/// Five bits that stand for a time.
+/// An encoded time to wait, 5 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RnrTimer(pub u8);
 
-/// Why a request was refused, five bits.
+/// Why a request was refused, 5 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NakCode(pub u8);
 
-/// contract rocev2 6.4
+/// Number of credits by code (contract rocev2 6.4).
 const CREDITS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
     4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768,
 ];
 
-/// contract rocev2 6.3, in units of 10 microseconds. Code 0 is the longest.
+/// Time by RNR timer code, in units of 10 microseconds (contract rocev2 6.3). Code 0 is the longest.
 const RNR_TENS_OF_US: [u64; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
 impl CreditCode {
-    /// No promise: what a responder with an SRQ always says (contract rocev2 6.5).
+    /// No limit. Responders with an SRQ always send this code (contract rocev2 6.5).
     pub const UNLIMITED: Self = Self(0x1f);
 
-    /// The number, or `None` if the responder makes no promise.
+    /// The number of messages, or `None` if the responder sets no limit.
     #[must_use]
     pub fn credits(self) -> Option<u32> {
         CREDITS.get(usize::from(self.0 & 0x1f)).copied()
@@ -65,18 +65,18 @@ impl RnrTimer {
 }
 
 impl NakCode {
-    /// A packet is missing; everything from the NAK's PSN is to be sent again.
+    /// A packet is missing: the requester must send again from the NAK's PSN.
     pub const PSN_SEQUENCE: Self = Self(0);
-    /// The request makes no sense to the responder.
+    /// The responder does not support the request, or it is malformed.
     pub const INVALID_REQUEST: Self = Self(1);
-    /// Key, range or right is wrong.
+    /// The key is invalid, the range exceeds the region, or the access right is missing.
     pub const REMOTE_ACCESS: Self = Self(2);
     /// The responder itself failed.
     pub const REMOTE_OPERATIONAL: Self = Self(3);
     /// XRC: no such SRQ in the domain.
     pub const INVALID_RD_REQUEST: Self = Self(4);
 
-    /// The specification's name for it.
+    /// The specification's name of the code.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,10 +91,10 @@ impl NakCode {
 }
 
 impl Syndrome {
-    /// An acknowledgement without promise of credits.
+    /// An acknowledgement without a limit of credits.
     pub const ACK: Self = Self::Ack { credits: CreditCode::UNLIMITED };
 
-    /// Reads the byte.
+    /// Decodes the syndrome byte.
     #[must_use]
     pub const fn new(byte: u8) -> Self {
         let low = byte & 0x1f;
@@ -106,7 +106,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte.
+    /// Encodes the syndrome byte.
     #[must_use]
     pub const fn byte(self) -> u8 {
         match self {
@@ -119,13 +119,13 @@ impl Syndrome {
 }
 
 impl Aeth {
-    /// A header with this meaning and the responder's message count.
+    /// A header with this syndrome and the responder's message sequence number.
     #[must_use]
     pub const fn new(syndrome: Syndrome, msn: u32) -> Self {
         Self { syndrome: syndrome.byte(), msn: msn & 0x00ff_ffff }
     }
 
-    /// What its first byte means.
+    /// Decodes the syndrome.
     #[must_use]
     pub const fn meaning(self) -> Syndrome {
         Syndrome::new(self.syndrome)
@@ -137,14 +137,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_byte_survives() {
+    fn each_syndrome_byte_is_re_encoded_equal() {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::new(byte).byte(), byte);
         }
     }
 
     #[test]
-    fn codes_mean_what_the_contract_says() {
+    fn codes_have_the_values_of_the_contract() {
         assert_eq!(Syndrome::new(0x1f), Syndrome::ACK);
         assert_eq!(Syndrome::new(0x62), Syndrome::Nak(NakCode::REMOTE_ACCESS));
         assert_eq!(Syndrome::new(0x40), Syndrome::Reserved(0x40));

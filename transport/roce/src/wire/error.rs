@@ -1,8 +1,8 @@
-//! Why bytes are not a packet.
+//! Errors of parsing a packet.
 
 use super::Opcode;
 
-/// Why a datagram was refused. All of them are the sender's fault, or that of the network.
+/// Why a datagram is not a valid packet. The sender or the network is to blame for each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -12,41 +12,41 @@ pub enum WireError {
     /// The transport version is not 0.
     #[error("transport version {0} is not 0")]
     Version(u8),
-    /// The opcode does not exist, or is one that this device does not speak.
+    /// The opcode does not exist, or this device does not implement it.
     #[error("opcode {:#04x} is unknown", .0.0)]
     UnknownOpcode(Opcode),
-    /// Shorter than the headers of its opcode.
+    /// The packet is shorter than the headers of its opcode.
     #[error("{length} bytes are too few for {opcode}, whose headers take {needed}")]
     ShortHeaders {
-        /// What the packet says it is.
+        /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes that its headers take.
+        /// Length of the opcode's headers in bytes, BTH included.
         needed: usize,
-        /// Bytes that there are.
+        /// Length of the packet in bytes, without ICRC.
         length: usize,
     },
-    /// The pad count is larger than what stands behind the headers.
-    #[error("{opcode} counts {pad} pad bytes behind {length} bytes of payload")]
+    /// The pad count exceeds the bytes after the headers.
+    #[error("{opcode} has a pad count of {pad}, but only {length} bytes after its headers")]
     ShortPad {
-        /// What the packet says it is.
+        /// The packet's opcode.
         opcode: Opcode,
-        /// Pad bytes counted in the BTH.
+        /// The pad count in the BTH.
         pad: u8,
-        /// Bytes behind the headers.
+        /// Bytes after the headers.
         length: usize,
     },
-    /// Payload and pad together are no multiple of 4 (contract rocev2 3.1).
-    #[error("{opcode} has {length} bytes of payload and pad, no multiple of 4")]
+    /// The length of payload and pad is not a multiple of 4 (contract rocev2 3.1).
+    #[error("{opcode} has {length} bytes of payload and pad, which is not a multiple of 4")]
     WrongPad {
-        /// What the packet says it is.
+        /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes behind the headers.
+        /// Bytes after the headers.
         length: usize,
     },
     /// FIRST and MIDDLE carry one path MTU: never less than 256 bytes, never pad.
-    #[error("{opcode} carries {length} bytes, which is no path MTU")]
+    #[error("{opcode} carries {length} bytes, which is not a path MTU")]
     PartialPayload {
-        /// What the packet says it is.
+        /// The packet's opcode.
         opcode: Opcode,
         /// Bytes of payload.
         length: usize,
@@ -55,20 +55,20 @@ pub enum WireError {
     #[error("{0} carries no payload")]
     EmptyPayload(Opcode),
     /// The opcode carries no payload.
-    #[error("{opcode} carries {length} bytes of payload, and may carry none")]
+    #[error("{opcode} carries {length} bytes of payload, but must not carry any")]
     UnexpectedPayload {
-        /// What the packet says it is.
+        /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes behind the headers.
+        /// Bytes after the headers.
         length: usize,
     },
 }
 
 impl WireError {
-    /// Whether the headers were sound and only the payload's length breaks the opcode's rule: a
-    /// responder that finds such a request in sequence answers it with a NAK for an invalid
-    /// request (contract rocev2 7.9) after reading the header by [`super::Bth::parse`]. All other
-    /// packets are dropped in silence.
+    /// Whether the headers are valid and only the payload's length breaks the opcode's rule. A
+    /// responder that receives such a request in sequence reads its header with
+    /// [`super::Bth::parse`] and answers with a NAK for an invalid request (contract rocev2 7.9).
+    /// Packets with other errors are dropped silently.
     #[must_use]
     pub const fn is_answerable(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! Plain values of the headers (contract rocev2 1.2, 1.3).
+//! The headers as plain structs (contract rocev2 1.2, 1.3).
 
 use super::Opcode;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
@@ -6,47 +6,48 @@ use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 /// Base transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// Transport service and operation.
     pub opcode: Opcode,
-    /// The receiver's program is to be woken.
+    /// The receiver's completion raises a solicited event.
     pub solicited: bool,
-    /// Path migration state; senders differ, receivers ignore it.
+    /// Path migration state. Senders differ in it, receivers ignore it.
     pub migrated: bool,
-    /// Pad bytes behind the payload, 0 to 3.
+    /// Pad bytes after the payload, 0 to 3.
     pub pad: u8,
     /// Transport version, 0.
     pub version: u8,
     /// Partition key.
     pub pkey: u16,
-    /// FECN, BECN and reserved bits; not covered by the ICRC.
+    /// FECN, BECN and six reserved bits. The ICRC does not cover them.
     pub congestion: u8,
     /// Destination QP.
     pub destination: QpNumber,
     /// The sender wants an acknowledgement.
     pub ack_request: bool,
-    /// The seven bits beside `ack_request`: 0 from us, kept so that a capture re-emits equal.
+    /// The seven reserved bits next to `ack_request`: we send 0, and keep what was received so that
+    /// a capture re-emits equal.
     pub reserved: u8,
-    /// Sequence number.
+    /// Packet sequence number, 24 bits.
     pub psn: Psn,
 }
 
 /// RDMA extended transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reth {
-    /// Address at the responder.
+    /// Start of the range at the responder.
     pub address: IoAddress,
-    /// Key at the responder.
+    /// The responder's key of the range.
     pub rkey: Rkey,
-    /// Bytes of the whole request.
+    /// Length of the whole request in bytes.
     pub length: u32,
 }
 
 /// Atomic extended transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Address at the responder.
+    /// Start of the range at the responder.
     pub address: IoAddress,
-    /// Key at the responder.
+    /// The responder's key of the range.
     pub rkey: Rkey,
     /// New value of a compare-and-swap, addend of a fetch-and-add.
     pub swap_or_add: u64,
@@ -59,7 +60,7 @@ pub struct AtomicEth {
 pub struct Aeth {
     /// ACK, RNR NAK or NAK with its code (contract rocev2 §6).
     pub syndrome: u8,
-    /// Completed request messages, modulo 2^24.
+    /// Message sequence number: request messages completed, modulo 2^24.
     pub msn: u32,
 }
 
@@ -68,7 +69,7 @@ pub struct Aeth {
 pub struct Deth {
     /// Queue key.
     pub qkey: u32,
-    /// Byte 4, reserved: 0 from us.
+    /// Byte 4, reserved: we send 0.
     pub reserved: u8,
     /// Sending QP.
     pub source: QpNumber,

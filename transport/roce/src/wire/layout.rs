@@ -1,12 +1,12 @@
-//! Which headers each opcode has, and where they lie (contract rocev2 1.2 to 1.4, 2.2).
+//! Which headers each opcode has, and at which offsets (contract rocev2 1.2 to 1.4, 2.2).
 //!
-//! Owns every offset of the transport headers; the view and the emitter ask here, nobody else
-//! may count bytes.
+//! Owns every offset of the transport headers. The view and the emitter use them; no other module
+//! may contain such an offset.
 
 use super::{Opcode, Operation, Service};
 
 bitflags::bitflags! {
-    /// The extension headers behind a BTH.
+    /// A set of extension headers, which follow a BTH.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Headers: u8 {
         /// XRCETH.
@@ -28,12 +28,12 @@ bitflags::bitflags! {
     }
 }
 
-/// What an opcode's payload may be, as far as the path MTU has no say.
+/// How long the payload of an opcode may be, as far as that does not depend on the path MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
-    /// Nothing: READ requests, atomics, acknowledgements.
+    /// Empty: READ requests, atomics, acknowledgements.
     None,
-    /// Any number of bytes: ONLY, and what is not a message.
+    /// Any number of bytes: ONLY, and opcodes that are not part of a message.
     Any,
     /// At least one byte: LAST.
     Some,
@@ -41,13 +41,13 @@ pub enum PayloadRule {
     Full,
 }
 
-/// Length of the BTH.
+/// Length of the BTH in bytes.
 pub const BTH_LENGTH: usize = 12;
-/// Length of the ICRC behind each packet.
+/// Length in bytes of the ICRC at the end of each packet.
 pub const ICRC_LENGTH: usize = 4;
-/// Longest run of headers: BTH, XRCETH and AtomicETH.
+/// Length in bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const HEADERS_LENGTH_MAX: usize = BTH_LENGTH + 4 + 28;
-/// The smallest path MTU: nothing called FIRST or MIDDLE is shorter.
+/// The smallest path MTU in bytes: the payload of a FIRST or MIDDLE is not shorter.
 pub(super) const MTU_MIN: usize = 256;
 
 /// Offsets inside the BTH.
@@ -62,7 +62,7 @@ pub(super) mod bth {
 }
 
 impl Headers {
-    /// Bytes that one header of this set takes.
+    /// Length in bytes of the header, for a set of one.
     const fn one_length(self) -> usize {
         match self {
             Self::DETH | Self::ATOMIC_ACK => 8,
@@ -72,19 +72,20 @@ impl Headers {
         }
     }
 
-    /// Order on the wire is the order of the bits: XRCETH or DETH, then RETH or AtomicETH, then
-    /// immediate or key; answers have AETH, then AtomicAckETH. No opcode mixes the two rows.
+    /// The headers of the set that precede `header`. The order on the wire is that of the bits: in
+    /// requests XRCETH or DETH, then RETH or AtomicETH, then immediate or key; in responses AETH,
+    /// then AtomicAckETH.
     fn before(self, header: Self) -> Self {
         self & Self::from_bits_retain(header.bits() - 1)
     }
 
-    /// Bytes of all headers of the set, without the BTH.
+    /// Length in bytes of all headers of the set, without the BTH.
     #[must_use]
     pub fn length(self) -> usize {
         self.iter().map(Self::one_length).sum()
     }
 
-    /// Where `header` starts, from the start of the BTH, if the set has it.
+    /// Offset of `header` from the start of the BTH, if the set contains it.
     #[must_use]
     pub fn offset(self, header: Self) -> Option<usize> {
         self.contains(header).then(|| BTH_LENGTH + self.before(header).length())
@@ -92,8 +93,8 @@ impl Headers {
 }
 
 impl Opcode {
-    /// What stands behind a BTH with this opcode; `None` for opcodes that do not exist or that
-    /// this device does not speak.
+    /// The headers and the payload that follow a BTH with this opcode; `None` for opcodes that do
+    /// not exist or that this device does not implement.
     #[must_use]
     pub fn layout(self) -> Option<(Headers, PayloadRule)> {
         if self == Self::CNP {
@@ -104,7 +105,7 @@ impl Opcode {
         match self.service() {
             Service::RC => Some((headers, rule)),
             Service::XRC if operation.is_response() => Some((headers, rule)),
-            // contract rocev2 2.3: in each request and in no answer.
+            // contract rocev2 2.3: in each request and in no response.
             Service::XRC => Some((headers | Headers::XRCETH, rule)),
             // contract rocev2 2.1: UC has the SENDs and WRITEs only, and no invalidation.
             Service::UC if operation.0 <= Operation::WRITE_ONLY_IMM.0 => Some((headers, rule)),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_opcode_is_longer_than_the_longest() {
+    fn no_opcode_exceeds_the_maximum_of_headers() {
         let longest = (0..=u8::MAX).filter_map(|code| Opcode(code).layout()).map(|(h, _)| h.length()).max();
         assert_eq!(longest, Some(HEADERS_LENGTH_MAX - BTH_LENGTH));
     }

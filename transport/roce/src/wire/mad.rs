@@ -1,25 +1,25 @@
-//! Management datagrams: 256 bytes behind BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
+//! Management datagrams (MADs): 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
 //! Owns the common header and the UD packet around it; the CM and the device call it. It must
-//! never judge what a CM message means: that is `crate::cm`.
+//! never judge what a CM message means: `crate::cm` does.
 
 #![forbid(unsafe_code)]
 
 use super::{Bth, Deth, Opcode, Operation, Packet, Service};
 use trunkline_verbs::{PKEY_DEFAULT, Psn, QpNumber};
 
-/// Bytes of a MAD.
+/// Length of a MAD in bytes.
 pub const MAD_BYTES: usize = 256;
-/// Bytes of its header.
+/// Length of a MAD's header in bytes.
 pub const MAD_HEADER_BYTES: usize = 24;
-/// Bytes behind the header.
+/// Length of a MAD's data, after the header, in bytes.
 pub const MAD_DATA_BYTES: usize = MAD_BYTES - MAD_HEADER_BYTES;
 /// The general services queue pair.
 pub const QP1: QpNumber = QpNumber::new(1);
-/// Its queue key (contract rocev2 8.6).
+/// The queue key of QP 1 (contract rocev2 8.6).
 pub const QP1_QKEY: u32 = 0x8001_0000;
 
-/// What a MAD is about (contract rocev2 9.3). Any value.
+/// The kind of message in a MAD (contract rocev2 9.3). Any value is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attribute(pub u16);
 
@@ -39,28 +39,28 @@ impl Attribute {
     pub const APR: Self = Self(0x1a);
 }
 
-/// The 24 bytes in front of every MAD's data.
+/// The header of every MAD, 24 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadHeader {
-    /// 1.
+    /// Version of the MAD format: 1.
     pub base_version: u8,
-    /// 7 is communication management.
+    /// Management class; 7 is communication management.
     pub class: u8,
-    /// 2 for communication management.
+    /// Version of the class; 2 for communication management.
     pub class_version: u8,
-    /// 3 is Send.
+    /// Method; 3 is Send, the only one that the CM uses.
     pub method: u8,
-    /// 0.
+    /// Status; 0 in CM messages.
     pub status: u16,
-    /// 0.
+    /// Class-specific field; 0 in CM messages.
     pub class_specific: u16,
-    /// Names the exchange; receivers of CM messages do not match on it (contract rocev2 9.4).
+    /// Transaction id of the exchange; receivers of CM messages do not match on it (contract rocev2 9.4).
     pub transaction: u64,
-    /// What the data is.
+    /// The kind of message in the data.
     pub attribute: Attribute,
-    /// Bytes 18 and 19: 0 from us.
+    /// Bytes 18 and 19, reserved: we send 0.
     pub reserved: u16,
-    /// 0 from us.
+    /// Attribute modifier: we send 0.
     pub modifier: u32,
 }
 
@@ -70,7 +70,7 @@ impl MadHeader {
     const CLASS_VERSION_CM: u8 = 2;
     const METHOD_SEND: u8 = 0x03;
 
-    /// The header of a CM message.
+    /// The header for a CM message.
     #[must_use]
     pub const fn cm(transaction: u64, attribute: Attribute) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether it is a CM message of the version that we speak.
+    /// Whether the MAD is a CM message of the version that we implement.
     #[must_use]
     pub const fn is_cm(&self) -> bool {
         self.base_version == Self::BASE_VERSION
@@ -100,14 +100,14 @@ impl MadHeader {
 /// A MAD: header and data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mad {
-    /// Common part.
+    /// The header that all MADs have.
     pub header: MadHeader,
-    /// What the attribute says; see [`super::cm::CmMessage`].
+    /// The message, in the format of the attribute; see [`super::cm::CmMessage`].
     pub data: [u8; MAD_DATA_BYTES],
 }
 
 impl Mad {
-    /// Reads the 256 bytes of a MAD; anything in them is accepted.
+    /// Parses the 256 bytes of a MAD. Any bytes are accepted.
     #[must_use]
     pub fn parse(bytes: &[u8; MAD_BYTES]) -> Self {
         let mut data = [0; MAD_DATA_BYTES];
@@ -128,7 +128,7 @@ impl Mad {
         Self { header, data }
     }
 
-    /// Writes what [`Self::parse`] reads, byte for byte.
+    /// Emits the 256 bytes; the inverse of [`Self::parse`].
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MAD_BYTES] {
         let h = &self.header;
@@ -147,8 +147,8 @@ impl Mad {
         bytes
     }
 
-    /// Takes the MAD out of a packet, if it is a datagram for QP 1 with QP 1's key and exactly
-    /// 256 bytes.
+    /// The MAD in a packet, if the packet is a datagram to QP 1 with QP 1's queue key and exactly
+    /// 256 bytes of payload.
     #[must_use]
     pub fn from_packet(packet: &Packet<'_>) -> Option<Self> {
         let deth = packet.deth?;
@@ -160,8 +160,8 @@ impl Mad {
     }
 }
 
-/// The packet that carries a MAD from QP 1 to QP 1. `psn` is the sender's own counter, one more
-/// for every MAD.
+/// The packet that carries a MAD from QP 1 to QP 1. `psn` is a counter of the sender, which
+/// increments it for every MAD.
 #[must_use]
 pub const fn mad_packet(psn: Psn, mad: &[u8; MAD_BYTES]) -> Packet<'_> {
     Packet {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn other_packets_carry_none() {
+    fn packets_of_other_kinds_carry_no_mad() {
         let bytes = [0; MAD_BYTES];
         let good = mad_packet(Psn::new(5), &bytes);
         let mut wrong_key = good;

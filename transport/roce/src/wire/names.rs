@@ -1,10 +1,10 @@
-//! Names of opcodes, for people.
+//! Human-readable names of opcodes.
 
 use super::{Opcode, Operation, Service};
 use std::fmt;
 
 impl Operation {
-    /// The name of contract rocev2 2.2, if it has one.
+    /// The operation's name in contract rocev2 2.2, if it has one.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -37,7 +37,7 @@ impl Operation {
 }
 
 impl Service {
-    /// The field's name, if it is one that this device knows.
+    /// The service's usual abbreviation, if this device knows the service.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_table() {
+    fn exactly_the_known_opcodes_have_names() {
         assert_eq!(Opcode(0xa4).to_string(), "XRC_SEND_ONLY");
         assert_eq!(Opcode(0x64).to_string(), "UD_SEND_ONLY");
         assert_eq!(Opcode(0x81).to_string(), "CNP");

@@ -64,19 +64,19 @@ impl Opcode {
     /// Congestion notification, the one opcode of its service.
     pub const CNP: Self = Self(0x81);
 
-    /// Joins the two halves.
+    /// Combines a service and an operation.
     #[must_use]
     pub const fn new(service: Service, operation: Operation) -> Self {
         Self(service.0 & 0xe0 | operation.0 & 0x1f)
     }
 
-    /// Bits 7:5.
+    /// The transport service, bits 7:5.
     #[must_use]
     pub const fn service(self) -> Service {
         Service(self.0 & 0xe0)
     }
 
-    /// Bits 4:0.
+    /// The operation, bits 4:0.
     #[must_use]
     pub const fn operation(self) -> Operation {
         Operation(self.0 & 0x1f)

@@ -1,40 +1,40 @@
-//! A whole packet as a plain value, and the way there and back.
+//! A whole packet as a plain struct: parsing and emitting.
 
 use super::layout::{BTH_LENGTH, Headers};
 use super::view::PacketView;
 use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth, WireError};
 use trunkline_verbs::{PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
 
-/// A parsed packet: the headers that its opcode calls for, and the payload without pad. What the
-/// opcode has no place for is `None`. Reserved bytes that a sender may have set are kept in the
-/// headers' `reserved` fields.
+/// A parsed packet: the headers that its opcode has, and the payload without pad. Headers that the
+/// opcode does not have are `None`. Reserved bits that a sender may have set are kept in the headers'
+/// `reserved` fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Always there.
+    /// Base transport header, in every packet.
     pub bth: Bth,
-    /// XRC requests: the target SRQ, and the reserved first byte.
+    /// XRC extended transport header, in XRC requests: the reserved first byte, and the target SRQ.
     pub xrceth: Option<(u8, SrqNumber)>,
-    /// UD.
+    /// Datagram extended transport header, in UD packets.
     pub deth: Option<Deth>,
-    /// READ requests, first and only WRITEs.
+    /// RDMA extended transport header, in READ requests and in the FIRST or ONLY of a WRITE.
     pub reth: Option<Reth>,
-    /// Atomics.
+    /// Atomic extended transport header, in requests of atomics.
     pub atomic: Option<AtomicEth>,
-    /// Answers.
+    /// ACK extended transport header, in responses (READ_RESP_MIDDLE aside).
     pub aeth: Option<Aeth>,
-    /// Original value, in atomic acknowledgements.
+    /// The value before the operation, in atomic acknowledgements.
     pub atomic_ack: Option<u64>,
-    /// Immediate data.
+    /// Immediate data, in opcodes with `_IMM`.
     pub immediate: Option<u32>,
-    /// Key to invalidate.
+    /// The key to invalidate, in SENDs with invalidate.
     pub invalidate: Option<Rkey>,
-    /// The bytes.
+    /// The payload without pad.
     pub payload: &'a [u8],
 }
 
 impl Bth {
-    /// A header with the values that this device sends: default P_Key, path migrated, and nothing
-    /// reserved set.
+    /// A header with the values that this device sends: the default P_Key, the path migrated, and
+    /// reserved bits 0.
     #[must_use]
     pub const fn new(opcode: Opcode, destination: QpNumber, psn: Psn) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl Bth {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet without extension headers, its pad count right for the payload. The caller sets
-    /// the headers that the opcode calls for.
+    /// A packet without extension headers, with the pad count for its payload. The caller sets the
+    /// headers that the opcode has.
     #[must_use]
     pub fn new(opcode: Opcode, destination: QpNumber, psn: Psn, payload: &'a [u8]) -> Self {
         let bth = Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) };
@@ -73,11 +73,11 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Parses a UDP payload whose ICRC has been cut off. Each rule on lengths that does not need
-    /// the path MTU holds for what comes back.
+    /// Parses a UDP payload without its ICRC. A packet that is returned satisfies each rule on
+    /// lengths that does not depend on the path MTU.
     ///
     /// # Errors
-    /// The first rule that the bytes break.
+    /// The first rule that the bytes violate.
     pub fn parse(udp_payload_without_icrc: &'a [u8]) -> Result<Self, WireError> {
         let view = PacketView::new(udp_payload_without_icrc)?;
         Ok(Self {
@@ -109,13 +109,13 @@ impl<'a> Packet<'a> {
         headers
     }
 
-    /// Bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
+    /// Number of bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
         BTH_LENGTH + self.headers().length() + self.payload.len() + usize::from(self.bth.pad)
     }
 
-    /// Appends headers, payload and pad; the ICRC is the caller's ([`super::icrc::append`]).
+    /// Appends headers, payload and pad. The caller appends the ICRC ([`super::icrc::append`]).
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.reserve(self.emitted_len() + super::ICRC_LENGTH);
         self.emit_headers(out);
@@ -123,9 +123,8 @@ impl<'a> Packet<'a> {
         emit_pad(self.bth.pad, out);
     }
 
-    /// Appends the headers only; the caller appends the payload and [`emit_pad`]. For senders
-    /// that gather the payload from registered memory: they set `bth.pad` to [`pad_for`] of its
-    /// length.
+    /// Appends the headers only, for senders that gather the payload from registered memory. They set
+    /// `bth.pad` to [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
         self.bth.emit(out);
         if let Some((reserved, srq)) = self.xrceth {
@@ -162,7 +161,7 @@ impl<'a> Packet<'a> {
 }
 
 impl Bth {
-    /// Appends the twelve bytes.
+    /// Appends the header's twelve bytes.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let flags = u8::from(self.solicited) << 7
             | u8::from(self.migrated) << 6
@@ -176,7 +175,7 @@ impl Bth {
     }
 }
 
-/// Pad bytes behind a payload of `length` bytes (contract rocev2 3.1).
+/// Number of pad bytes after a payload of `length` bytes (contract rocev2 3.1).
 #[must_use]
 pub const fn pad_for(length: usize) -> u8 {
     match length % 4 {
@@ -187,7 +186,7 @@ pub const fn pad_for(length: usize) -> u8 {
     }
 }
 
-/// Appends `pad` zero bytes, 3 at most.
+/// Appends `pad` zero bytes, at most 3.
 pub fn emit_pad(pad: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 3][..usize::from(pad & 3)]);
 }
@@ -207,7 +206,7 @@ mod tests {
         Opcode::new(Service::XRC, operation)
     }
 
-    /// The bytes of a packet of `opcode` with `length` bytes behind its headers.
+    /// The bytes of a packet of `opcode` with `length` bytes after its headers.
     fn bytes(opcode: Opcode, pad: u8, length: usize) -> Vec<u8> {
         let mut out = Vec::new();
         Bth { pad, ..Bth::new(opcode, QpNumber::new(2), Psn::new(3)) }.emit(&mut out);
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_refused_by_cause() {
+    fn each_wrong_length_has_its_own_error() {
         let write = opcode(Operation::WRITE_ONLY);
         let full = bytes(write, 0, 0);
         for length in 0..full.len() {
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_without_pad() {
+    fn the_parsed_payload_excludes_the_pad() {
         let mut input = bytes(opcode(Operation::SEND_ONLY), pad_for(5), 8);
         let packet = Packet::parse(&input).expect("whole");
         assert_eq!(packet.payload.len(), 5);

@@ -1,7 +1,7 @@
 //! A checked view over the bytes of a packet: the first of the two steps of parsing.
 //!
-//! Owns the reading of fields. [`PacketView::new`] checks each length once; after it, reading a
-//! field can't fail. Called by `packet` only; it copies nothing and judges no field's meaning.
+//! Owns the reading of fields. [`PacketView::new`] checks each length once; from then on reading a
+//! field can't fail. Only `packet` calls it. It copies nothing and does not interpret fields.
 
 use super::layout::{self, Headers, MTU_MIN, PayloadRule};
 use super::{Aeth, AtomicEth, BTH_LENGTH, Bth, Deth, Opcode, Reth, WireError};
@@ -16,7 +16,7 @@ pub(super) struct PacketView<'a> {
 }
 
 impl<'a> PacketView<'a> {
-    /// Checks the version, the opcode and each rule on lengths that does not need the path MTU.
+    /// Checks the version, the opcode and each rule on lengths that does not depend on the path MTU.
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         let bth = Bth::parse(bytes)?;
         if bth.version != 0 {
@@ -134,7 +134,7 @@ impl Bth {
     }
 }
 
-/// `length` is payload and pad, `payload` is without pad.
+/// Checks the opcode's rule: `length` counts payload and pad, `payload` excludes the pad.
 fn check_payload(opcode: Opcode, rule: PayloadRule, length: usize, payload: usize) -> Result<(), WireError> {
     if !length.is_multiple_of(4) {
         return Err(WireError::WrongPad { opcode, length });
@@ -142,7 +142,7 @@ fn check_payload(opcode: Opcode, rule: PayloadRule, length: usize, payload: usiz
     match rule {
         PayloadRule::None if length != 0 => Err(WireError::UnexpectedPayload { opcode, length }),
         PayloadRule::Some if payload == 0 => Err(WireError::EmptyPayload(opcode)),
-        // A path MTU is a power of two; which one is the connection's business.
+        // A path MTU is a power of two; the connection checks that it is its own.
         PayloadRule::Full if payload != length || payload < MTU_MIN || !payload.is_power_of_two() => {
             Err(WireError::PartialPayload { opcode, length: payload })
         }

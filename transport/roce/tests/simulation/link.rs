@@ -4,8 +4,8 @@ use crate::plan::Network;
 use crate::random::Random;
 
 impl Network {
-    /// Delays after which copies of a packet arrive; none when it is lost. A corrupted packet fails
-    /// its ICRC, so it is lost at the receiver.
+    /// Delays in nanoseconds after which copies of a packet arrive; empty when it is lost. A corrupted
+    /// packet fails its ICRC, so the receiver drops it.
     pub(crate) fn deliveries(&self, random: &mut Random) -> Vec<u64> {
         if random.chance(self.loss_per_mille) || random.chance(self.corrupt_per_mille) {
             return Vec::new();

@@ -1,9 +1,10 @@
 //! Seeded simulation of the engine: thousands of small networks that lose, duplicate, reorder,
-//! corrupt and delay packets, whose nodes pause and restart, whose receive queues run dry and whose
-//! placements are answered late.
+//! corrupt and delay packets. Nodes pause and restart, receive queues run empty, and
+//! placements complete late.
 //!
-//! Every run checks that each message arrives once, in order and whole, that no completion is lost
-//! or doubled, that atomics happen once, that READs bring what was there, and that all of it ends.
+//! Every run checks that each message arrives once, in order and complete, that no completion is lost
+//! or duplicated, that atomics execute once, that READs return the target's bytes, and that all work
+//! ends.
 //!
 //! `TRUNKLINE_SIM_RUNS` sets the number of runs, `TRUNKLINE_SIM_SEED` replays one.
 
@@ -48,7 +49,7 @@ mod tests {
             total.add(&run(seed, false));
         }
         eprintln!("{runs} runs: {total:?}");
-        // The runs must have exercised what they are for.
+        // The runs must have exercised each kind of event.
         if runs >= 1000 {
             let rare = [
                 ("retransmits", total.retransmits),

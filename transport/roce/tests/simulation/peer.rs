@@ -1,4 +1,4 @@
-//! One end of a connection: the two halves, and what waits for them.
+//! One end of a connection: requester, responder, and the packets that wait for them.
 
 use crate::target::{Deferred, Receive};
 use std::collections::VecDeque;
@@ -9,11 +9,11 @@ use trunkline_verbs::QpNumber;
 pub(crate) struct Endpoint {
     pub(crate) node: usize,
     pub(crate) number: QpNumber,
-    /// Gone with its node: packets to its number find nobody.
+    /// The node restarted and lost this QP: packets to its number are dropped.
     pub(crate) gone: bool,
     pub(crate) requester: Option<Requester>,
     pub(crate) responder: Option<ResponderState>,
-    /// Flow this end sends, and flow it receives.
+    /// Index of the flow that this end sends; `incoming` is the one that it receives.
     pub(crate) outgoing: Option<usize>,
     pub(crate) incoming: Option<usize>,
     pub(crate) own_queue: Option<usize>,
@@ -21,11 +21,11 @@ pub(crate) struct Endpoint {
     pub(crate) responses: VecDeque<Vec<u8>>,
     pub(crate) deferred: Option<Deferred>,
     pub(crate) holding: Option<(usize, Receive)>,
-    /// When it is served next, if that is arranged.
+    /// When the endpoint is served next, if that is scheduled.
     pub(crate) service_at: Option<u64>,
 }
 
-/// Packets that wait at an endpoint at most; more are lost.
+/// The largest number of packets that wait at an endpoint; more are lost.
 pub(crate) const INBOX: usize = 256;
 
 impl Endpoint {

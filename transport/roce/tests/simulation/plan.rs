@@ -1,10 +1,10 @@
-//! What one run is like: drawn from the seed before it starts.
+//! The parameters of one run, drawn from the seed before it starts.
 
 use crate::random::Random;
 use trunkline_roce::engine::Tuning;
 use trunkline_verbs::Mtu;
 
-/// Nanoseconds.
+/// One microsecond in nanoseconds.
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -21,14 +21,14 @@ pub(crate) struct Plan {
     pub(crate) min_rnr_timer: u8,
     pub(crate) near_wrap: bool,
     pub(crate) network: Network,
-    /// Chance that a placement or a READ's bytes come later.
+    /// Probability in per mille that a placement or a READ's bytes are completed later.
     pub(crate) late_per_mille: u64,
-    /// Receives an SRQ starts with, and how long each is out before it is posted again.
+    /// Number of receives that an SRQ starts with; `repost_ns` is the time until a used one is posted again.
     pub(crate) receives: usize,
     pub(crate) repost_ns: u64,
-    /// Chance, per service of a node, that it stands still for a while.
+    /// Probability in per mille, each time a node is served, that it pauses.
     pub(crate) pause_per_mille: u64,
-    /// A node that is restarted, and when.
+    /// The node that is restarted, and when, in nanoseconds.
     pub(crate) restart: Option<(usize, u64)>,
     /// One message of the first connection has a key or SRQ that does not exist.
     pub(crate) refused: bool,
@@ -54,8 +54,8 @@ impl Plan {
             u8::try_from(random.between(u64::from(max_rd_atomic), most_reads.max(16))).expect("small");
         let fate = random.below(10);
         let probe_floor_ns = random.pick(&[0, MS, MS, MS, MS, MS]);
-        // With the nominal timeouts alone, seven retries are few: a rough network would exhaust them
-        // honestly once in some ten thousand runs.
+        // With the nominal timeouts alone, seven retries are few: a bad network would legitimately
+        // exhaust them about once in ten thousand runs.
         let most_loss = if probe_floor_ns == 0 { 40 } else { 150 };
         Self {
             nodes,

@@ -1,4 +1,4 @@
-//! A node's memory and receive queues, and the target that checks what is done to them.
+//! A node's memory and receive queues, and the target that checks each access to them.
 
 use crate::work::Flow;
 use std::collections::VecDeque;
@@ -66,7 +66,7 @@ impl LocalMemory for Local<'_> {
     }
 }
 
-/// A placement that is answered later.
+/// A placement that is completed later.
 #[derive(Debug)]
 pub(crate) struct Deferred {
     place: Place<'static>,
@@ -108,14 +108,14 @@ impl Deferred {
 pub(crate) struct Checked<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) flow: &'a mut Flow,
-    /// Queue of an RC QP.
+    /// The receive queue of an RC QP.
     pub(crate) own_queue: Option<usize>,
     /// The receive of the message in progress.
     pub(crate) holding: &'a mut Option<(usize, Receive)>,
     pub(crate) deferred: &'a mut Option<Deferred>,
-    /// The next placement is answered later.
+    /// The next placement is completed later.
     pub(crate) late: bool,
-    /// The next READ's bytes come later.
+    /// The next READ's bytes are returned later.
     pub(crate) late_read: bool,
     pub(crate) asked_later: &'a mut u64,
 }
@@ -217,7 +217,7 @@ impl Checked<'_> {
         Placement::Atomic(old)
     }
 
-    /// The payload is the part of the request that is due.
+    /// Asserts that the payload is the part of the request that is due.
     fn bytes_fit(&self, index: usize, offset: u32, payload: &[u8], last: bool) {
         let op = &self.flow.ops[index];
         let end = offset as usize + payload.len();
@@ -229,7 +229,7 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Whether a range is that of the next request, with the right key; of a READ, its next piece.
+    /// Whether the range is that of the next request (for a READ, its next piece) and the key is right.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];

@@ -1,4 +1,4 @@
-//! One direction of one connection: what is sent, and what must come of it.
+//! One direction of one connection: the requests, and the expected result of each.
 
 use crate::plan::Plan;
 use crate::random::Random;
@@ -8,7 +8,7 @@ use trunkline_verbs::{
     SendRequest, Sge, SrqNumber,
 };
 
-/// What a finished WRITE's range is overwritten with: a late second execution would show.
+/// Overwrites the range of a finished WRITE, so that a late second execution is detected.
 const SENTINEL: u8 = 0xee;
 
 /// One request.
@@ -17,17 +17,17 @@ pub(crate) struct Op {
     pub(crate) operation: SendOperation,
     pub(crate) flags: SendFlags,
     pub(crate) srq: SrqNumber,
-    /// What is sent, written or read.
+    /// The bytes that are sent, written or read.
     pub(crate) bytes: Vec<u8>,
-    /// Start of the local buffer.
+    /// Offset of the local buffer in the sender's memory.
     local: usize,
     sges: Vec<Sge>,
     inline: bool,
-    /// Start of the remote range.
+    /// Offset of the remote range in the target's memory.
     pub(crate) remote: usize,
-    /// Atomics: the old value that must come back.
+    /// Atomics: the old value that must be returned.
     pub(crate) old: u64,
-    /// How it must end.
+    /// The status that the request must complete with.
     expected: CompletionStatus,
 }
 
@@ -54,28 +54,28 @@ pub(crate) struct Flow {
     pub(crate) endpoint: usize,
     pub(crate) ops: Vec<Op>,
     pub(crate) posted: usize,
-    /// Requests carried out at the target, in order.
+    /// Number of requests executed at the target, in order.
     pub(crate) executed: usize,
-    /// Requests whose end is known at the requester.
+    /// Number of requests that the requester knows to have ended.
     ended: usize,
     failure: Option<CompletionStatus>,
-    /// The first flush was seen: from here on every request has a completion.
+    /// A flushed completion was polled: from here on every request has a completion.
     flushing: bool,
-    /// The other half of the QP failed, so everything may be flushed.
+    /// The QP's other half failed, so any request may be flushed.
     pub(crate) half_failed: bool,
     /// One end was restarted.
     pub(crate) source_gone: bool,
     pub(crate) destination_gone: bool,
     pub(crate) atomics: u64,
-    /// Bytes that the pieces of the next READ have covered at the target.
+    /// Number of bytes that the pieces of the next READ have covered at the target.
     pub(crate) read_so_far: usize,
-    /// Longest piece of a READ.
+    /// Length of the longest piece of a READ in bytes.
     pub(crate) piece_bytes: usize,
-    /// Pieces that were not the last of their READ.
+    /// Number of pieces that were not the last of their READ.
     pub(crate) split_reads: u64,
 }
 
-/// The ends of a flow, and where it may deliver.
+/// The ends of a flow, and the SRQs that it may name.
 pub(crate) struct Ends<'a> {
     pub(crate) source: usize,
     pub(crate) destination: usize,
@@ -85,7 +85,7 @@ pub(crate) struct Ends<'a> {
 }
 
 impl Flow {
-    /// Draws all requests of a flow and lays out its memory.
+    /// Draws all requests of a flow and allocates their memory.
     pub(crate) fn draw(random: &mut Random, plan: &Plan, nodes: &mut [Node], ends: &Ends<'_>) -> Self {
         let mut flow = Self {
             source: ends.source,
@@ -187,7 +187,7 @@ impl Flow {
         }
     }
 
-    /// Hands the next request to `post`; `false` when there is none or it was not taken.
+    /// Passes the next request to `post`; `false` when there is none or `post` refused it.
     pub(crate) fn post_next(&mut self, post: impl FnOnce(&SendRequest<'_>) -> bool) -> bool {
         let Some(op) = self.ops.get(self.posted) else { return false };
         let request = SendRequest {
@@ -202,7 +202,7 @@ impl Flow {
         taken
     }
 
-    /// Checks a completion against what may come next.
+    /// Checks that a completion is one that may come next.
     pub(crate) fn complete(&mut self, completion: &Completion, nodes: &mut [Node]) {
         let index = usize::try_from(completion.wr_id).expect("ours");
         assert!(index < self.posted, "a completion for request {index}, which was never posted");
@@ -212,7 +212,7 @@ impl Flow {
             assert!(self.ops[index].flags.contains(SendFlags::SIGNALED), "unsignalled {index} reported");
             self.succeed_until(index + 1, nodes, true);
         } else if completion.status == CompletionStatus::WorkRequestFlushed {
-            // Everything after (or, for unanswered READs, before) the failing one.
+            // This is a request after the failed one, or an unanswered READ before it.
             self.succeed_until(index, nodes, !self.flushing && self.failure.is_none());
             self.flushing = true;
             self.ended = index + 1;
@@ -231,7 +231,7 @@ impl Flow {
         }
     }
 
-    /// Requests before `end` that have not been reported have succeeded without a signal.
+    /// Records that unsignalled requests before `end` have succeeded.
     fn succeed_until(&mut self, end: usize, nodes: &mut [Node], allowed: bool) {
         for index in self.ended..end {
             let op = &self.ops[index];
@@ -244,13 +244,13 @@ impl Flow {
         self.ended = self.ended.max(end);
     }
 
-    /// Looks whether a request that succeeded did what it was for.
+    /// Checks the effect of a request that succeeded.
     fn check_done(&self, index: usize, nodes: &mut [Node]) {
         let op = &self.ops[index];
         let length = op.bytes.len();
         assert!(
             self.destination_gone || self.executed > index,
-            "request {index} completed before it was carried out"
+            "request {index} completed before it was executed"
         );
         let local = &nodes[self.source].memory[op.local..][..length];
         match op.operation {
@@ -268,12 +268,12 @@ impl Flow {
         }
     }
 
-    /// Everything was posted and has ended.
+    /// Whether all requests were posted and have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.source_gone || self.posted == self.ops.len()
     }
 
-    /// The last word, when nothing is under way any more.
+    /// The final checks, when no work is outstanding.
     pub(crate) fn check_end(&mut self, nodes: &mut [Node]) {
         if self.source_gone {
             return;
@@ -284,7 +284,7 @@ impl Flow {
             assert_eq!(self.ended, self.ops.len(), "requests without a completion after a failure");
             return;
         }
-        // What stands behind the last signalled request.
+        // The requests after the last signalled one.
         let tail = self.ended..self.ops.len();
         for index in tail {
             assert!(!self.ops[index].flags.contains(SendFlags::SIGNALED), "completion of {index} is lost");
@@ -302,7 +302,7 @@ impl Flow {
     }
 }
 
-/// Makes a request one that the peer must refuse.
+/// Changes a request into one that the peer must refuse.
 fn refuse(op: &mut Op, random: &mut Random, xrc: bool) {
     if xrc && random.chance(500) {
         op.srq = BAD_SRQ;
@@ -312,7 +312,7 @@ fn refuse(op: &mut Op, random: &mut Random, xrc: bool) {
     let remote = RemoteAddress { address: IoAddress(op.remote as u64), rkey: Rkey(RKEY.0 + 1) };
     if op.bytes.is_empty() {
         op.bytes.push(1);
-        // Whatever lies there: the peer must not get as far as the bytes.
+        // The content does not matter: the peer must refuse before it accesses the bytes.
         let sge = Sge { address: IoAddress(0), length: 1, lkey: LKEY };
         op.sges = vec![sge];
     }

@@ -1,4 +1,4 @@
-//! The event loop: nodes, connections, the clock, and what happens when.
+//! The event loop: nodes, connections, the clock, and the queue of events.
 
 use crate::peer::{Endpoint, INBOX};
 use crate::plan::{MS, Plan, US};
@@ -13,7 +13,7 @@ use trunkline_roce::engine::{
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{Access, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities, SrqNumber};
 
-/// Everything must have ended by then.
+/// The time in nanoseconds by which all work must have ended.
 const HORIZON: u64 = 120_000 * MS;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ enum Event {
     TearDown { node: usize },
 }
 
-/// What a run went through.
+/// Counts of the events of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) packets: u64,
@@ -79,7 +79,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The world of a seed; says what it is like when it is replayed.
+    /// The world of a seed. Prints its parameters when the seed is replayed.
     pub(crate) fn new(seed: u64, replayed: bool) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
@@ -134,7 +134,7 @@ impl World {
     }
 
     fn add_endpoint(&mut self, node: usize) -> usize {
-        // Numbers that mean nothing: unique, and not those of a table index.
+        // QP numbers are unique and differ from the index in the table.
         let number = 0x11 + 7 * u32::try_from(self.endpoints.len()).expect("few");
         self.endpoints.push(Endpoint::new(node, QpNumber::new(number)));
         self.endpoints.len() - 1
@@ -189,7 +189,7 @@ impl World {
             max_rd_atomic: self.plan.max_rd_atomic,
             max_dest_rd_atomic: self.plan.max_dest_rd_atomic,
             min_rnr_timer: self.plan.min_rnr_timer,
-            // 67 ms.
+            // 4.096 us * 2^14 = 67 ms.
             timeout: 14,
             retry_count: self.plan.retry_count,
             rnr_retry: 7,
@@ -223,7 +223,7 @@ impl World {
         self.events.push(Reverse((self.now + delay, self.sequence, event)));
     }
 
-    /// Serves the endpoint at `when`, unless it is served before anyway.
+    /// Schedules service of the endpoint at `when`, unless it is scheduled earlier.
     fn serve_at(&mut self, endpoint: usize, when: u64) {
         let when = when.max(self.now);
         if self.endpoints[endpoint].service_at.is_none_or(|planned| when < planned) {
@@ -289,7 +289,7 @@ impl World {
         match event {
             Event::Deliver { to, bytes } => self.deliver(to, bytes),
             Event::Service { endpoint, expected } => {
-                // Arrangements that were overtaken by an earlier one are void.
+                // A service that was rescheduled to an earlier time is void.
                 if self.endpoints[endpoint].service_at == Some(expected) {
                     self.endpoints[endpoint].service_at = None;
                     self.serve(endpoint);
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// The node loses all it knew; its numbers are used by nobody any more.
+    /// The node loses all state; its QP numbers are never used again.
     fn restart(&mut self, node: usize) {
         self.summary.restarts += 1;
         for end in self.endpoints.iter_mut().filter(|end| end.node == node) {
@@ -354,8 +354,8 @@ impl World {
         self.after(delay, Event::TearDown { node });
     }
 
-    /// The others have noticed that the node is gone: they take down what receives from it, which
-    /// gives back the receives of half-received messages.
+    /// The other nodes have detected that the node is gone: they destroy the responders that receive from
+    /// it, which releases the receives of incomplete messages.
     fn tear_down(&mut self, gone: usize) {
         for index in 0..self.endpoints.len() {
             let end = &mut self.endpoints[index];
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// One turn of a node for one endpoint: packets in, timers, packets out.
+    /// Serves one endpoint of a node: packets in, timers, packets out.
     fn serve(&mut self, index: usize) {
         let node = self.endpoints[index].node;
         if self.endpoints[index].gone {
@@ -463,7 +463,7 @@ impl World {
         requester.handle_timeout(now);
     }
 
-    /// Sends what there is, up to a burst; `true` when there may be more.
+    /// Sends the packets that are due, at most a burst; `true` when there may be more.
     fn emit(&mut self, index: usize) -> bool {
         let burst = self.random.between(1, 40);
         for _ in 0..burst {
@@ -495,7 +495,7 @@ impl World {
         requester.poll_transmit(Time(self.now), &memory, &mut self.out).is_some()
     }
 
-    /// Takes completions and events out, and has used receives posted again.
+    /// Polls completions and events, and schedules the reposting of used receives.
     fn collect(&mut self, index: usize) {
         let node = self.endpoints[index].node;
         let end = &mut self.endpoints[index];

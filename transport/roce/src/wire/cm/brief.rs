@@ -1,15 +1,15 @@
-//! RTU, DREQ and DREP: the messages that are little more than two ids.
+//! RTU, DREQ and DREP: messages of two communication ids and private data.
 
 use super::field::{self, Data, Field};
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::QpNumber;
 
-/// Bytes of private data of RTU and DREP.
+/// Length of the private data of RTU and DREP in bytes.
 pub const RTU_PRIVATE_BYTES: usize = 224;
-/// Bytes of private data of DREQ.
+/// Length of the private data of DREQ in bytes.
 pub const DREQ_PRIVATE_BYTES: usize = 220;
 
-/// Places of the fields (contract rocev2 9.5).
+/// Positions of the fields (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_ID: Field = Field::at(0, 32);
@@ -23,9 +23,9 @@ mod at {
 /// The content of an RTU (ready to use) and of a DREP (disconnect reply).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: u32,
     /// Private data.
     pub private: [u8; RTU_PRIVATE_BYTES],
@@ -52,13 +52,13 @@ impl Ids {
 /// Disconnect request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dreq {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: u32,
-    /// The receiver's QP (contract rocev2 10.4).
+    /// The QP of the DREQ's receiver (contract rocev2 10.4).
     pub qpn: QpNumber,
-    /// Byte 11.
+    /// Byte 11, reserved.
     pub reserved_11: u8,
     /// Private data.
     pub private: [u8; DREQ_PRIVATE_BYTES],

@@ -1,16 +1,15 @@
 //! Bit fields of the 232 bytes of a CM message.
 //!
-//! Owns how a field is read and written; only the message files beside it call it, with
-//! constant places that each file lists in one table. It must never be given a place that came
-//! from the wire.
+//! Owns how a field is read and written. Only the message files of this folder call it, with
+//! constant positions that each file lists in one table. A position must never come from the wire.
 
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::Gid;
 
-/// The data of a MAD.
+/// The data of a MAD, which is a CM message.
 pub(super) type Data = [u8; MAD_DATA_BYTES];
 
-/// Up to 64 bits, counted from the most significant bit of byte 0.
+/// A field of up to 64 bits; positions count from the most significant bit of byte 0.
 #[derive(Clone, Copy)]
 pub(super) struct Field {
     bit: usize,
@@ -18,24 +17,24 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// `bits` bits from the top of byte `byte`.
+    /// The field of `bits` bits that starts at the top of byte `byte`.
     pub(super) const fn at(byte: usize, bits: usize) -> Self {
         Self::after(byte, 0, bits)
     }
 
-    /// `bits` bits, `skip` bits below the top of byte `byte`.
+    /// The field of `bits` bits that starts `skip` bits below the top of byte `byte`.
     pub(super) const fn after(byte: usize, skip: usize, bits: usize) -> Self {
         let bit = byte * 8 + skip;
         assert!(bits > 0 && bits <= 64 && bit + bits <= MAD_DATA_BYTES * 8);
         Self { bit, bits }
     }
 
-    /// The same field, `bytes` further on.
+    /// The same field, `bytes` bytes further on.
     pub(super) const fn shifted(self, bytes: usize) -> Self {
         Self::after(bytes, self.bit, self.bits)
     }
 
-    /// First byte, one past the last byte, bits unused below the field.
+    /// The first byte, one past the last byte, and the number of bits below the field in the last byte.
     const fn span(self) -> (usize, usize, usize) {
         let end = self.bit + self.bits;
         (self.bit / 8, end.div_ceil(8), end.next_multiple_of(8) - end)
@@ -67,7 +66,7 @@ impl Field {
         self.u64(data) != 0
     }
 
-    /// Writes the low bits of `value`; bits that the field has no room for are lost.
+    /// Writes the low bits of `value`; bits that do not fit are dropped.
     pub(super) fn put(self, data: &mut Data, value: impl Into<u64>) {
         let (first, end, below) = self.span();
         let mut keep = !(self.mask() << below);
@@ -80,19 +79,19 @@ impl Field {
     }
 }
 
-/// Copies `N` bytes out, from byte `at`.
+/// Copies `N` bytes out of `data`, from byte `at`.
 pub(super) fn bytes<const N: usize>(data: &Data, at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&data[at..at + N]);
     out
 }
 
-/// Copies bytes in, from byte `at`.
+/// Copies `bytes` into `data`, from byte `at`.
 pub(super) fn put_bytes(data: &mut Data, at: usize, bytes: &[u8]) {
     data[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Reads a GID.
+/// Reads the GID at byte `at`.
 pub(super) fn gid(data: &Data, at: usize) -> Gid {
     Gid(bytes(data, at))
 }

@@ -1,10 +1,10 @@
 //! The messages of the InfiniBand communication manager (contract rocev2 §9 to §11).
 //!
-//! Owns their layout: 232 bytes behind a MAD header, to plain structs and back, byte for byte.
-//! Called by the CM; it must never refuse or change a value, since what a value means is the
-//! CM's business and captures must re-emit equal.
+//! Owns their layout: 232 bytes after a MAD header, to plain structs and back, byte for byte. The
+//! CM calls it. It must never refuse or change a value: the CM interprets values, and captures must
+//! re-emit equal.
 //!
-//! One file per kind of message; each lists the places of its fields in its module `at`.
+//! There is one file per kind of message; each lists the positions of its fields in its module `at`.
 
 #![forbid(unsafe_code)]
 
@@ -33,9 +33,9 @@ use super::mad::{Attribute, MAD_DATA_BYTES, Mad, MadHeader};
 /// Transport service type and extended transport type of a REQ (contract rocev2 10.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransportType {
-    /// 2 bits.
+    /// Transport service type, 2 bits.
     pub service: u8,
-    /// 3 bits; counts only when `service` is 3.
+    /// Extended transport type, 3 bits; valid only when `service` is 3.
     pub extended: u8,
 }
 
@@ -49,30 +49,30 @@ impl TransportType {
 /// A CM message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CmMessage {
-    /// Asks for a connection.
+    /// Request for a connection.
     Req(Req),
-    /// Asks for patience.
+    /// The reply will take longer.
     Mra(Mra),
-    /// Refuses.
+    /// The request or reply is refused.
     Rej(Rej),
-    /// Accepts.
+    /// The request is accepted.
     Rep(Rep),
-    /// Confirms a REP.
+    /// Confirmation of a REP.
     Rtu(Ids),
-    /// Asks to disconnect.
+    /// Request to disconnect.
     Dreq(Dreq),
-    /// Confirms a DREQ.
+    /// Confirmation of a DREQ.
     Drep(Ids),
-    /// Asks for the QP behind a service.
+    /// Request for the QP that serves a service.
     SidrReq(SidrReq),
-    /// Names it, or refuses.
+    /// The QP and its Q_Key, or a refusal.
     SidrRep(SidrRep),
-    /// LAP, APR and whatever else: not looked into.
+    /// LAP, APR and all others: not parsed.
     Other(Attribute, [u8; MAD_DATA_BYTES]),
 }
 
 impl CmMessage {
-    /// Reads a MAD's data as what its attribute says.
+    /// Parses a MAD's data in the format of its attribute.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let data = &mad.data;
@@ -90,7 +90,7 @@ impl CmMessage {
         }
     }
 
-    /// The attribute that announces it.
+    /// The MAD attribute of this kind of message.
     #[must_use]
     pub const fn attribute(&self) -> Attribute {
         match self {
@@ -107,7 +107,7 @@ impl CmMessage {
         }
     }
 
-    /// The MAD's data.
+    /// Emits the MAD's data.
     #[must_use]
     pub fn data(&self) -> [u8; MAD_DATA_BYTES] {
         match self {
@@ -123,7 +123,7 @@ impl CmMessage {
         }
     }
 
-    /// The whole MAD.
+    /// Emits the whole MAD.
     #[must_use]
     pub fn mad(&self, transaction: u64) -> Mad {
         Mad { header: MadHeader::cm(transaction, self.attribute()), data: self.data() }

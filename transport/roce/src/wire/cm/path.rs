@@ -3,7 +3,7 @@
 use super::field::{self, Data, Field};
 use trunkline_verbs::Gid;
 
-/// Places of the fields, from the start of the path (contract rocev2 9.5).
+/// Positions of the fields, from the start of the path (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_LID: Field = Field::at(0, 16);
@@ -22,36 +22,36 @@ mod at {
     pub(super) const RESERVED_43: Field = Field::after(43, 5, 3);
 }
 
-/// How packets travel between the two sides; local is the sender of the REQ.
+/// The route between the two sides. *Local* is the sender of the REQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Path {
-    /// 0xffff on routed RoCE.
+    /// The sender's LID; 0xffff in RoCEv2.
     pub local_lid: u16,
-    /// 0xffff on routed RoCE.
+    /// The receiver's LID; 0xffff in RoCEv2.
     pub remote_lid: u16,
     /// The sender's GID.
     pub local_gid: Gid,
     /// The receiver's GID.
     pub remote_gid: Gid,
-    /// 20 bits.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Six bits behind the flow label.
+    /// The six reserved bits after the flow label.
     pub reserved_38: u8,
-    /// 6 bits.
+    /// Packet rate code, 6 bits.
     pub packet_rate: u8,
     /// Traffic class.
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// 4 bits.
+    /// Service level, 4 bits.
     pub service_level: u8,
-    /// No router is between.
+    /// Both sides are in the same subnet.
     pub subnet_local: bool,
-    /// Three bits of byte 42.
+    /// The three reserved bits of byte 42.
     pub reserved_42: u8,
-    /// Local ACK timeout for the receiver's QP, 5 bits.
+    /// Local ACK timeout for the receiver's QP, 5 bits: 4.096 us * 2^n.
     pub ack_timeout: u8,
-    /// Three bits of byte 43.
+    /// The three reserved bits of byte 43.
     pub reserved_43: u8,
 }
 

@@ -1,17 +1,17 @@
-//! REJ and MRA: refuses, or asks for patience.
+//! REJ, which refuses a message, and MRA, which announces a late reply.
 
 use super::field::{self, Data, Field};
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::RejectReason;
 
-/// Bytes of a REJ's additional information.
+/// Length of a REJ's additional information in bytes.
 pub const REJ_INFO_BYTES: usize = 72;
-/// Bytes of a REJ's private data.
+/// Length of a REJ's private data in bytes.
 pub const REJ_PRIVATE_BYTES: usize = 148;
-/// Bytes of an MRA's private data.
+/// Length of an MRA's private data in bytes.
 pub const MRA_PRIVATE_BYTES: usize = 222;
 
-/// Places of the fields (contract rocev2 9.5).
+/// Positions of the fields (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_ID: Field = Field::at(0, 32);
@@ -28,7 +28,7 @@ mod at {
     pub(super) const MRA_PRIVATE: usize = 10;
 }
 
-/// The message that a REJ or MRA answers, 2 bits.
+/// The kind of message that a REJ or MRA answers, 2 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Answered(pub u8);
 
@@ -37,28 +37,28 @@ impl Answered {
     pub const REQ: Self = Self(0);
     /// A REP.
     pub const REP: Self = Self(1);
-    /// REJ: nothing in particular; MRA: a LAP.
+    /// In a REJ: no message in particular. In an MRA: a LAP.
     pub const OTHER: Self = Self(2);
 }
 
 /// Rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's name for the connection; 0 if it never made one.
+    /// The sender's communication id; 0 if it did not allocate one.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: u32,
-    /// What is refused.
+    /// The kind of message that is refused.
     pub answered: Answered,
-    /// Six bits of byte 8.
+    /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// Valid bytes of `info`, 7 bits: any value on the wire.
+    /// Number of valid bytes in `info`, 7 bits: any value is possible on the wire.
     pub info_length: u8,
-    /// One bit of byte 9.
+    /// The reserved bit of byte 9.
     pub reserved_9: bool,
-    /// Why.
+    /// The reason for the refusal.
     pub reason: RejectReason,
-    /// Additional information.
+    /// Additional information, whose format depends on the reason.
     pub info: [u8; REJ_INFO_BYTES],
     /// Private data.
     pub private: [u8; REJ_PRIVATE_BYTES],
@@ -95,20 +95,20 @@ impl Rej {
     }
 }
 
-/// Message receipt acknowledgement: the answer will take longer.
+/// Message receipt acknowledgement: the reply will take longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mra {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub remote_id: u32,
-    /// What was received.
+    /// The kind of message that was received.
     pub answered: Answered,
-    /// Six bits of byte 8.
+    /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// How long the answer may take, 5 bits: 4.096 us * 2^n.
+    /// How long the reply may take, 5 bits: 4.096 us * 2^n.
     pub service_timeout: u8,
-    /// Three bits of byte 9.
+    /// The three reserved bits of byte 9.
     pub reserved_9: u8,
     /// Private data.
     pub private: [u8; MRA_PRIVATE_BYTES],

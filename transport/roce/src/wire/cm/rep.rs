@@ -1,13 +1,13 @@
-//! REP: accepts a REQ.
+//! REP, which accepts a REQ.
 
 use super::field::{self, Data, Field};
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::{Psn, QpNumber};
 
-/// Bytes of private data.
+/// Length of the private data in bytes.
 pub const REP_PRIVATE_BYTES: usize = 196;
 
-/// Places of the fields (contract rocev2 9.5).
+/// Positions of the fields (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_ID: Field = Field::at(0, 32);
@@ -34,41 +34,41 @@ mod at {
 /// Reply to a request for communication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: u32,
-    /// The REQ's.
+    /// The communication id of the REQ's sender.
     pub remote_id: u32,
     /// Q_Key, unused by connected services.
     pub qkey: u32,
     /// The sender's QP; 0 for XRC (contract rocev2 10.3).
     pub qpn: QpNumber,
-    /// Byte 15.
+    /// Byte 15, vendor-specific.
     pub vendor_15: u8,
     /// The sender's EE context; for XRC its TGT QP (contract rocev2 10.3).
     pub eecn: u32,
-    /// Byte 19.
+    /// Byte 19, vendor-specific.
     pub vendor_19: u8,
     /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
     pub starting_psn: Psn,
-    /// Byte 23.
+    /// Byte 23, vendor-specific.
     pub vendor_23: u8,
-    /// READs and atomics the sender serves at once.
+    /// Number of READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics the sender has outstanding at most.
+    /// Number of READs and atomics that the sender will have outstanding at most.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge, 5 bits: 4.096 us * 2^n.
+    /// How long the sender takes to acknowledge a packet, 5 bits: 4.096 us * 2^n.
     pub ack_delay: u8,
-    /// Answer to an alternate path, 2 bits.
+    /// Whether the alternate path is accepted, 2 bits.
     pub failover: u8,
-    /// End-to-end flow control.
+    /// The sender implements end-to-end flow control.
     pub flow_control: bool,
     /// RNR retries for the receiver's QP, 3 bits.
     pub rnr_retry: u8,
     /// The sender's QP has an SRQ; set for XRC.
     pub srq: bool,
-    /// Four bits of byte 27.
+    /// The four reserved bits of byte 27.
     pub reserved_27: u8,
-    /// The sender's adapter.
+    /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
     /// Private data.
     pub private: [u8; REP_PRIVATE_BYTES],

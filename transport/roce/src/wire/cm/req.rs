@@ -1,4 +1,4 @@
-//! REQ: asks for a connection.
+//! REQ, which requests a connection.
 
 use super::field::{self, Data, Field};
 use super::service::{ADDRESS_HEADER_BYTES, ServiceId};
@@ -6,12 +6,12 @@ use super::{Path, TransportType};
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::{Psn, QpNumber};
 
-/// Bytes of private data.
+/// Length of the private data in bytes.
 pub const REQ_PRIVATE_BYTES: usize = 92;
-/// Bytes of private data that are the program's: those after rdma_cm's address header.
+/// Length in bytes of the private data that belongs to the program, after rdma_cm's address header.
 pub const REQ_USER_BYTES: usize = REQ_PRIVATE_BYTES - ADDRESS_HEADER_BYTES;
 
-/// Places of the fields (contract rocev2 9.5).
+/// Positions of the fields (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_ID: Field = Field::at(0, 32);
@@ -44,63 +44,63 @@ mod at {
     pub(super) const PRIVATE: usize = 140;
 }
 
-/// Request for communication. Fields narrower than their type hold the value, not the wire's
-/// position; what is reserved is 0 from us and kept so that a capture re-emits equal.
+/// Request for communication. A field narrower than its type is aligned to the type's low bit. We send 0
+/// in reserved fields, and keep what was received so that a capture re-emits equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_id: u32,
-    /// Byte 4.
+    /// Byte 4, reserved.
     pub reserved_4: u8,
     /// Vendor id, 24 bits.
     pub vendor_id: u32,
-    /// What is asked for.
+    /// The service that is requested.
     pub service_id: ServiceId,
-    /// The sender's adapter.
+    /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
-    /// Bytes 24 to 27.
+    /// Bytes 24 to 27, reserved.
     pub reserved_24: u32,
     /// Q_Key, unused by connected services.
     pub qkey: u32,
     /// The sender's QP.
     pub qpn: QpNumber,
-    /// READs and atomics the sender serves at once.
+    /// Number of READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
     /// The sender's EE context, 24 bits.
     pub eecn: u32,
-    /// READs and atomics the sender has outstanding at most.
+    /// Number of READs and atomics that the sender will have outstanding at most.
     pub initiator_depth: u8,
     /// The receiver's EE context, 24 bits.
     pub remote_eecn: u32,
-    /// How soon the receiver is to answer, 5 bits: 4.096 us * 2^n.
+    /// Time within which the receiver should reply, 5 bits: 4.096 us * 2^n.
     pub remote_timeout: u8,
     /// RC, UC, RD or XRC.
     pub transport: TransportType,
-    /// End-to-end flow control.
+    /// The sender implements end-to-end flow control.
     pub flow_control: bool,
     /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
     pub starting_psn: Psn,
-    /// How soon the sender will answer, 5 bits.
+    /// Time within which the sender will reply, 5 bits: 4.096 us * 2^n.
     pub local_timeout: u8,
-    /// Transport retries, 3 bits.
+    /// Transport retries for the receiver's QP, 3 bits.
     pub retry_count: u8,
-    /// Partition.
+    /// Partition key.
     pub pkey: u16,
     /// Path MTU code, 4 bits.
     pub mtu: u8,
-    /// RDC exists.
+    /// A reliable datagram channel exists already; unused by RC and XRC.
     pub rdc_exists: bool,
-    /// RNR retries, 3 bits.
+    /// RNR retries for the receiver's QP, 3 bits; 7 means no limit.
     pub rnr_retry: u8,
-    /// How often the sender repeats CM messages, 4 bits.
+    /// How many times the sender repeats a CM message, 4 bits.
     pub max_cm_retries: u8,
     /// The sender's QP has an SRQ.
     pub srq: bool,
     /// Primary path.
     pub primary: Path,
-    /// Alternate path, all zero if none.
+    /// Alternate path; all zero without one.
     pub alternate: Path,
-    /// Private data; rdma_cm's header is its first 36 bytes.
+    /// Private data; its first 36 bytes are rdma_cm's address header.
     pub private: [u8; REQ_PRIVATE_BYTES],
 }
 

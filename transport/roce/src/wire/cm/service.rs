@@ -1,14 +1,14 @@
-//! What rdma_cm puts into CM messages: service ids and the address header (contract rocev2 §11).
+//! rdma_cm's content in CM messages: service ids and the address header (contract rocev2 §11).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use trunkline_verbs::PortSpace;
 
-/// What a REQ asks for, 64 bits.
+/// The service that a REQ or SIDR_REQ requests, 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The id of a port (contract rocev2 11.1).
+    /// The service id of a port (contract rocev2 11.1).
     #[must_use]
     pub const fn new(space: PortSpace, port: u16) -> Self {
         // `u64::from` is not const yet.
@@ -17,7 +17,7 @@ impl ServiceId {
         Self(space.prefix() << 16 | port)
     }
 
-    /// Port space and port, if it is one of the spaces that we serve.
+    /// The port space and the port, if we serve that port space.
     #[must_use]
     pub fn space_and_port(self) -> Option<(PortSpace, u16)> {
         let prefix = self.0 >> 16;
@@ -26,27 +26,27 @@ impl ServiceId {
     }
 }
 
-/// Bytes of the header that rdma_cm puts in front of the private data of a REQ or SIDR_REQ.
+/// Length in bytes of the header that rdma_cm puts in front of the private data of a REQ or SIDR_REQ.
 pub const ADDRESS_HEADER_BYTES: usize = 36;
 
 /// rdma_cm's address header (contract rocev2 11.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressHeader {
-    /// 0.
+    /// Version of the header: 0.
     pub version: u8,
-    /// 4 or 6 in the high four bits; the low ones are 0 from us.
+    /// The IP version in the high four bits, 4 or 6; in the low four bits we send 0.
     pub ip_version: u8,
-    /// Port of the asking side.
+    /// The initiator's port.
     pub source_port: u16,
-    /// Its address; IPv4 in the last four bytes.
+    /// The initiator's address; an IPv4 address is in the last four bytes.
     pub source: [u8; 16],
-    /// The asked side's address.
+    /// The responder's address, in the same format.
     pub destination: [u8; 16],
 }
 
 impl AddressHeader {
-    /// The header for a connection between two addresses. Both must be of the same family; the
-    /// destination's decides.
+    /// The header for a connection between two addresses, which must be of the same family: the
+    /// destination's family becomes the IP version.
     #[must_use]
     pub fn new(source: SocketAddr, destination: IpAddr) -> Self {
         let ip_version = if destination.is_ipv4() { 0x40 } else { 0x60 };
@@ -63,7 +63,7 @@ impl AddressHeader {
         }
     }
 
-    /// Reads the first 36 bytes; there are more, in each message that has a header.
+    /// Parses the first 36 bytes. Each message with such a header has more private data than that.
     #[must_use]
     pub fn parse<const N: usize>(private: &[u8; N]) -> Self {
         const { assert!(N >= ADDRESS_HEADER_BYTES) };
@@ -89,8 +89,8 @@ impl AddressHeader {
         private[20..36].copy_from_slice(&self.destination);
     }
 
-    /// Source and destination, or nothing when version or IP version are not known
-    /// (contract rocev2 11.4).
+    /// Source and destination, or `None` when the version or the IP version is unknown (contract
+    /// rocev2 11.4).
     #[must_use]
     pub fn addresses(&self) -> Option<(SocketAddr, IpAddr)> {
         let ip: fn([u8; 16]) -> IpAddr = match (self.version, self.ip_version >> 4) {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_say_addresses() {
+    fn address_headers_contain_both_addresses() {
         for (source, destination) in [
             ("10.77.0.2:60687".parse().unwrap(), "10.77.0.1".parse().unwrap()),
             ("[fe80::2]:1".parse::<SocketAddr>().unwrap(), "fe80::1".parse::<IpAddr>().unwrap()),

@@ -1,20 +1,20 @@
-//! SIDR_REQ and SIDR_REP: which QP serves a service, and with which Q_Key.
+//! SIDR_REQ and SIDR_REP, which resolve a service to a QP and its Q_Key.
 
 use super::field::{self, Data, Field};
 use super::service::{ADDRESS_HEADER_BYTES, ServiceId};
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::{QpNumber, SidrStatus};
 
-/// Bytes of private data of a SIDR_REQ.
+/// Length of the private data of a SIDR_REQ in bytes.
 pub const SIDR_REQ_PRIVATE_BYTES: usize = 216;
-/// What rdma_cm's address header leaves of them to the program.
+/// Length in bytes of the private data that belongs to the program, after rdma_cm's address header.
 pub const SIDR_REQ_USER_BYTES: usize = SIDR_REQ_PRIVATE_BYTES - ADDRESS_HEADER_BYTES;
-/// Bytes of a SIDR_REP's additional information.
+/// Length of the additional information of a SIDR_REP in bytes.
 pub const SIDR_REP_INFO_BYTES: usize = 72;
-/// Bytes of private data of a SIDR_REP.
+/// Length of the private data of a SIDR_REP in bytes.
 pub const SIDR_REP_PRIVATE_BYTES: usize = 136;
 
-/// Places of the fields (contract rocev2 9.5).
+/// Positions of the fields (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const REQUEST_ID: Field = Field::at(0, 32);
@@ -33,18 +33,18 @@ mod at {
     pub(super) const REP_PRIVATE: usize = 96;
 }
 
-/// Asks for the QP that serves a service.
+/// Requests the QP that serves a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrReq {
-    /// The sender's name for the question.
+    /// The sender's id of the request.
     pub request_id: u32,
-    /// P_Key of the datagrams to come.
+    /// P_Key of the datagrams that will follow.
     pub pkey: u16,
-    /// Bytes 6 and 7.
+    /// Bytes 6 and 7, reserved.
     pub reserved_6: u16,
-    /// What is asked for.
+    /// The service that is requested.
     pub service_id: ServiceId,
-    /// rdma_cm's address header and the program's data.
+    /// Private data: rdma_cm's address header and the program's data.
     pub private: [u8; SIDR_REQ_PRIVATE_BYTES],
 }
 
@@ -74,11 +74,11 @@ impl SidrReq {
 /// Answers a [`SidrReq`], or refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The question's.
+    /// The `request_id` of the [`SidrReq`].
     pub request_id: u32,
-    /// Whether it is an answer.
+    /// Whether the service has a QP, and otherwise why not.
     pub status: SidrStatus,
-    /// Bytes of `info` that mean something.
+    /// Number of valid bytes in `info`.
     pub info_length: u8,
     /// Bytes 6 and 7: the upper part of a vendor id.
     pub vendor_6: u16,
@@ -86,11 +86,11 @@ pub struct SidrRep {
     pub qpn: QpNumber,
     /// Byte 11: the low part of the vendor id.
     pub vendor_11: u8,
-    /// What was asked for.
+    /// The service that was requested.
     pub service_id: ServiceId,
-    /// What datagrams to the QP must carry.
+    /// The Q_Key that datagrams to the QP must carry.
     pub qkey: u32,
-    /// Additional information to a refusal.
+    /// Additional information about a refusal.
     pub info: [u8; SIDR_REP_INFO_BYTES],
     /// Private data.
     pub private: [u8; SIDR_REP_PRIVATE_BYTES],

@@ -1,4 +1,4 @@
-//! The CM messages of captured kernels: decoded as the contract says, and re-emitted equal.
+//! CM messages that kernels sent are decoded as in the contract, and re-emitted equal.
 
 use super::*;
 use proptest::prelude::*;
@@ -143,7 +143,7 @@ fn xrc_request_and_reply_have_the_decoded_fields() {
 }
 
 #[test]
-fn reject_and_mra_use_their_own_bits() {
+fn fields_of_reject_and_mra_do_not_overlap() {
     let rej = Rej {
         local_id: 1,
         remote_id: 2,
@@ -172,7 +172,7 @@ fn reject_and_mra_use_their_own_bits() {
 }
 
 #[test]
-fn questions_and_answers_use_their_own_bytes() {
+fn fields_of_sidr_messages_do_not_overlap() {
     let req = SidrReq {
         request_id: 0x0102_0304,
         pkey: 0xffff,
@@ -204,7 +204,7 @@ fn questions_and_answers_use_their_own_bytes() {
 }
 
 proptest! {
-    /// No bit is lost, whatever a peer sends: each message's fields cover all 232 bytes.
+    /// No bit is lost, whatever a peer sends: the fields of each message cover all 232 bytes.
     #[test]
     fn any_data_re_emits_equal(
         attribute in 0x0f_u16..0x1c,

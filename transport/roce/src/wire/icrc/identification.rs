@@ -1,24 +1,24 @@
-//! Finding the IPv4 identification that an ordinary UDP socket does not show (contract rocev2 5.7).
+//! Derives the IPv4 identification, which an ordinary UDP socket does not report (contract rocev2 5.7).
 //!
-//! A CRC is linear: flipping bits of the identification flips bits of the ICRC that depend on
-//! nothing but which they are and how many bytes follow. So the packet's ICRC is computed once as
-//! if the identification were 0, and the difference to the one that stands there is run back
-//! through the register to the place of the identification. There it must be what two bytes alone
-//! can make; 16 of its 32 bits say which two bytes, the other 16 say whether there are any.
+//! A CRC is linear: which bits of the ICRC change with a bit of the identification depends only on that
+//! bit's position and on the number of bytes that follow. So the ICRC is computed once as if the
+//! identification were 0, and its difference to the packet's ICRC is run backwards through the
+//! register to the position of the identification. There the difference must be one that two bytes
+//! can cause: 16 of its 32 bits yield the two bytes, and the other 16 show whether they exist.
 
 use super::{IPV4_HEADER, IpUdp, UDP_HEADER, difference};
 use crate::wire::ICRC_LENGTH;
 
-/// The reflected polynomial.
+/// The CRC-32 polynomial, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// A linear map of the register: the images of its 32 bits.
 type Map = [u32; 32];
 
-/// Bytes of the IPv4 header behind the identification.
-const BEHIND_IDENTIFICATION: usize = IPV4_HEADER - 6;
+/// Number of bytes of the IPv4 header after the identification.
+const AFTER_IDENTIFICATION: usize = IPV4_HEADER - 6;
 
-/// `BACK[k]` undoes 2^k zero bytes; 17 of them cover any IPv4 packet.
+/// `BACK[k]` undoes 2^k zero bytes; 17 maps cover any IPv4 packet.
 static BACK: [Map; 17] = powers_of_back();
 
 /// The register one zero byte earlier.
@@ -26,7 +26,7 @@ const fn back_one(register: u32) -> u32 {
     let mut value = register;
     let mut bit = 0;
     while bit < 8 {
-        // The polynomial's top bit is set, so the register's top bit tells if it was added.
+        // The polynomial's top bit is set, so the register's top bit shows whether it was added.
         value = if value & 0x8000_0000 != 0 { (value ^ POLYNOMIAL) << 1 | 1 } else { value << 1 };
         bit += 1;
     }
@@ -65,13 +65,12 @@ const fn powers_of_back() -> [Map; 17] {
     maps
 }
 
-/// The one identification under which the packet's ICRC is right, if there is one; that of
-/// `headers` is ignored. `Some(0)` also says that the packet is right as our own kind sends it.
-/// A corrupted packet passes for one in 65,536. Over IPv6, which has no identification, the
-/// answer is `Some(0)` or `None`.
+/// The identification for which the packet's ICRC is right, if there is one; that of `headers` is
+/// ignored. Our own devices send identification 0. One in 65,536 corrupted packets also has a
+/// solution. IPv6 has no identification, so the result is `Some(0)` or `None`.
 ///
-/// The cost is that of [`super::check`] and some 200 instructions more when it fails; nothing is
-/// kept between packets.
+/// It costs as much as [`super::check`], and some 200 instructions more when the identification is
+/// not 0. No state is kept between packets.
 #[must_use]
 pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u16> {
     let zero = IpUdp { v4_identification: 0, ..*headers };
@@ -80,7 +79,7 @@ pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option
         return Some(0);
     }
     headers.v4()?;
-    let behind = BEHIND_IDENTIFICATION + UDP_HEADER + payload_with_icrc.len() - ICRC_LENGTH;
+    let behind = AFTER_IDENTIFICATION + UDP_HEADER + payload_with_icrc.len() - ICRC_LENGTH;
     if behind >> BACK.len() != 0 {
         return None; // No IPv4 packet is that long.
     }
@@ -89,8 +88,8 @@ pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option
             register = apply(map, register);
         }
     }
-    // Undoing two zero bytes gives the register in whose low half the two bytes went in, the
-    // first of them lowest; nothing else may be left.
+    // Undoing two zero bytes yields the register whose low half the two bytes were added to, the
+    // first of them lowest. All other bits must be 0.
     let bytes = back_one(back_one(register));
     let [first, second, 0, 0] = bytes.to_le_bytes() else { return None };
     Some(u16::from_be_bytes([first, second]))
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn back_undoes_a_zero_byte() {
+    fn back_one_undoes_a_zero_byte() {
         for register in [1, 0x8000_0000, 0xdebb_20e3, 0x1234_5678_u32] {
             let mut forward = register;
             for _ in 0..8 {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_each_identification_at_each_length() {
+    fn each_identification_is_found_at_each_length() {
         for length in [0, 1, 4, 12, 16, 44, 276, 1068, 4140, 65_000] {
             for identification in [0, 1, 2, 0x80, 0x100, 0x718c, 0x8000, 0xffff] {
                 let headers = IpUdp { v4_identification: identification, ..flow() };
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn recovers_that_of_a_card_and_refuses_a_flipped_bit() {
+    fn the_identification_of_a_physical_nic_is_found_and_a_flipped_bit_refused() {
         // contract rocev2 4.7
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("10.0.17.1:0"), address("10.0.18.1:4791"));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupted_packets_pass_for_one_in_65536() {
+    fn one_in_65536_corrupted_packets_has_a_solution() {
         let mut packet = vec![0x5a; 100];
         append(&flow(), &mut packet);
         let mut passed = 0;
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_has_nothing_to_solve() {
+    fn ipv6_yields_0_or_nothing() {
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("[fe80::1]:49476"), address("[fe80::2]:4791"));
         let mut packet = vec![0x5a; 16];

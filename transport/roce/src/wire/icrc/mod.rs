@@ -1,7 +1,7 @@
-//! The invariant CRC behind each packet (contract rocev2 §4, 5.7).
+//! The invariant CRC (ICRC) at the end of each packet (contract rocev2 §4, 5.7).
 //!
-//! Owns what of IP and UDP headers the ICRC covers. Called by senders, receivers and the pcap
-//! tools. It never allocates, except that [`append`] grows the vector it is given.
+//! Owns the list of IP and UDP header fields that the ICRC covers. Senders, receivers and the
+//! capture tools call it. It never allocates, except that [`append`] grows the vector that it is given.
 
 mod identification;
 
@@ -11,7 +11,7 @@ use super::layout::bth::CONGESTION;
 use crc32fast::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// CRC-32 of eight bytes of ones, the stand-in for the LRH (contract rocev2 4.2, 4.4): the
+/// CRC-32 of eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4): the
 /// complement of the register 0xDEBB20E3.
 const SEED: u32 = !0xdebb_20e3;
 
@@ -20,14 +20,14 @@ const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 const PROTOCOL_UDP: u8 = 17;
 
-/// Everything of the IP and UDP headers that the ICRC covers, lengths aside.
+/// All fields of the IP and UDP headers that the ICRC covers, except the lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IpUdp {
     /// Sender's address and UDP port.
     pub source: SocketAddr,
     /// Receiver's address and UDP port.
     pub destination: SocketAddr,
-    /// IPv4: the identification. An ordinary receiver can't see it.
+    /// IPv4: the identification. An ordinary socket does not report it to the receiver.
     pub v4_identification: u16,
     /// IPv4: the flag "don't fragment".
     pub v4_dont_fragment: bool,
@@ -49,7 +49,7 @@ impl IpUdp {
         }
     }
 
-    /// The addresses as IPv6; an IPv4 address beside an IPv6 one stands in its mapped form.
+    /// The addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
     pub(crate) const fn v6(&self) -> (Ipv6Addr, Ipv6Addr) {
         (as_v6(self.source), as_v6(self.destination))
     }
@@ -62,17 +62,18 @@ const fn as_v6(address: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// An ICRC being computed, for senders whose packet lies in several pieces.
+/// An ICRC under computation, for senders whose packet consists of several pieces.
 #[derive(Debug, Clone)]
 pub struct Icrc {
     crc: Hasher,
-    /// Bytes of the UDP payload taken so far, as far as that matters: up to the masked byte.
+    /// Number of bytes of the UDP payload added so far; not counted beyond the masked byte.
     taken: usize,
 }
 
 impl Icrc {
-    /// Takes in the masked headers. `udp_payload_length` counts all of the UDP payload, the
-    /// ICRC's own four bytes included; what exceeds 65,535 can't be sent and counts as that.
+    /// Starts with the masked headers. `udp_payload_length` is the length of the whole UDP payload,
+    /// including the four bytes of the ICRC; longer payloads than 65,535 bytes can't be sent and
+    /// count as 65,535.
     #[must_use]
     pub fn new(headers: &IpUdp, udp_payload_length: usize) -> Self {
         let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER));
@@ -108,7 +109,7 @@ impl Icrc {
         Self { crc, taken: 0 }
     }
 
-    /// Takes in the next piece of the UDP payload, from the BTH on and without the ICRC.
+    /// Adds the next piece of the UDP payload, which starts with the BTH and excludes the ICRC.
     pub fn update(&mut self, piece: &[u8]) {
         let rest = match (CONGESTION.checked_sub(self.taken), piece) {
             (Some(before), piece) if piece.len() > before => {
@@ -122,14 +123,14 @@ impl Icrc {
         self.crc.update(rest);
     }
 
-    /// The ICRC. On the wire its least significant byte stands first.
+    /// The ICRC. On the wire its least significant byte comes first.
     #[must_use]
     pub fn finish(self) -> u32 {
         self.crc.finalize()
     }
 }
 
-/// UDP checksum bytes are masked.
+/// Writes a UDP header whose checksum is masked.
 fn put_udp(udp: &mut [u8], headers: &IpUdp, length: u16) {
     udp[..2].copy_from_slice(&headers.source.port().to_be_bytes());
     udp[2..4].copy_from_slice(&headers.destination.port().to_be_bytes());
@@ -141,7 +142,7 @@ fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The ICRC of a packet given without it.
+/// The ICRC of a packet that does not contain it yet.
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     let length = payload_without_icrc.len().saturating_add(super::ICRC_LENGTH);
@@ -156,14 +157,14 @@ pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a packet ends in its right ICRC. Too short ones do not.
+/// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
 #[must_use]
 pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
     difference(headers, payload_with_icrc) == Some(0)
 }
 
-/// The ICRC that stands there exclusive-or the one that should: 0 in a sound packet, `None` if
-/// there are not even four bytes.
+/// The packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
+/// bytes.
 fn difference(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u32> {
     let (packet, found) = payload_with_icrc.split_last_chunk()?;
     Some(u32::from_le_bytes(*found) ^ icrc(headers, packet))
@@ -173,7 +174,7 @@ fn difference(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Reads hexadecimal, blanks ignored.
+    /// Parses hexadecimal and ignores blanks.
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
         digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).expect("two digits")).collect()
@@ -185,34 +186,34 @@ mod tests {
         IpUdp { v4_identification, ..IpUdp::new(address(source), address(destination)) }
     }
 
-    /// The four bytes on the wire.
+    /// The ICRC's four bytes on the wire.
     fn wire(headers: &IpUdp, packet: &str) -> [u8; 4] {
         icrc(headers, &hex(packet)).to_le_bytes()
     }
 
     #[test]
-    fn seed_is_that_of_eight_bytes_of_ones() {
+    fn the_seed_is_the_crc_of_eight_bytes_of_ones() {
         let mut hasher = Hasher::new();
         hasher.update(&[0xff; 8]);
         assert_eq!(hasher.finalize(), SEED);
     }
 
     #[test]
-    fn kernel_acknowledgement_over_ipv4() {
+    fn icrc_of_a_kernel_acknowledgement_over_ipv4() {
         // contract rocev2 4.6 A
         let headers = headers("10.77.0.1:49441", "10.77.0.2:4791", 0x8d29);
         assert_eq!(wire(&headers, "1100ffff 00000011 004b2a81 1f000001"), [0xd4, 0x7d, 0x96, 0x99]);
     }
 
     #[test]
-    fn kernel_acknowledgement_over_ipv6() {
+    fn icrc_of_a_kernel_acknowledgement_over_ipv6() {
         // contract rocev2 4.6 B
         let headers = headers("[fe80::5054:ff:fe00:1]:49476", "[fe80::5054:ff:fe00:2]:4791", 0);
         assert_eq!(wire(&headers, "1100ffff 00000012 0088986d 1f000001"), [0x37, 0x91, 0x5a, 0xe6]);
     }
 
     #[test]
-    fn card_notification_over_ipv4() {
+    fn icrc_of_a_physical_nics_congestion_notification_over_ipv4() {
         // contract rocev2 4.7: a ConnectX-4 Lx; DF set, byte 4 of the BTH is 0x40
         let headers = headers("10.0.17.1:0", "10.0.18.1:4791", 0x718c);
         let packet = format!("8100ffff 40000118 00000000 {}", "00".repeat(16));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn unreliable_connection_over_ipv4() {
+    fn icrc_of_an_unreliable_connection_over_ipv4() {
         // contract rocev2 4.7: scapy's second example
         let headers = headers("192.168.0.7:49152", "192.168.0.7:4791", 1144);
         let packet = "2460ffff 000000d3 00cf1710 4630818be28935d90e9a955054 01be885e500000";
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_reliable_connection_over_ipv4() {
+    fn icrc_of_an_extended_reliable_connection_over_ipv4() {
         // contract rocev2 4.8
         let headers = headers("10.77.0.1:49443", "10.77.0.2:4791", 0);
         let packet =
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_give_the_same_as_the_whole() {
+    fn pieces_yield_the_same_icrc_as_the_whole_packet() {
         let headers = headers("[fe80::1]:49476", "[fe80::2]:4791", 0);
         let packet: Vec<u8> = (0..=255).collect();
         for first in 0..20 {
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn covered_bits_count_and_masked_ones_do_not() {
+    fn covered_bits_change_the_icrc_and_masked_bits_do_not() {
         let good = headers("10.0.0.1:50000", "10.0.0.2:4791", 7);
         let mut packet = hex("a440ffff 00000011 80123456 0000abcd 01020304");
         append(&good, &mut packet);
