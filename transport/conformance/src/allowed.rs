@@ -1,20 +1,19 @@
 //! Which outcomes the contract allows, where it allows more than one.
 //!
-//! Owns the judgement alone: the items of [`crate::items`] bring about a situation and hand over what they
-//! saw. Nothing here touches a device, so that every outcome a device may show, and some that it may not, are
-//! tested without one.
+//! Owns the judgement only: the items of [`crate::items`] create a situation and pass on its outcome. Nothing
+//! here touches a device, so that every allowed outcome, and some that are not, are tested without one.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
 
-/// What became of one posted request.
+/// The outcome of one posted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// The post itself was refused.
     Refused(PostError),
-    /// It was taken, and completed with this status.
+    /// It was accepted and completed with this status.
     Ended(Status),
-    /// It was taken, and had not completed when the item stopped waiting.
+    /// It was accepted and had not completed when the item stopped waiting.
     Waiting,
 }
 
@@ -28,28 +27,28 @@ impl Posted {
     }
 }
 
-/// The end of a send whose receive is too short or has a bad key: NAK 0x61 or 0x63 (contract G10).
+/// A send whose receive is too short or has a bad key ends in NAK 0x61 or 0x63 (contract G10).
 pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
 }
 
-/// The end of an operation that the target QP's access flags forbid: an invalid request (contract rocev2 7.9),
-/// or an access error as on RC (contract R6, F3).
+/// An operation that the target QP's access flags forbid ends as an invalid request (contract rocev2 7.9)
+/// or in an access error as on RC (contract R6, F3).
 pub(crate) fn denied_by_the_qp(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteAccessError])
 }
 
-/// A request that the QP may not carry out as it is: the post is refused, or the request fails, or it waits.
+/// A request that the QP may not execute at present: the post is refused, or the request fails, or it waits.
 ///
-/// This covers a send before RTS, which some hardware takes without a check (contract E8), and a READ while
+/// This covers a send before RTS, which some hardware accepts without a check (contract E8), and a READ while
 /// max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
-pub(crate) fn not_carried_out(what: &str, posted: Posted) -> Verdict {
+pub(crate) fn not_executed(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed() || posted == Posted::Waiting;
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// An atomic whose local buffer is not 8 bytes long: no document says who notices, but it must not succeed
-/// (contract rocev2 7.14).
+/// An atomic whose local buffer is not 8 bytes long must not succeed. No document specifies which side
+/// detects it (contract rocev2 7.14).
 pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed();
     check(fits, || format!("{what}: {posted:?}"))
@@ -78,7 +77,7 @@ mod tests {
     const SUCCESS: Posted = Posted::Ended(Status::Success);
     const FAILURE: Posted = Posted::Ended(Status::LocalQpOperationError);
 
-    /// Applies a judgement to every outcome in turn, and compares those that pass with those that are allowed.
+    /// Asserts that a judgement accepts exactly the outcomes that are allowed.
     fn allows<T: Copy + PartialEq + std::fmt::Debug>(
         judgement: fn(&str, T) -> Verdict,
         allowed: &[T],
@@ -110,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn e8_f5_what_the_qp_may_not_carry_out_is_refused_or_fails_or_waits() {
-        allows(not_carried_out, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
+    fn e8_f5_a_request_that_the_qp_may_not_execute_is_refused_or_fails_or_waits() {
+        allows(not_executed, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
     }
 
     #[test]
-    fn f5_a_device_may_take_a_depth_that_it_does_not_announce() {
+    fn f5_a_device_may_accept_a_depth_that_it_does_not_announce() {
         let refused = [Err(VerbsError::Busy("a test"))];
         allows(depth_above_the_device, &[Ok(()), Err(VerbsError::Invalid("a test"))], &refused);
     }

@@ -1,10 +1,10 @@
-//! What a provider brings to be judged.
+//! The interface of a provider under test.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_verbs::{CompletionStatus, Device, VerbsError};
 
-/// An opened device, and the address it is used at.
+/// An opened device and one of its addresses.
 #[derive(Debug, Clone)]
 pub struct Port {
     /// The device.
@@ -23,19 +23,19 @@ pub trait Bench: Send + Sync {
     /// The link's name.
     fn link(&self) -> &str;
 
-    /// Two devices that reach each other. Each item asks for a pair of its own; a provider that
-    /// has two devices only may answer with the same ones each time.
+    /// Opens two devices that reach each other. Each item opens its own pair; a provider with only
+    /// two devices may return the same ones each time.
     ///
     /// # Errors
     /// Why they cannot be opened; the item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
-    /// Whether the two are one device that was opened twice, as by two processes (contract A2).
+    /// Whether the two are one device that was opened twice, as two processes do (contract A2).
     fn is_one_device(&self) -> bool {
         false
     }
 
-    /// Whether completions say that their sender asked for a solicited event; C's do not.
+    /// Whether completions indicate that the sender requested a solicited event; those of the C API do not.
     fn shows_solicited(&self) -> bool {
         true
     }
@@ -50,12 +50,12 @@ pub trait Bench: Send + Sync {
         &[CompletionStatus::RemoteInvalidRequest]
     }
 
-    /// Why an item cannot be asked of this device, which is not for want of XRC: it is then skipped.
+    /// Why an item cannot be checked on this device, other than missing XRC. Such an item is skipped.
     fn excuse(&self, _id: &str) -> Option<&str> {
         None
     }
 
-    /// How a send that names an SRQ which the target's domain does not have may complete. Devices
+    /// How a send to an SRQ number that the target's domain does not have may complete. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {
         &[

@@ -1,20 +1,20 @@
-//! How an item says that something does not hold.
+//! How an item reports a deviation from the contract.
 
 use std::fmt::Debug;
 use std::io;
 use trunkline_testkit::ProcessError;
 use trunkline_verbs::{MemoryError, PostError, VerbsError};
 
-/// Why an item did not hold.
+/// Why an item does not hold or could not be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deviation {
-    /// The device does something else than the contract says.
+    /// The device deviates from the contract.
     Failed(String),
-    /// The device or the host cannot be asked.
+    /// The device or the host lacks what the check needs.
     Skipped(String),
 }
 
-/// What a check answers.
+/// The result of a check.
 pub(crate) type Verdict<T = ()> = Result<T, Deviation>;
 
 pub(crate) const EAGAIN: i32 = 11;
@@ -43,7 +43,7 @@ impl From<MemoryError> for Deviation {
 
 impl From<io::Error> for Deviation {
     fn from(error: io::Error) -> Self {
-        Self::Skipped(format!("the host refused what the item needs: {error}"))
+        Self::Skipped(format!("the host does not provide what the item needs: {error}"))
     }
 }
 
@@ -56,7 +56,7 @@ impl From<ProcessError> for Deviation {
     }
 }
 
-/// Fails with a sentence unless it holds.
+/// Fails with the text of `otherwise` unless `holds`.
 pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(Deviation::Failed(otherwise())) }
 }
@@ -66,10 +66,10 @@ pub(crate) fn equal<T: PartialEq + Debug>(what: &str, got: T, wanted: T) -> Verd
     check(got == wanted, || format!("{what}: {got:?} instead of {wanted:?}"))
 }
 
-/// Fails unless a verb was refused with this errno.
+/// Fails unless a verb was refused with the errno `errno`.
 pub(crate) fn refused<T>(what: &str, result: Result<T, VerbsError>, errno: i32) -> Verdict {
     match result {
-        Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; errno {errno} is due"))),
+        Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; it must fail with errno {errno}"))),
         Err(error) => check(error.errno() == errno, || {
             format!("{what} was refused with errno {} ({error}) instead of {errno}", error.errno())
         }),

@@ -1,4 +1,4 @@
-//! Bringing an INI and a TGT together, by `modify_qp` and by the CM.
+//! Connects an INI to a TGT, by `modify_qp` and by the CM.
 
 use crate::check::{Deviation, Verdict, equal};
 use crate::lab::remote_rights;
@@ -11,24 +11,24 @@ use trunkline_verbs::{
     QpType, QueuePair, SharedReceiveQueue, SrqNumber, XrcDomain,
 };
 
-/// What a connection is made with.
+/// The attributes of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) access: Access,
-    /// The state the TGT is left in.
+    /// The state that the TGT ends up in.
     pub(crate) tgt_state: QpState,
     pub(crate) signal_all: bool,
-    /// READs and atomics that the INI has outstanding, and that the TGT serves.
+    /// `max_rd_atomic` of the INI and `max_dest_rd_atomic` of the TGT.
     pub(crate) rd_atomic: (u8, u8),
 }
 
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            // 268 ms, eight times: on a loaded machine a process may wait that long for its turn.
+            // 268 ms, eight times: on a loaded machine a process may wait that long for a processor.
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
@@ -40,13 +40,13 @@ impl Default for Terms {
     }
 }
 
-/// Terms under which a silent peer is given up soon: 67 ms, twice. Only for what no peer in order answers, since one
-/// that waits for a processor is silent too.
-pub(crate) fn impatient() -> Terms {
+/// Terms that give up on a silent peer soon, after twice 67 ms. They are only for requests that a correct
+/// peer does not answer, since a peer that waits for a processor is silent too.
+pub(crate) fn few_retries() -> Terms {
     Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
 
-/// A connected INI and TGT with an SRQ behind it.
+/// A connected INI and TGT, and an SRQ in the TGT's domain.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) ini: Arc<dyn QueuePair>,
@@ -54,16 +54,16 @@ pub(crate) struct Route {
     pub(crate) xrcd: Arc<dyn XrcDomain>,
     pub(crate) srq: Arc<dyn SharedReceiveQueue>,
     pub(crate) srq_number: SrqNumber,
-    /// Where receives complete.
+    /// The CQ of the SRQ.
     pub(crate) cq: Arc<dyn CompletionQueue>,
 }
 
-/// PSNs near the end of their space, so that every route crosses the wrap soon.
+/// First PSNs close to 2^24, so that every route soon crosses the wrap.
 const INI_PSN: Psn = Psn::new(0xff_fffd);
 const TGT_PSN: Psn = Psn::new(0x12_3456);
 
-/// A change to `to` that names every attribute there is, valid for a QP at `side` whose peer is
-/// the QP `peer` at the GID `other`.
+/// A change to the state `to` with every attribute, valid for a QP at `side` whose peer is the QP
+/// `peer` at the GID `other`.
 pub(crate) fn every_attribute(
     side: &Side,
     other: Gid,
@@ -92,7 +92,7 @@ pub(crate) fn every_attribute(
         sq_psn: Some(INI_PSN),
         max_dest_rd_atomic: Some(terms.rd_atomic.1),
         max_rd_atomic: Some(terms.rd_atomic.0),
-        // 0.01 ms (contract rocev2 6.3), so that RNR costs the suite no time.
+        // 0.01 ms (contract rocev2 6.3), so that RNR NAKs do not delay the suite.
         min_rnr_timer: Some(1),
         timeout: Some(terms.timeout),
         retry_count: Some(terms.retry_count),
@@ -100,7 +100,7 @@ pub(crate) fn every_attribute(
     }
 }
 
-/// The same change without the attributes outside `mask`; the state stays.
+/// The same change with the state and the attributes of `mask` only.
 pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     use AttributeMask as M;
     fn keep<T>(value: Option<T>, is_in: bool) -> Option<T> {
@@ -126,31 +126,31 @@ pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     }
 }
 
-/// What RESET to INIT needs.
+/// The attributes that RESET to INIT requires.
 pub(crate) fn init_mask() -> AttributeMask {
     AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS
 }
 
-/// What INIT to RTR needs.
+/// The attributes that INIT to RTR requires.
 pub(crate) fn rtr_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     if qp_type == QpType::XrcIni { both } else { both | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER }
 }
 
-/// What RTR to RTS needs.
+/// The attributes that RTR to RTS requires.
 pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::TIMEOUT | M::SQ_PSN;
     if qp_type == QpType::XrcTgt { both } else { both | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC }
 }
 
-/// The two QPs of a connection, from one of them.
+/// One QP of a connection, and the address of the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End<'a> {
     pub(crate) side: &'a Side,
     pub(crate) qp: &'a Arc<dyn QueuePair>,
-    /// Where the other one is.
+    /// GID of the other QP's port.
     pub(crate) other: Gid,
     pub(crate) peer: QpNumber,
 }
@@ -177,10 +177,10 @@ impl End<'_> {
                 return Ok(());
             }
         }
-        Err(Deviation::Failed(format!("no path of the suite leads to {to:?}")))
+        Err(Deviation::Failed(format!("the suite has no sequence of states that ends in {to:?}")))
     }
 
-    /// One step with the attributes of `mask`.
+    /// One transition with the attributes of `mask`.
     pub(crate) fn step(
         &self,
         from: QpState,
@@ -189,7 +189,7 @@ impl End<'_> {
         terms: &Terms,
     ) -> Result<(), trunkline_verbs::VerbsError> {
         let mut change = every_attribute(self.side, self.other, self.peer, from, to, terms);
-        // Of an RC connection both directions start at the same number.
+        // In an RC connection both directions start at the same PSN.
         match self.qp.qp_type() {
             QpType::XrcTgt => change.sq_psn = Some(TGT_PSN),
             QpType::XrcIni => change.rq_psn = Some(TGT_PSN),
@@ -205,13 +205,13 @@ pub(crate) fn set_state(qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
 }
 
 impl Lab {
-    /// A fresh domain, SRQ, TGT and INI, connected.
+    /// A new domain, SRQ, TGT and INI, connected.
     pub(crate) fn route(&self, terms: &Terms) -> Verdict<Route> {
         let xrcd = self.far.new_xrcd()?;
         self.route_into(xrcd, terms)
     }
 
-    /// A fresh SRQ, TGT and INI into a domain that exists, connected.
+    /// A new SRQ, TGT and INI in an existing domain, connected.
     pub(crate) fn route_into(&self, xrcd: Arc<dyn XrcDomain>, terms: &Terms) -> Verdict<Route> {
         let cq = self.far.new_cq()?;
         let srq = self.far.new_srq(&xrcd, &cq)?;
@@ -223,7 +223,7 @@ impl Lab {
         Ok(Route { ini, tgt, xrcd, srq, srq_number, cq })
     }
 
-    /// Connects an INI of the near side with a TGT of the far side.
+    /// Connects an INI of the near side to a TGT of the far side.
     pub(crate) fn join(&self, ini: &Arc<dyn QueuePair>, tgt: &Arc<dyn QueuePair>, terms: &Terms) -> Verdict {
         let target = End { side: &self.far, qp: tgt, other: self.near.gid(), peer: ini.number() };
         target.bring_to(terms.tgt_state, terms)?;
@@ -238,7 +238,7 @@ impl Lab {
         self.join_rc_by(near, far, &Terms::default())
     }
 
-    /// The same on these terms.
+    /// Connects two RC QPs with these attributes.
     pub(crate) fn join_rc_by(
         &self,
         near: &Arc<dyn QueuePair>,
@@ -260,7 +260,7 @@ pub(crate) struct CmRoute {
     pub(crate) tgt: Arc<dyn QueuePair>,
     /// The private data of the reply.
     pub(crate) answer: Vec<u8>,
-    /// Kept, because an endpoint that is dropped ends its part of the connection.
+    /// Kept because dropping an endpoint ends its part of the connection.
     pub(crate) tgt_id: Arc<dyn CmId>,
     pub(crate) active: Arc<dyn CmChannel>,
     pub(crate) passive: Arc<dyn CmChannel>,
@@ -289,7 +289,7 @@ pub(crate) fn listen_in(
     Ok((listener, channel))
 }
 
-/// An active endpoint towards a listener, and its channel.
+/// An active endpoint for a connection to a listener, and its channel.
 pub(crate) fn dial(
     side: &Side,
     remote: SocketAddr,
@@ -307,8 +307,8 @@ pub(crate) fn dial(
 }
 
 impl Lab {
-    /// Connects an INI at `from` with a TGT of `xrcd` at `to` through the CM, which `to` answers
-    /// with `reply`.
+    /// Connects an INI at `from` to a TGT of `xrcd` at `to` through the CM. `to` accepts with the private
+    /// data `reply`.
     pub(crate) fn connect_by_cm(
         &self,
         from: &Side,
@@ -326,46 +326,46 @@ impl Lab {
             ..ConnectParameters::default()
         };
         ini_id.connect(&offer)?;
-        let asked = self.next_cm("a connection request", &passive)?;
-        equal("the request's private data", asked.private_data.get(..5), Some(&b"offer"[..]))?;
-        let CmEventKind::ConnectRequest { id: tgt_id, .. } = asked.kind else {
-            return Err(unexpected("the listener", &asked));
+        let incoming = self.next_cm("a connection request", &passive)?;
+        equal("the request's private data", incoming.private_data.get(..5), Some(&b"offer"[..]))?;
+        let CmEventKind::ConnectRequest { id: tgt_id, .. } = incoming.kind else {
+            return Err(unexpected("the listener", &incoming));
         };
         let tgt = to.new_tgt(xrcd)?;
         tgt_id.attach(Arc::clone(&tgt))?;
         tgt_id.accept(reply)?;
-        let answered = self.next_cm("the active side", &active)?;
-        if !matches!(answered.kind, CmEventKind::Established) {
-            return Err(unexpected("the active side", &answered));
+        let established = self.next_cm("the active side", &active)?;
+        if !matches!(established.kind, CmEventKind::Established) {
+            return Err(unexpected("the active side", &established));
         }
         let accepted = self.next_cm("the passive side", &passive)?;
         if !matches!(accepted.kind, CmEventKind::Established) {
             return Err(unexpected("the passive side", &accepted));
         }
-        Ok(CmRoute { ini, ini_id, tgt, answer: answered.private_data, tgt_id, active, passive })
+        Ok(CmRoute { ini, ini_id, tgt, answer: established.private_data, tgt_id, active, passive })
     }
 }
 
-/// An event that should have been another.
+/// The deviation for an event of the wrong kind.
 pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
 
-/// Answers a disconnect that the program was told of. A provider that has answered already may find nothing left to
-/// do; that is its own affair.
+/// Answers a disconnect that was reported to the program. A provider that has answered already may refuse,
+/// which does not matter.
 pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
     let _ = id.disconnect();
 }
 
-/// Follows the end of a connection: `told` learns of it first, from a DREQ, and answers; `waiting` learns of it by
-/// that answer. A kernel leaves the answer to the program, and until then, or until the DREQ's repetitions are used
-/// up, tells the waiting side nothing (contract rocev2 12.6).
+/// Checks the end of a connection on both sides: `receiver` gets the DREQ first and answers it; `sender` gets
+/// its event when that answer arrives. A kernel leaves the answer to the program; until then, or until the
+/// DREQ's repetitions are used up, the sender gets no event (contract rocev2 12.6).
 pub(crate) fn both_sides_end(
-    told: impl FnOnce() -> Verdict<CmEvent>,
+    receiver: impl FnOnce() -> Verdict<CmEvent>,
     answer: impl FnOnce(),
     waiting: impl FnOnce() -> Verdict<CmEvent>,
 ) -> Verdict {
-    let event = told()?;
+    let event = receiver()?;
     if !matches!(event.kind, CmEventKind::Disconnected { .. }) {
         return Err(unexpected("the side that gets the DREQ", &event));
     }
@@ -387,15 +387,15 @@ mod tests {
         CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
     }
 
-    /// A kernel's connection manager: the side that sent the DREQ hears nothing before the other program answers.
+    /// A kernel's connection manager: the sender of the DREQ gets no event before the other program answers.
     #[test]
-    fn j11_the_waiting_side_is_asked_after_the_answer() {
+    fn j11_the_sender_of_the_dreq_is_checked_after_the_answer() {
         let answered = Cell::new(false);
         let outcome = both_sides_end(
             || Ok(event(CmEventKind::Disconnected { is_answered: true })),
             || answered.set(true),
             || {
-                assert!(answered.get(), "asked before the answer, a kernel stays silent");
+                assert!(answered.get(), "checked before the answer, when a kernel has no event yet");
                 Ok(event(CmEventKind::Disconnected { is_answered: true }))
             },
         );

@@ -1,6 +1,6 @@
-//! The items of the contract, as the documentation page lists them.
+//! The items of the contract, parsed from the documentation page.
 //!
-//! The page is the one source of numbers and texts; [`crate::COVERAGE`] says what holds each.
+//! The page is the only source of numbers and texts; [`crate::COVERAGE`] names the tests of each item.
 
 /// The documentation page.
 const PAGE: &str = include_str!("../../../docs/xrc-contract.md");
@@ -8,18 +8,18 @@ const PAGE: &str = include_str!("../../../docs/xrc-contract.md");
 /// One item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clause {
-    /// Its number (`A5`).
+    /// Its number, such as `A5`.
     pub id: &'static str,
-    /// What it says, in a sentence.
+    /// Its statement, one sentence.
     pub text: &'static str,
 }
 
-/// All of them, in the page's order.
+/// All items in the page's order.
 pub fn clauses() -> impl Iterator<Item = Clause> {
     PAGE.lines().filter_map(parse)
 }
 
-/// A line `**A5. The sentence.** Further text`.
+/// Parses a line `**A5. The sentence.** Further text`.
 fn parse(line: &'static str) -> Option<Clause> {
     let (head, _) = line.strip_prefix("**")?.split_once("**")?;
     let (id, text) = head.split_once(". ")?;
@@ -34,13 +34,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_read() {
+    fn the_page_is_parsed_into_distinct_items() {
         let all: Vec<Clause> = clauses().collect();
         assert_eq!(all.len(), 130);
         assert_eq!(all[4], Clause { id: "A5", text: "The outcome of an open follows this table." });
         assert!(all.iter().any(|clause| clause.id == "L"));
         for (index, clause) in all.iter().enumerate() {
-            assert!(all[..index].iter().all(|other| other.id != clause.id), "{} stands twice", clause.id);
+            assert!(
+                all[..index].iter().all(|other| other.id != clause.id),
+                "{} is on the page twice",
+                clause.id
+            );
         }
     }
 }

@@ -1,22 +1,22 @@
-//! What covers the items of the contract that this suite does not check, and why some are not held.
+//! Coverage of the contract's items by tests outside this suite, and the reasons why some items have none.
 //!
-//! Read together with [`crate::ITEMS`] and [`crate::PROCESS_ITEMS`]: an item may be in several of them, and
-//! each is in one at least, which a test sees to.
+//! An item may be in several of this table, [`crate::ITEMS`] and [`crate::PROCESS_ITEMS`]. A test checks that
+//! each item is in at least one.
 
-/// What covers an item besides the suite.
+/// How an item is covered outside this suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// A test of the project: its file, from the root, and its name.
+pub enum OtherCoverage {
+    /// By a test of the project: its file, relative to the root, and its name.
     Test(&'static str, &'static str),
-    /// Nothing: the device does not do it, or it is not a device's to do.
+    /// Not at all: the device does not implement it, or it does not concern a device.
     NotHeld(&'static str),
-    /// Nothing to hold: it tells of other devices or programs.
+    /// Not at all: it states a fact about other devices or programs.
     Fact(&'static str),
-    /// What holds this other item.
+    /// By the tests of this other item.
     Same(&'static str),
 }
 
-use Elsewhere::{Fact, NotHeld, Same, Test};
+use OtherCoverage::{Fact, NotHeld, Same, Test};
 
 const LEGACY: &str = "transport/softrdma/tests/device/legacy.rs";
 /// Checks that need Debian's packages or namespaces.
@@ -31,18 +31,18 @@ const CM_ENDING: &str = "transport/roce/src/cm/tests/ending.rs";
 const REMOVAL: &str = "transport/softrdma/tests/device/removal.rs";
 const POLICIES: &str = "transport/softrdma/tests/conformance/links.rs";
 
-/// The same test for the interface in C; a macro lists them by item.
+/// The same tests for the C API; a macro lists them by item.
 const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
 
-/// librdmacm's functions in C.
+/// Tests of librdmacm's C functions.
 const CM_C: &str = "transport/dropin/tests/cm/endpoints.rs";
 const CM_C_EVENTS: &str = "transport/dropin/tests/cm/events.rs";
 
-/// The tests of J2 to J6, one story.
+/// One test for J2 to J6.
 const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_an_srq_number_and_a_message";
 
-/// By item, in the contract's order.
-pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
+/// The coverage of each item, in the contract's order.
+pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("A5", &[Test(IN_C, "a5")]),
     ("A7", &[Test(IN_C, "a7")]),
     ("A8", &[Test(IN_C, "a8")]),
@@ -52,7 +52,7 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("A15", &[Test(IN_C, "a15")]),
     ("B1", &[Test(LEGACY_IN_C, "legacy_xrc")]),
     ("B3", &[Test(LEGACY, "b3_a_device_without_xrc_answers_enosys")]),
-    ("B7", &[NotHeld("the sender of today is used in its place (B8)")]),
+    ("B7", &[NotHeld("the present sender replaces it (B8)")]),
     ("C1", &[Test(IN_C, "c1")]),
     ("C4", &[Test(IN_C, "c4")]),
     ("C5", &[Test(IN_C, "c5")]),
@@ -118,18 +118,18 @@ pub const COVERAGE: &[(&str, &[Elsewhere])] = &[
     ("M4", &[Same("A9")]),
     ("M5", &[Same("D2")]),
     ("M6", &[Same("C10")]),
-    ("M7", &[Fact("other libraries; these calls work or are not there")]),
+    ("M7", &[Fact("other libraries; here these calls work or do not exist")]),
     ("M8", &[Same("J11")]),
     ("M10", &[Same("G8")]),
     ("M11", &[Same("A5")]),
     ("M12", &[Same("D9")]),
     ("M13", &[Same("B10")]),
-    ("N", &[Fact("what nobody knows, no test can hold")]),
+    ("N", &[Fact("no test can cover what is unknown")]),
 ];
 
-/// What covers an item besides the suite; nothing for most.
+/// How an item is covered outside this suite; empty for most items.
 #[must_use]
-pub(crate) fn elsewhere(id: &str) -> &'static [Elsewhere] {
+pub(crate) fn other_coverage(id: &str) -> &'static [OtherCoverage] {
     COVERAGE.iter().find(|(of, _)| *of == id).map_or(&[], |(_, held)| held)
 }
 
@@ -143,9 +143,13 @@ mod tests {
     #[test]
     fn every_item_has_a_line() {
         for clause in clauses() {
-            let asked = ITEMS.iter().any(|item| item.id == clause.id)
+            let in_suite = ITEMS.iter().any(|item| item.id == clause.id)
                 || PROCESS_ITEMS.iter().any(|item| item.id == clause.id);
-            assert!(asked || !elsewhere(clause.id).is_empty(), "nothing is said of {}", clause.id);
+            assert!(
+                in_suite || !other_coverage(clause.id).is_empty(),
+                "{} has neither a check nor a line in COVERAGE",
+                clause.id
+            );
         }
     }
 
@@ -154,14 +158,17 @@ mod tests {
         let known = |id: &str| clauses().any(|clause| clause.id == id);
         for (index, (id, held)) in COVERAGE.iter().enumerate() {
             assert!(COVERAGE[..index].iter().all(|(other, _)| other != id), "{id} has two lines");
-            assert!(known(id) && !held.is_empty(), "{id} is no item of the contract, or has nothing to say");
+            assert!(
+                known(id) && !held.is_empty(),
+                "{id} is not an item of the contract, or its line is empty"
+            );
             for proof in *held {
                 let Same(other) = proof else { continue };
-                assert!(known(other) && other != id, "{id} refers to {other}, which is no other item");
+                assert!(known(other) && other != id, "{id} refers to {other}, which is not another item");
             }
         }
         for id in ITEMS.iter().map(|item| item.id).chain(PROCESS_ITEMS.iter().map(|item| item.id)) {
-            assert!(known(id), "{id} is asked and is not in the contract");
+            assert!(known(id), "{id} is checked but not in the contract");
         }
     }
 

@@ -1,4 +1,4 @@
-//! One item of the contract, and running it.
+//! One item of the contract, and how it is run.
 
 use crate::check::Verdict;
 use crate::{Bench, Deviation, Lab};
@@ -13,33 +13,33 @@ use trunkline_verbs::{Device, DeviceCapabilities};
 pub struct Item {
     /// Its number in the contract.
     pub id: &'static str,
-    /// What holds, in one sentence.
+    /// The property that is checked, in one sentence.
     pub title: &'static str,
-    /// Checks it.
+    /// The check.
     pub(crate) check: fn(&Lab) -> Result<(), Deviation>,
 }
 
-/// How it went.
+/// The result of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The device does what the item says.
+    /// The device conforms to the item.
     Held,
-    /// It does something else.
+    /// The device deviates from the item.
     Failed(String),
-    /// It could not be asked.
+    /// The item could not be checked.
     Skipped(String),
 }
 
-/// The items that a device without XRC can be asked; the others are skipped there.
+/// The items that apply to a device without XRC; the others are skipped there.
 const WITHOUT_XRC: &[&str] =
     &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"];
 
-/// Whether an item takes a device with XRC.
+/// Whether an item requires a device with XRC.
 fn needs_xrc(id: &str) -> bool {
     !WITHOUT_XRC.contains(&id)
 }
 
-/// Checks one item on a pair of devices of its own.
+/// Checks one item on its own pair of devices.
 #[must_use]
 pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
     if let Some(why) = bench.excuse(item.id) {
@@ -55,7 +55,7 @@ pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
     })
 }
 
-/// Skips what takes a device with XRC where there is none.
+/// Skips a check that requires XRC on a device without it.
 pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     if device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
         return Ok(());
@@ -66,21 +66,21 @@ pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     )))
 }
 
-/// Runs a check on a thread of its own: what still runs when its time is over has failed, and is
-/// left behind, because nothing can end a call into C that blocks.
+/// Runs a check on its own thread. A check that has not returned within `limit` has failed; its thread is
+/// abandoned, because a blocked call into C cannot be ended.
 pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     let (done, outcome) = mpsc::channel();
     let thread = thread::Builder::new().name("conformance-item".to_owned());
     let spawned = thread.spawn(move || drop(done.send(check())));
     if let Err(error) = spawned {
-        return Outcome::Skipped(format!("no thread for it: {error}"));
+        return Outcome::Skipped(format!("its thread could not be started: {error}"));
     }
-    outcome
-        .recv_timeout(limit)
-        .unwrap_or_else(|_| Outcome::Failed(format!("it still ran after {limit:?}; a call may block")))
+    outcome.recv_timeout(limit).unwrap_or_else(|_| {
+        Outcome::Failed(format!("it did not return within {limit:?}; a call may be blocked"))
+    })
 }
 
-/// The outcome of a check, a panic included.
+/// The outcome of a check; a panic is a failure.
 pub(crate) fn judged(check: impl FnOnce() -> Verdict) -> Outcome {
     match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => Outcome::Held,

@@ -1,6 +1,6 @@
-//! The laboratory of one item: two devices with what most checks need.
+//! The test bed of one item: two devices with the objects that most checks need.
 //!
-//! By custom initiators stand on the near side and targets on the far side.
+//! By convention initiators are on the near side and targets on the far side.
 
 use crate::check::{Verdict, check};
 use crate::{Bench, Port};
@@ -12,7 +12,7 @@ use trunkline_verbs::{
     XrcDomain, XrcdFlags,
 };
 
-/// Bytes of each side's memory.
+/// Length of each side's registered memory in bytes.
 pub(crate) const MEMORY_BYTES: usize = 256 << 10;
 
 /// Two devices that reach each other.
@@ -32,7 +32,7 @@ pub struct Lab {
     pub(crate) xrc_violation: Vec<CompletionStatus>,
 }
 
-/// One of them, with a protection domain, a CQ for its initiators, and registered memory.
+/// One device with a protection domain, a CQ for its initiators, and registered memory.
 #[derive(Debug)]
 pub struct Side {
     pub(crate) device: Arc<dyn Device>,
@@ -40,13 +40,13 @@ pub struct Side {
     pub(crate) gid_index: u16,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) cq: Arc<dyn CompletionQueue>,
-    /// Polled to let the device work while another CQ is waited for; nothing completes into it.
+    /// Polled so that the device makes progress during waits; no work completes into it.
     pub(crate) idle: Arc<dyn CompletionQueue>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: Arc<dyn MemoryRegion>,
 }
 
-/// All that a peer may be allowed to do.
+/// All remote access rights.
 pub(crate) fn remote_rights() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
@@ -123,7 +123,7 @@ impl Side {
         Ok(self.device.create_srq(init)?)
     }
 
-    /// What an INI is made with.
+    /// The parameters for creating an INI.
     pub(crate) fn ini_init(&self) -> QpInit {
         QpInit {
             pd: Some(Arc::clone(&self.pd)),
@@ -146,12 +146,12 @@ impl Side {
         Ok(self.device.create_qp(self.tgt_init(xrcd))?)
     }
 
-    /// What a TGT is made with.
+    /// The parameters for creating a TGT.
     pub(crate) fn tgt_init(&self, xrcd: &Arc<dyn XrcDomain>) -> QpInit {
         QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) }
     }
 
-    /// What an RC QP is made with.
+    /// The parameters for creating an RC QP.
     pub(crate) fn rc_init(&self) -> QpInit {
         QpInit {
             receive_cq: Some(Arc::clone(&self.cq)),
@@ -165,12 +165,12 @@ impl Side {
         }
     }
 
-    /// A piece of the side's memory.
+    /// An SGE in the side's memory.
     pub(crate) fn piece(&self, offset: usize, length: u32) -> Sge {
         Sge { address: self.memory.address(offset), length, lkey: self.region.lkey() }
     }
 
-    /// A place in the side's memory, for the peer.
+    /// The remote address of an offset in the side's memory, for the peer.
     pub(crate) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
@@ -180,12 +180,12 @@ impl Side {
         Ok(self.memory.write(offset, &pattern(length, seed))?)
     }
 
-    /// Fails unless the pattern is there.
+    /// Fails unless the memory contains the pattern of `seed`.
     pub(crate) fn holds(&self, what: &str, offset: usize, length: usize, seed: u8) -> Verdict {
         self.contains(what, offset, &pattern(length, seed))
     }
 
-    /// Fails unless the bytes are there.
+    /// Fails unless the memory contains `wanted`.
     pub(crate) fn contains(&self, what: &str, offset: usize, wanted: &[u8]) -> Verdict {
         let mut got = vec![0; wanted.len()];
         self.memory.read(offset, &mut got)?;

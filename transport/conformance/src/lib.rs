@@ -1,13 +1,13 @@
-//! What every provider and link must do: the items of the XRC verbs contract as runnable checks.
+//! The conformance suite for providers and links: the items of the XRC contract as runnable checks.
 //!
-//! Owns the items, and the small laboratory they are done in: two devices that reach each other,
-//! with protection domains, queues and memory. Written against the traits of `trunkline_verbs`
-//! alone, so that one suite judges the software device over any link, and hardware. A provider
-//! implements [`Bench`] and either calls [`conformance_tests`] in a test of its own, which makes
-//! one `#[test]` of each item, or [`run_all`], which gives a [`Report`] to print.
+//! Owns the items and their test bed: two devices that reach each other, with protection domains,
+//! queues and memory. It uses the traits of `trunkline_verbs` only, so that one suite covers the
+//! software device over any link, and hardware. A provider implements [`Bench`] and calls either
+//! [`conformance_tests`] in its own tests, which makes one `#[test]` of each item, or [`run_all`],
+//! which returns a [`Report`] to print.
 //!
-//! An item that a bench cannot be asked is skipped visibly; it is never passed over in silence.
-//! The suite never looks behind the traits: bytes on the wire are the provider's own tests.
+//! An item that cannot be checked on a bench is reported as skipped, with the reason. The suite never
+//! goes beyond the traits: each provider tests its own bytes on the wire.
 #![forbid(unsafe_code)]
 
 mod allowed;
@@ -29,7 +29,7 @@ mod wire;
 pub use bench::{Bench, Port};
 pub use check::Deviation;
 pub use contract::{Clause, clauses};
-pub use coverage::{COVERAGE, Elsewhere};
+pub use coverage::{COVERAGE, OtherCoverage};
 pub use item::{Item, Outcome, run};
 pub use items::ITEMS;
 pub use lab::{Lab, Side};

@@ -1,14 +1,14 @@
 //! The suite as a program: its arguments, its table, its exit status.
 //!
-//! Called by the programs of providers, which bring the benches. Prints to standard output what came
-//! of it, and to standard error what is being done.
+//! The programs of providers call it and pass their benches. It prints the report to standard output
+//! and its progress to standard error.
 
 use crate::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What a program was asked for.
+/// The arguments of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     json: bool,
@@ -16,10 +16,10 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Reads `[--json] [ITEM...]`.
+    /// Parses `[--json] [ITEM...]`.
     ///
     /// # Errors
-    /// The argument that means nothing.
+    /// The argument that is neither an option nor an item.
     pub fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut wanted = Self { json: false, items: Vec::new() };
         for argument in arguments {
@@ -35,7 +35,7 @@ impl Wanted {
     }
 }
 
-/// Runs what is wanted and prints what came of it: status 1 when an item failed.
+/// Runs the wanted items and prints the report. The exit status is 1 if an item failed.
 #[must_use]
 pub fn run_program(
     wanted: &Wanted,
@@ -61,7 +61,7 @@ fn as_json(report: &Report) -> Value {
             .zip(&row.outcomes)
             .filter_map(|(column, outcome)| Some((column.clone(), outcome_as_json(outcome.as_ref()?))))
             .collect();
-        let elsewhere: Vec<String> = row.elsewhere.iter().map(ToString::to_string).collect();
+        let elsewhere: Vec<String> = row.other_coverage.iter().map(ToString::to_string).collect();
         json!({ "item": row.clause.id, "text": row.clause.text, "outcomes": outcomes, "elsewhere": elsewhere })
     });
     json!({ "holds": report.holds(), "items": rows.collect::<Vec<_>>() })

@@ -1,7 +1,7 @@
 //! The outcome of the whole contract as a table.
 
 use crate::contract::{Clause, clauses};
-use crate::coverage::{Elsewhere, elsewhere};
+use crate::coverage::{OtherCoverage, other_coverage};
 use crate::item::within;
 use crate::processes::{PROCESS_ITEMS, ProcessBench, run_process_item};
 use crate::{Bench, ITEMS, Outcome, run};
@@ -9,12 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Items down, benches across; the last column is that between processes.
+/// A table with a row for each item and a column for each bench; the last column is for the items between
+/// processes.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What the columns are called.
+    /// Names of the columns.
     pub columns: Vec<String>,
-    /// One line for each item.
+    /// One row for each item.
     pub rows: Vec<Row>,
 }
 
@@ -23,17 +24,17 @@ pub struct Report {
 pub struct Row {
     /// Its number and text.
     pub clause: Clause,
-    /// By column; `None` where the suite does not ask it.
+    /// The outcome by column; `None` where the suite has no check.
     pub outcomes: Vec<Option<Outcome>>,
-    /// What else holds it, or why nothing does.
-    pub elsewhere: &'static [Elsewhere],
+    /// How the item is covered outside this suite, or why it is not.
+    pub other_coverage: &'static [OtherCoverage],
 }
 
-/// No item takes so long that does not hang, not even under emulation.
+/// The time limit of an item. Only one that hangs takes longer, even under emulation.
 const ITEM_AT_MOST: Duration = Duration::from_secs(180);
 
-/// Runs every item that is `wanted` on every bench, and tells `progress` which comes. An item that
-/// hangs fails, and keeps what it has of its bench.
+/// Runs every item that is `wanted` on every bench and calls `progress` before each. An item that hangs
+/// fails, and its thread keeps its objects of the bench.
 #[must_use]
 pub fn run_all(
     benches: &[Arc<dyn Bench>],
@@ -60,13 +61,13 @@ pub fn run_all(
             let processes = Arc::clone(processes);
             within(ITEM_AT_MOST, move || run_process_item(processes.as_ref(), item))
         }));
-        rows.push(Row { clause, outcomes, elsewhere: elsewhere(clause.id) });
+        rows.push(Row { clause, outcomes, other_coverage: other_coverage(clause.id) });
     }
     Report { columns, rows }
 }
 
 impl Report {
-    /// Whether no item failed. Skipped ones are in the table.
+    /// Whether no item failed. Skipped items do not count as failures.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_))) == 0
@@ -78,7 +79,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// In one word.
+    /// One word for the table.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -89,25 +90,25 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Elsewhere {
+impl fmt::Display for OtherCoverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Test(file, name) => write!(f, "test {name} in {file}"),
             Self::NotHeld(why) => write!(f, "not held: {why}"),
-            Self::Fact(why) => write!(f, "nothing to hold: {why}"),
-            Self::Same(id) => write!(f, "held as {id} is"),
+            Self::Fact(why) => write!(f, "no property of this device: {why}"),
+            Self::Same(id) => write!(f, "covered by the tests of {id}"),
         }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Each item that is asked is a test of its number in the provider's own tests, too.")?;
+        writeln!(f, "Each item with a check is also a test of the same number in the provider's own tests.")?;
         write!(f, "{:<6}", "item")?;
         for column in &self.columns {
             write!(f, "{column:<12}")?;
         }
-        writeln!(f, "what it says")?;
+        writeln!(f, "statement")?;
         for row in &self.rows {
             write!(f, "{:<6}", row.clause.id)?;
             for outcome in &row.outcomes {
@@ -119,11 +120,12 @@ impl fmt::Display for Report {
                     writeln!(f, "      {column}: {why}")?;
                 }
             }
-            for proof in row.elsewhere {
+            for proof in row.other_coverage {
                 writeln!(f, "      {proof}")?;
             }
         }
-        let not_held = |row: &&Row| row.elsewhere.iter().any(|proof| matches!(proof, Elsewhere::NotHeld(_)));
+        let not_held =
+            |row: &&Row| row.other_coverage.iter().any(|proof| matches!(proof, OtherCoverage::NotHeld(_)));
         writeln!(
             f,
             "{} items: {} checks held, {} failed, {} skipped; {} items are not held in whole or in part, for the reason given",

@@ -1,7 +1,7 @@
-//! One `#[test]` of each item.
+//! Makes one `#[test]` of each item.
 
-/// Makes a test of each item for a bench: `conformance_tests!(BENCH);` in a module of tests that
-/// is named after the link. Held items pass, skipped ones pass and say why, failed ones fail.
+/// Makes a test of each item for a bench: `conformance_tests!(BENCH);` in a test module that is named
+/// after the link. Items that hold pass, skipped ones pass and print the reason, and failed ones fail.
 #[macro_export]
 macro_rules! conformance_tests {
     ($bench:expr) => {
@@ -42,7 +42,7 @@ use crate::{Bench, ITEMS, Outcome, run};
 /// Runs the item of this number; for [`conformance_tests`].
 ///
 /// # Panics
-/// When it failed.
+/// If the item failed.
 #[doc(hidden)]
 pub fn assert_item(bench: &dyn Bench, id: &str) {
     let Some(item) = ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
@@ -62,9 +62,9 @@ pub fn assert_item(bench: &dyn Bench, id: &str) {
 /// Fails when an item has no test; for [`conformance_tests`].
 ///
 /// # Panics
-/// When the two lists differ.
+/// If the two lists differ.
 #[doc(hidden)]
 pub fn assert_complete(tests: &[&str]) {
     let items: Vec<String> = ITEMS.iter().map(|item| item.id.to_ascii_lowercase()).collect();
-    assert_eq!(items, tests, "the items of the suite and the tests made of them differ");
+    assert_eq!(items, tests, "the items of the suite and their tests differ");
 }

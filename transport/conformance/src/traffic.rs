@@ -1,4 +1,4 @@
-//! Posting work and waiting for what comes of it.
+//! Posting work and waiting for its completion.
 
 use crate::allowed::Posted;
 use crate::check::{Deviation, Verdict, check, equal};
@@ -11,16 +11,16 @@ use trunkline_verbs::{
     SrqNumber,
 };
 
-/// Nothing that happens at all takes longer.
+/// The bound for a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(30);
-/// A lost message of the CM is sent again after 4 to 6 s (contract rocev2 12.1); on a bench that
-/// loses packets two or three in a row may go.
+/// The bound for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2 12.1), and a
+/// bench with loss may lose two or three in a row.
 const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);
-/// What has not happened by then does not happen. Used only where no later event can prove it.
+/// How long to wait for an event that must not happen, where no later event can prove it.
 const QUIET: Duration = Duration::from_millis(40);
 
 impl Lab {
-    /// Waits for something, while both devices work.
+    /// Waits until `probe` returns a value, and lets both devices make progress meanwhile.
     pub(crate) fn wait<T>(&self, what: &str, probe: impl FnMut() -> Option<T>) -> Verdict<T> {
         self.wait_at_most(WAIT_AT_MOST, what, probe)
     }
@@ -38,23 +38,23 @@ impl Lab {
                 return Ok(found);
             }
             if Instant::now() > end {
-                return Err(Deviation::Failed(format!("{what} did not come within {limit:?}")));
+                return Err(Deviation::Failed(format!("{what} did not arrive within {limit:?}")));
             }
             self.work();
             empty += 1;
             if empty > 20 {
-                // The devices may need the core for threads of their own.
+                // The devices' own threads may need the core.
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn next(&self, what: &str, cq: &Arc<dyn CompletionQueue>) -> Verdict<Completion> {
         self.wait(&format!("the completion of {what}"), || poll_one(cq))
     }
 
-    /// The next completion, which must be this one, and a success.
+    /// Waits for the next completion, which must be this one and successful.
     pub(crate) fn succeeds(
         &self,
         what: &str,
@@ -67,7 +67,7 @@ impl Lab {
         Ok(completion)
     }
 
-    /// The next completion, which must be this one, with this status.
+    /// Waits for the next completion, which must be this one with this status.
     pub(crate) fn ends(
         &self,
         what: &str,
@@ -80,7 +80,7 @@ impl Lab {
         Ok(completion)
     }
 
-    /// Fails when something completes in the near future.
+    /// Fails if a completion arrives within a short time.
     pub(crate) fn stays_quiet(&self, what: &str, cq: &Arc<dyn CompletionQueue>) -> Verdict {
         let end = Instant::now() + QUIET;
         while Instant::now() < end {
@@ -92,7 +92,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Posts a request that may be refused, and waits for a moment for its completion in `cq`.
+    /// Posts a request that may be refused, and waits briefly for its completion in `cq`.
     pub(crate) fn what_becomes_of(
         &self,
         qp: &Arc<dyn QueuePair>,
@@ -113,31 +113,31 @@ impl Lab {
         Posted::Waiting
     }
 
-    /// Waits until a QP is in a state that it reaches by itself.
+    /// Waits until a QP has reached a state by itself.
     pub(crate) fn reaches(&self, what: &str, qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
         self.wait(&format!("{what} in {state:?}"), || (qp.query().ok()?.state == state).then_some(()))
     }
 
-    /// Lets both devices do their work, where they need a caller for it.
+    /// Lets both devices make progress, for devices that need a caller for that.
     fn work(&self) {
         for side in self.sides() {
             side.idle.poll(&mut [Completion::default()]);
         }
     }
 
-    /// The next asynchronous event of a side.
+    /// Waits for the next asynchronous event of a side.
     pub(crate) fn next_async(&self, what: &str, side: &Side) -> Verdict<AsyncEvent> {
         self.wait(&format!("the asynchronous event of {what}"), || side.device.next_async_event())
     }
 
-    /// The next event of a CM channel.
+    /// Waits for the next event of a CM channel.
     pub(crate) fn next_cm(&self, what: &str, channel: &Arc<dyn CmChannel>) -> Verdict<CmEvent> {
         let what = format!("the CM event of {what}");
         self.wait_at_most(CM_WAIT_AT_MOST, &what, || channel.next_event())
     }
 
-    /// Waits until a device has received this many RNR NAKs more than `before`, which proves that
-    /// a send was refused for want of a receive. Devices without the counter are given time.
+    /// Waits until a device has received more RNR NAKs than `before`, which proves that a send found no
+    /// receive. For devices without the counter it waits a fixed time.
     pub(crate) fn wait_for_rnr(&self, side: &Side, before: Option<u64>) -> Verdict {
         let Some(before) = before else {
             std::thread::sleep(QUIET);
@@ -156,13 +156,13 @@ pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
         .map(|counter| counter.value)
 }
 
-/// One completion, if there is one now.
+/// Polls one completion, if there is one now.
 pub(crate) fn poll_one(cq: &Arc<dyn CompletionQueue>) -> Option<Completion> {
     let mut one = [Completion::default()];
     (cq.poll(&mut one) == 1).then_some(one[0])
 }
 
-/// A signalled request.
+/// A signalled work request.
 pub(crate) fn request<'a>(
     wr_id: u64,
     operation: SendOperation,

@@ -29,11 +29,11 @@ pub(super) fn j5(lab: &Lab) -> Verdict {
     let private_data = number.get().to_be_bytes().to_vec();
     let reply = ConnectParameters { private_data, ..ConnectParameters::default() };
     let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &reply)?;
-    let told = route.answer.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
-    equal("the number in the reply's private data", told, Some(number.get()))?;
+    let sent = route.answer.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes));
+    equal("the number in the reply's private data", sent, Some(number.get()))?;
     receive(&srq, 1, &[lab.far.piece(0, 64)])?;
-    let told = SrqNumber::new(told.unwrap_or(0));
-    route.ini.post_send(&[request(2, SendOperation::Send, &[lab.near.piece(0, 8)], told)])?;
+    let srq = SrqNumber::new(sent.unwrap_or(0));
+    route.ini.post_send(&[request(2, SendOperation::Send, &[lab.near.piece(0, 8)], srq)])?;
     lab.succeeds("a receive", &lab.far.cq, 1, Op::Receive)?;
     Ok(())
 }
@@ -44,11 +44,11 @@ pub(super) fn j6(lab: &Lab) -> Verdict {
     let near_srq = lab.near.new_srq(&near_xrcd, &near_cq)?;
     let far_srq = lab.far.new_srq(&far_xrcd, &far_cq)?;
     let there = lab.connect_by_cm(&lab.near, &lab.far, &far_xrcd, &ConnectParameters::default())?;
-    equal("the type at the active side", there.ini.qp_type(), QpType::XrcIni)?;
-    equal("the type at the passive side", there.tgt.qp_type(), QpType::XrcTgt)?;
+    equal("the QP type at the active side", there.ini.qp_type(), QpType::XrcIni)?;
+    equal("the QP type at the passive side", there.tgt.qp_type(), QpType::XrcTgt)?;
     let back_data = [lab.far.piece(0, 8)];
     let back_request = [request(1, SendOperation::Send, &back_data, near_srq.number()?)];
-    post_refused("a send against the direction", there.tgt.post_send(&back_request))?;
+    post_refused("a send on the TGT", there.tgt.post_send(&back_request))?;
     let back = lab.connect_by_cm(&lab.far, &lab.near, &near_xrcd, &ConnectParameters::default())?;
     receive(&far_srq, 2, &[lab.far.piece(64, 64)])?;
     receive(&near_srq, 3, &[lab.near.piece(64, 64)])?;
@@ -79,7 +79,7 @@ pub(super) fn j8(lab: &Lab) -> Verdict {
         lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &ConnectParameters::default())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     equal("the QP that the INI sends to", ini.destination_qp, route.tgt.number())?;
-    equal("the QP that the TGT answers", tgt.destination_qp, route.ini.number())?;
+    equal("the QP that the TGT responds to", tgt.destination_qp, route.ini.number())?;
     equal("the PSN that the TGT expects", tgt.rq_psn, ini.sq_psn)?;
     equal("the INI's state", ini.state, QpState::ReadyToSend)?;
     let receives = [QpState::ReadyToReceive, QpState::ReadyToSend].contains(&tgt.state);
@@ -107,10 +107,10 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
     drop(tgt_id);
     receive(&srq, 1, &[lab.far.piece(0, 64)])?;
     ini.post_send(&[request(2, SendOperation::Send, &[lab.near.piece(0, 8)], srq.number()?)])?;
-    lab.succeeds("a receive after the target's endpoint went", &lab.far.cq, 1, Op::Receive)?;
+    lab.succeeds("a receive after the target's endpoint was dropped", &lab.far.cq, 1, Op::Receive)?;
     lab.succeeds("its send", &lab.near.cq, 2, Op::Send)?;
-    let told = active.next_event();
-    check(told.is_none(), || format!("the active side was told of {told:?}"))
+    let event = active.next_event();
+    check(event.is_none(), || format!("the active side got {event:?}"))
 }
 
 pub(super) fn j11(lab: &Lab) -> Verdict {

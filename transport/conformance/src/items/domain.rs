@@ -63,7 +63,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn a4(lab: &Lab) -> Verdict {
-    // Threads stand for processes here; those are a test of the provider's own.
+    // The racing openers are threads here; `processes` has the same check for processes.
     const THREADS: usize = 8;
     let folder = Folder::new()?;
     for round in 0..20 {
@@ -78,7 +78,7 @@ pub(super) fn a4(lab: &Lab) -> Verdict {
             racers.into_iter().filter_map(|racer| racer.join().ok()).collect()
         });
         let winners = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        equal("exclusive opens that succeeded at once", winners, 1)?;
+        equal("number of exclusive opens that succeeded", winners, 1)?;
         for loser in outcomes.into_iter().filter(Result::is_err) {
             refused("the others", loser, EINVAL)?;
         }
@@ -122,7 +122,7 @@ pub(super) fn a6(lab: &Lab) -> Verdict {
 pub(super) fn a7(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
-    // O_RDWR and O_CLOEXEC, whose bits mean nothing here.
+    // All other bits, O_RDWR and O_CLOEXEC among them, are ignored.
     let others = XrcdFlags::from_bits_retain(!(XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE).bits());
     refused("an open with other flags alone", open(lab, &file, others), EAGAIN)?;
     let _held = open(lab, &file, XrcdFlags::CREATE | others)?;
@@ -138,11 +138,11 @@ pub(super) fn a13(lab: &Lab) -> Verdict {
     let tgt = lab.far.new_tgt(&other)?;
     refused("closing a handle in use", other.close(), EBUSY)?;
     handle.close()?;
-    check(handle.close().is_err(), || "a handle was closed twice".to_owned())?;
+    check(handle.close().is_err(), || "a closed handle could be closed again".to_owned())?;
     let srq = lab.far.device.create_srq(lab.far.srq_init(&handle, &lab.far.cq));
-    check(srq.is_err(), || "an SRQ was made with a closed handle".to_owned())?;
+    check(srq.is_err(), || "an SRQ could be created with a closed handle".to_owned())?;
     let opened = lab.far.device.open_qp(&handle, tgt.number());
-    check(opened.is_err(), || "a TGT was opened with a closed handle".to_owned())
+    check(opened.is_err(), || "a TGT could be opened with a closed handle".to_owned())
 }
 
 pub(super) fn a16(lab: &Lab) -> Verdict {
@@ -169,8 +169,8 @@ pub(super) fn a9(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
     refused("a domain of a file", open(lab, &file, XrcdFlags::CREATE), EOPNOTSUPP)?;
-    // Before the flags are looked at.
-    refused("a domain that nobody made", open(lab, &file, XrcdFlags::empty()), EOPNOTSUPP)?;
+    // This error comes before the check of the flags.
+    refused("a domain that does not exist", open(lab, &file, XrcdFlags::empty()), EOPNOTSUPP)?;
     let private = lab.far.device.open_xrcd(None, XrcdFlags::CREATE);
     refused("a private domain", private, EOPNOTSUPP)?;
     refused("an INI", lab.near.device.create_qp(lab.near.ini_init()), EOPNOTSUPP)?;
@@ -222,5 +222,5 @@ pub(super) fn a12(lab: &Lab) -> Verdict {
     open(lab, &file, XrcdFlags::empty())?.close()?;
     srq.destroy()?;
     handle.close()?;
-    refused("an open after the last one left", open(lab, &file, XrcdFlags::empty()), EAGAIN)
+    refused("an open after the last reference was dropped", open(lab, &file, XrcdFlags::empty()), EAGAIN)
 }

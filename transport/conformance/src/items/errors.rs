@@ -2,7 +2,7 @@
 
 use crate::Lab;
 use crate::check::{EBUSY, Verdict, check, equal, refused};
-use crate::connect::{Route, Terms, impatient, set_state};
+use crate::connect::{Route, Terms, few_retries, set_state};
 use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
 use trunkline_verbs::{
@@ -28,7 +28,7 @@ pub(super) fn i1(lab: &Lab) -> Verdict {
     flushed(lab, &route, 2..=5)?;
     proves_alive(lab, &bystander)?;
 
-    // The same by hand, with one send under way that waits for a receive.
+    // The same by a change to ERR, with one outstanding send that waits for a receive.
     let route = lab.route(&Terms::default())?;
     let before = rnr_received(&lab.near);
     let send = |wr_id, flags| {
@@ -64,7 +64,7 @@ fn proves_alive(lab: &Lab, route: &Route) -> Verdict {
 }
 
 pub(super) fn i2(lab: &Lab) -> Verdict {
-    let route = lab.route(&impatient())?;
+    let route = lab.route(&few_retries())?;
     for wr_id in 0..4 {
         receive(&route.srq, wr_id, &[lab.far.piece(0, 64)])?;
     }
@@ -77,7 +77,7 @@ pub(super) fn i2(lab: &Lab) -> Verdict {
     lab.join(&ini, &tgt, &Terms::default())?;
     for wr_id in 0..4 {
         ini.post_send(&[request(10 + wr_id, SendOperation::Send, &data, route.srq_number)])?;
-        lab.succeeds("a receive that was left to others", &route.cq, wr_id, Op::Receive)?;
+        lab.succeeds("a receive that was not flushed", &route.cq, wr_id, Op::Receive)?;
         lab.succeeds("its send", &lab.near.cq, 10 + wr_id, Op::Send)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use trunkline_verbs::{
     QpState, RemoteAddress, Rkey, SendOperation,
 };
 
-/// Waits for an event of this kind, past those of other kinds.
+/// Waits for an event of this kind and skips those of other kinds.
 pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject> {
     lab.wait(&format!("the event {kind:?}"), || {
         std::iter::from_fn(|| side.device.next_async_event())
@@ -19,35 +19,39 @@ pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject>
     })
 }
 
-/// Whether an event of this kind waits now; takes all.
+/// Consumes all waiting events and returns whether one of them is of this kind.
 fn waits(side: &Side, kind: Kind) -> bool {
     std::iter::from_fn(|| side.device.next_async_event()).filter(|event| event.kind == kind).count() > 0
 }
 
 pub(super) fn h1(lab: &Lab) -> Verdict {
-    // One device is one handler, whatever the number of handles; that further processes get it
-    // too needs processes.
+    // One device has one event queue, whatever the number of handles. `processes` checks that other processes
+    // get the event as well.
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     let data = [lab.near.piece(0, 8)];
     let nowhere = RemoteAddress { rkey: Rkey(!lab.far.region.rkey().0), ..lab.far.remote(0) };
     route.ini.post_send(&[request(1, SendOperation::RdmaWrite(nowhere), &data, route.srq_number)])?;
-    lab.ends("a WRITE without right", &lab.near.cq, 1, Status::RemoteAccessError)?;
+    lab.ends("a WRITE without the access right", &lab.near.cq, 1, Status::RemoteAccessError)?;
     let subject = event(lab, &lab.far, Kind::QpAccessError)?;
     equal("the QP of the event", subject, AsyncSubject::Qp(opened.number()))
 }
 
 pub(super) fn h2(lab: &Lab) -> Verdict {
-    // A kernel of 6.1 would be silent here (contract H2).
+    // Linux 6.1 reports no event here (contract H2).
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     route.tgt.destroy()?;
     let data = [lab.near.piece(0, 8)];
     let nowhere = RemoteAddress { rkey: Rkey(!lab.far.region.rkey().0), ..lab.far.remote(0) };
     route.ini.post_send(&[request(1, SendOperation::RdmaWrite(nowhere), &data, route.srq_number)])?;
-    lab.ends("a WRITE without right", &lab.near.cq, 1, Status::RemoteAccessError)?;
+    lab.ends("a WRITE without the access right", &lab.near.cq, 1, Status::RemoteAccessError)?;
     let subject = event(lab, &lab.far, Kind::QpAccessError)?;
-    equal("the QP of the event, its creator's handle gone", subject, AsyncSubject::Qp(opened.number()))
+    equal(
+        "the QP of the event after the creator's handle was destroyed",
+        subject,
+        AsyncSubject::Qp(opened.number()),
+    )
 }
 
 pub(super) fn h3(lab: &Lab) -> Verdict {
@@ -62,14 +66,16 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
         ready.ini.post_send(&[request(wr_id, SendOperation::Send, &data, ready.srq_number)])?;
         lab.succeeds("a receive in RTS", &ready.cq, wr_id, Op::Receive)?;
     }
-    check(!waits(&lab.far, Kind::CommunicationEstablished), || "a TGT in RTS told of a first packet".into())?;
+    check(!waits(&lab.far, Kind::CommunicationEstablished), || {
+        "a TGT in RTS reported a first packet".into()
+    })?;
     early.ini.post_send(&[request(1, SendOperation::Send, &data, early.srq_number)])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;
     let subject = event(lab, &lab.far, Kind::CommunicationEstablished)?;
     equal("the QP of the event", subject, AsyncSubject::Qp(early.tgt.number()))?;
     early.ini.post_send(&[request(2, SendOperation::Send, &data, early.srq_number)])?;
     lab.succeeds("the second receive in RTR", &early.cq, 2, Op::Receive)?;
-    check(!waits(&lab.far, Kind::CommunicationEstablished), || "the second packet was told of, too".into())
+    check(!waits(&lab.far, Kind::CommunicationEstablished), || "the second packet was reported too".into())
 }
 
 pub(super) fn h4(lab: &Lab) -> Verdict {
@@ -80,14 +86,14 @@ pub(super) fn h4(lab: &Lab) -> Verdict {
     for (what, qp, due) in [("with an SRQ", &shared, true), ("with its own queue", &own, false)] {
         let end = crate::connect::End { side: &lab.far, qp, other: lab.near.gid(), peer: near.number() };
         end.bring_to(QpState::ReadyToReceive, &Terms::default())?;
-        check(!waits(&lab.far, Kind::QpLastWqeReached), || format!("a QP {what} told of its last receive"))?;
+        check(!waits(&lab.far, Kind::QpLastWqeReached), || format!("a QP {what} reported its last receive"))?;
         set_state(qp, QpState::Error)?;
         if due {
             let subject = event(lab, &lab.far, Kind::QpLastWqeReached)?;
             equal("the QP of the event", subject, AsyncSubject::Qp(qp.number()))?;
         }
         check(!waits(&lab.far, Kind::QpLastWqeReached), || {
-            format!("a QP {what} in ERR: one event too many")
+            format!("a QP {what} in ERR reported a second event")
         })?;
     }
     Ok(())
@@ -100,7 +106,7 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     receive(&bystander.srq, 70, &[lab.far.piece(0, 64)])?;
     let data = [lab.near.piece(0, 8)];
 
-    // A send CQ: the QPs that complete into it go to ERR.
+    // When a send CQ overflows, the QPs that complete into it go to ERR.
     let cq = lab.near.device.create_cq(small())?;
     let route = lab.route(&Terms::default())?;
     let init = QpInit { send_cq: Some(Arc::clone(&cq)), ..lab.near.ini_init() };
@@ -112,13 +118,14 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     }
     equal("the CQ of the event", event(lab, &lab.near, Kind::CqError)?, AsyncSubject::Cq(CONTEXT))?;
     lab.wait("ERR of the INI", || ini.query().is_ok_and(|qp| qp.state == QpState::Error).then_some(()))?;
-    check(!waits(&lab.near, Kind::CqError), || "the overflow was told twice".to_owned())?;
-    check(!waits(&lab.far, Kind::CqError), || "the peer was told of the overflow".to_owned())?;
+    check(!waits(&lab.near, Kind::CqError), || "the overflow was reported twice".to_owned())?;
+    check(!waits(&lab.far, Kind::CqError), || "the overflow was reported to the peer".to_owned())?;
     for wr_id in 0..u64::from(cq.capacity_cqe()) {
         lab.succeeds("a completion from before the overflow", &cq, wr_id, Op::RdmaWrite)?;
     }
 
-    // The CQ of an XRC SRQ: the SRQ takes nothing more, and the TGT lives, which others use.
+    // When the CQ of an XRC SRQ overflows, the SRQ accepts no more messages. The TGT survives, as others use
+    // it.
     let cq = lab.far.device.create_cq(small())?;
     let srq = lab.far.new_srq(&bystander.xrcd, &cq)?;
     let number = srq.number()?;
@@ -139,10 +146,10 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     lab.succeeds("its send", &lab.near.cq, 80, Op::Send)?;
     equal("the TGT's state", bystander.tgt.query()?.state, QpState::ReadyToSend)?;
 
-    // Senders see the broken SRQ as an empty one, though a receive is posted (contract G10).
+    // To senders the failed SRQ looks empty, although a receive is posted (contract G10).
     let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&bystander.xrcd)?);
     lab.join(&ini, &tgt, &Terms { rnr_retry: 0, ..Terms::default() })?;
     ini.post_send(&[request(90, SendOperation::Send, &data, number)])?;
-    lab.ends("a send to a broken SRQ", &lab.near.cq, 90, Status::RnrRetryExceeded)?;
+    lab.ends("a send to a failed SRQ", &lab.near.cq, 90, Status::RnrRetryExceeded)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Section F: the data path at the initiator.
 
 use crate::Lab;
-use crate::allowed::{depth_above_the_device, not_carried_out};
+use crate::allowed::{depth_above_the_device, not_executed};
 use crate::check::{Verdict, check, equal, post_refused};
 use crate::connect::{End, Route, Terms, rts_mask};
 use crate::traffic::{poll_one, receive, request, rnr_received};
@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// A number that is not `taken` and, by the spread of real ones, nobody's.
+/// A number other than `taken` that, as real numbers are sparse, no SRQ has.
 pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
     SrqNumber::new(taken.get() ^ 0x80_0001)
 }
@@ -33,15 +33,15 @@ pub(super) fn f1(lab: &Lab) -> Verdict {
     }
     lab.far.fill(0, 8, 0x55)?;
     for (wr_id, operation) in (10..).zip(operations) {
-        // Each ends its connection, so each has its own.
-        let route = lab.route(&crate::connect::impatient())?;
+        // Each operation ends its connection, so each gets its own.
+        let route = lab.route(&crate::connect::few_retries())?;
         route.ini.post_send(&[request(wr_id, operation, &data, bogus(route.srq_number))])?;
         let ended = lab.next("an operation with a bogus SRQ number", &lab.near.cq)?;
         check(lab.xrc_violation.contains(&ended.status), || {
-            format!("{operation:?} to no SRQ ended with {:?}", ended.status)
+            format!("{operation:?} to a nonexistent SRQ ended with {:?}", ended.status)
         })?;
     }
-    lab.far.holds("memory that was named together with no SRQ", 0, 8, 0x55)
+    lab.far.holds("memory that was named together with a nonexistent SRQ", 0, 8, 0x55)
 }
 
 pub(super) fn f2(lab: &Lab) -> Verdict {
@@ -63,13 +63,13 @@ pub(super) fn f2(lab: &Lab) -> Verdict {
         lab.succeeds(&format!("{operation:?}"), &lab.near.cq, wr_id, opcode)?;
         let taken =
             lab.wait("a receive", || poll_one(&route.cq).map(Some).or((!receives).then_some(None)))?;
-        equal(&format!("whether {operation:?} took a receive"), taken.is_some(), receives)?;
+        equal(&format!("whether {operation:?} consumed a receive"), taken.is_some(), receives)?;
     }
     Ok(())
 }
 
 pub(super) fn f5(lab: &Lab) -> Verdict {
-    // The INI's is at most the TGT's; each device announces its own limit for either.
+    // The INI's depth is at most the TGT's; each device announces its own limits.
     let announced = lab.near.device.attributes().max_rd_atomic;
     let most = announced.min(lab.far.device.attributes().max_dest_rd_atomic);
     let remote = lab.far.remote(0);
@@ -78,7 +78,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     for depth in [1, 2, most].into_iter().filter(|depth| *depth <= most) {
         let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
         lab.far.memory.write(0, &0u64.to_ne_bytes())?;
-        // Far more than may be outstanding, and every answer in its place.
+        // Post far more than may be outstanding; every response must be stored at the right address.
         for wr_id in 0..24u64 {
             let word = [lab.near.piece(8 * usize::try_from(wr_id).unwrap_or(0), 8)];
             let operation = if wr_id % 2 == 0 { add } else { read };
@@ -90,7 +90,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
             let place = 8 * usize::try_from(wr_id).unwrap_or(0);
             let mut came = [0; 8];
             lab.near.memory.read(place, &mut came)?;
-            // A READ sees the atomics before it, and without a fence perhaps some behind it.
+            // A READ sees the atomics before it and, without a fence, perhaps some of those after it.
             let (came, due) = (u64::from_ne_bytes(came), wr_id.div_ceil(2));
             let fits = if opcode == Op::FetchAdd { came == due } else { (due..=12).contains(&came) };
             check(fits, || format!("{opcode:?} number {wr_id} brought {came}, not {due}"))?;
@@ -99,7 +99,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let without = lab.route(&Terms { rd_atomic: (0, most.min(4)), ..Terms::default() })?;
     let posted = lab.what_becomes_of(&without.ini, request(1, read, &data, without.srq_number), &lab.near.cq);
-    not_carried_out("a READ of an INI that may have none outstanding", posted)?;
+    not_executed("a READ of an INI that may have none outstanding", posted)?;
     without.ini.destroy()?;
     let unserved = lab.route(&Terms { rd_atomic: (most.min(4), 0), ..Terms::default() })?;
     unserved.ini.post_send(&[request(2, read, &data, unserved.srq_number)])?;
@@ -114,7 +114,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     depth_above_the_device("more outstanding READs than the device announces", answer)
 }
 
-/// A fenced SEND carries what the READ before it brought.
+/// A fenced SEND carries the bytes that the READ before it has returned.
 fn fence(lab: &Lab, route: &Route) -> Verdict {
     for round in 0..8 {
         lab.far.fill(32_768, 20_000, round)?;
@@ -128,12 +128,12 @@ fn fence(lab: &Lab, route: &Route) -> Verdict {
         lab.succeeds("the READ", &lab.near.cq, 72, Op::RdmaRead)?;
         lab.succeeds("the fenced send", &lab.near.cq, 73, Op::Send)?;
         lab.succeeds("its receive", &route.cq, 71, Op::Receive)?;
-        lab.far.holds("a message sent behind a fence", 0, 20_000, round)?;
+        lab.far.holds("a message sent with a fence", 0, 20_000, round)?;
     }
     Ok(())
 }
 
-/// A CQ armed for solicited completions fires for those alone.
+/// A CQ armed for solicited completions fires for those only.
 fn solicited(lab: &Lab) -> Verdict {
     const CONTEXT: u64 = 0x736f;
     let channel = lab.far.device.create_completion_channel()?;
@@ -151,7 +151,9 @@ fn solicited(lab: &Lab) -> Verdict {
     };
     cq.request_notify(Notify::Solicited)?;
     send(1, SendFlags::empty())?;
-    check(channel.next_event().is_none(), || "a plain message woke who waits for solicited ones".to_owned())?;
+    check(channel.next_event().is_none(), || {
+        "an unsolicited message fired a CQ armed for solicited ones".to_owned()
+    })?;
     send(2, SendFlags::SOLICITED)?;
     equal("the CQ that fired", lab.wait("a solicited event", || channel.next_event())?, CONTEXT)?;
     send(3, SendFlags::SOLICITED)?;
@@ -159,11 +161,11 @@ fn solicited(lab: &Lab) -> Verdict {
     for wr_id in 1..=3 {
         let got = lab.succeeds("a receive", &cq, wr_id, Op::Receive)?;
         let shown = got.flags.contains(CompletionFlags::SOLICITED);
-        equal("whether it shows as solicited", shown, wr_id > 1 && lab.shows_solicited)?;
+        equal("whether it is marked as solicited", shown, wr_id > 1 && lab.shows_solicited)?;
     }
     cq.request_notify(Notify::Any)?;
     send(4, SendFlags::empty())?;
-    equal("the CQ that fired", lab.wait("an event of any", || channel.next_event())?, CONTEXT)
+    equal("the CQ that fired", lab.wait("an event for any completion", || channel.next_event())?, CONTEXT)
 }
 
 pub(super) fn f3(lab: &Lab) -> Verdict {
@@ -186,7 +188,7 @@ pub(super) fn f3(lab: &Lab) -> Verdict {
 
 /// Sends of several lengths, gathered from and scattered to two pieces each.
 fn messages(lab: &Lab, route: &Route) -> Verdict {
-    // From nothing over one packet, just more than one, to many, whatever the MTU.
+    // Empty, one packet, just more than one, and many packets, whatever the MTU.
     for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
         let (first, bytes) = (length / 3, length as usize);
         let seed = u8::try_from(wr_id).unwrap_or(0);
@@ -235,7 +237,7 @@ fn one_sided(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// Unsignalled successes are silent, and their place in the queue is free again.
+/// Unsignalled successes have no completion, and their entries in the send queue become free again.
 fn signalling(lab: &Lab, route: &Route) -> Verdict {
     let rounds = u64::from(route.ini.capacities().max_send_wr) * 2;
     let data = [lab.near.piece(0, 8)];
@@ -268,20 +270,20 @@ fn inline(lab: &Lab, route: &Route) -> Verdict {
 
 pub(super) fn f4(lab: &Lab) -> Verdict {
     let route = lab.route(&Terms::default())?;
-    let stocked_cq = lab.far.new_cq()?;
-    let stocked = lab.far.new_srq(&route.xrcd, &stocked_cq)?;
-    receive(&stocked, 1, &[lab.far.piece(0, 64)])?;
+    let filled_cq = lab.far.new_cq()?;
+    let filled = lab.far.new_srq(&route.xrcd, &filled_cq)?;
+    receive(&filled, 1, &[lab.far.piece(0, 64)])?;
     let before = rnr_received(&lab.near);
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[
         request(2, SendOperation::Send, &data, route.srq_number),
-        request(3, SendOperation::Send, &data, stocked.number()?),
+        request(3, SendOperation::Send, &data, filled.number()?),
     ])?;
     lab.wait_for_rnr(&lab.near, before)?;
-    lab.stays_quiet("the stocked SRQ behind the empty one", &stocked_cq)?;
+    lab.stays_quiet("the filled SRQ after the empty one", &filled_cq)?;
     receive(&route.srq, 4, &[lab.far.piece(64, 64)])?;
     lab.succeeds("the first message", &route.cq, 4, Op::Receive)?;
-    lab.succeeds("the second message", &stocked_cq, 1, Op::Receive)?;
+    lab.succeeds("the second message", &filled_cq, 1, Op::Receive)?;
     lab.succeeds("the first send", &lab.near.cq, 2, Op::Send)?;
     lab.succeeds("the second send", &lab.near.cq, 3, Op::Send)?;
     Ok(())

@@ -1,5 +1,5 @@
-//! Section B: the calls of OFED 1.x over the device. Two tables of registrations stand for two processes: what makes a
-//! process, to these calls, is its own table.
+//! Section B: the calls of OFED 1.x over the device. Two tables of registrations represent two processes,
+//! because the table is all that these calls keep per process.
 
 use crate::check::{Deviation, EAGAIN, EBUSY, EEXIST, EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, every_attribute, init_mask, only, rtr_mask};
@@ -27,12 +27,12 @@ fn process(side: &Side) -> LegacyXrc {
 
 fn refused<T>(what: &str, result: Result<T, LegacyError>, errno: i32) -> Verdict {
     match result {
-        Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; errno {errno} is due"))),
+        Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; it must fail with errno {errno}"))),
         Err(error) => equal(&format!("{what}: errno of \"{error}\""), error.errno(), errno),
     }
 }
 
-/// The step of a receive QP of the far side from one state to the next.
+/// The change of a receive QP of the far side to the state `to`.
 fn step(lab: &Lab, peer: QpNumber, to: QpState) -> QpModify {
     let (from, mask) = match to {
         QpState::Init => (QpState::Reset, init_mask()),
@@ -61,13 +61,13 @@ pub(super) fn b2(lab: &Lab) -> Verdict {
     let second = open(&b, XrcdFlags::empty())?;
     let number = a.create_xrc_rcv_qp(&first)?;
     b.reg_xrc_rcv_qp(&second, number)?;
-    refused("closing while its maker is registered", a.close_xrc_domain(&first), EBUSY)?;
+    refused("closing while its creator is registered", a.close_xrc_domain(&first), EBUSY)?;
     a.unreg_xrc_rcv_qp(&first, number)?;
     a.close_xrc_domain(&first)?;
     refused("closing while another process is registered", b.close_xrc_domain(&second), EBUSY)?;
     let srq = new_srq(lab, &b, &second)?;
     b.unreg_xrc_rcv_qp(&second, number)?;
-    refused("closing while an SRQ is there", b.close_xrc_domain(&second), EBUSY)?;
+    refused("closing while an SRQ exists", b.close_xrc_domain(&second), EBUSY)?;
     srq.destroy()?;
     Ok(b.close_xrc_domain(&second)?)
 }
@@ -76,10 +76,10 @@ pub(super) fn b3(lab: &Lab) -> Verdict {
     let (a, b) = (process(&lab.far), process(&lab.far));
     let domain = lab.far.new_xrcd()?;
     let number = a.create_xrc_rcv_qp(&domain)?;
-    refused("registering the maker", a.reg_xrc_rcv_qp(&domain, number), EEXIST)?;
+    refused("registering the creator", a.reg_xrc_rcv_qp(&domain, number), EEXIST)?;
     equal("its state", a.query_xrc_rcv_qp(&domain, number)?.state, QpState::Reset)?;
     a.unreg_xrc_rcv_qp(&domain, number)?;
-    refused("registering after the maker left", b.reg_xrc_rcv_qp(&domain, number), EINVAL)?;
+    refused("registering after the creator unregistered", b.reg_xrc_rcv_qp(&domain, number), EINVAL)?;
     refused("unregistering twice", a.unreg_xrc_rcv_qp(&domain, number), EINVAL)
 }
 
@@ -89,17 +89,17 @@ pub(super) fn b4(lab: &Lab) -> Verdict {
     let number = a.create_xrc_rcv_qp(&domain)?;
     refused("registering in another domain", b.reg_xrc_rcv_qp(&other, number), EINVAL)?;
     let nobody = QpNumber::new(number.get() ^ 0x80_0000);
-    refused("registering with a number that nobody has", b.reg_xrc_rcv_qp(&domain, nobody), EINVAL)?;
+    refused("registering with an unknown number", b.reg_xrc_rcv_qp(&domain, nobody), EINVAL)?;
     let ini = lab.far.new_ini()?;
     refused("registering with an INI", b.reg_xrc_rcv_qp(&domain, ini.number()), EINVAL)?;
-    refused("registering anew in another domain", a.reg_xrc_rcv_qp(&other, number), EINVAL)
+    refused("registering again in another domain", a.reg_xrc_rcv_qp(&other, number), EINVAL)
 }
 
 pub(super) fn b5(lab: &Lab) -> Verdict {
     let (a, b) = (process(&lab.far), process(&lab.far));
     let (domain, other) = (lab.far.new_xrcd()?, lab.far.new_xrcd()?);
     let number = a.create_xrc_rcv_qp(&domain)?;
-    refused("unregistering a stranger", b.unreg_xrc_rcv_qp(&domain, number), EINVAL)?;
+    refused("unregistering a process that is not registered", b.unreg_xrc_rcv_qp(&domain, number), EINVAL)?;
     refused("unregistering in another domain", a.unreg_xrc_rcv_qp(&other, number), EINVAL)?;
     b.reg_xrc_rcv_qp(&domain, number)?;
     a.unreg_xrc_rcv_qp(&domain, number)?;
@@ -108,10 +108,10 @@ pub(super) fn b5(lab: &Lab) -> Verdict {
     // The end of a process ends its registrations.
     drop(b);
     a.unreg_xrc_rcv_qp(&domain, number)?;
-    refused("registering after the last one left", a.reg_xrc_rcv_qp(&domain, number), EINVAL)
+    refused("registering after the last one unregistered", a.reg_xrc_rcv_qp(&domain, number), EINVAL)
 }
 
-/// One message through a receive QP that is ready to receive and no more.
+/// Sends one message through a receive QP that is in RTR.
 pub(super) fn b6(lab: &Lab) -> Verdict {
     let a = process(&lab.far);
     let domain = lab.far.new_xrcd()?;
@@ -139,7 +139,7 @@ pub(super) fn b8(lab: &Lab) -> Verdict {
     let opened = device.open_qp(&domain, number)?;
     equal("the type of a receive QP", opened.qp_type(), QpType::XrcTgt)?;
     a.unreg_xrc_rcv_qp(&domain, number)?;
-    equal("its state at a handle of today's", opened.query()?.state, QpState::Reset)?;
+    equal("its state at a handle of the present API", opened.query()?.state, QpState::Reset)?;
     a.reg_xrc_rcv_qp(&domain, number)?;
     opened.destroy()?;
     a.modify_xrc_rcv_qp(&domain, number, &step(lab, QpNumber::new(7), QpState::Init))?;
@@ -151,8 +151,12 @@ pub(super) fn b9(lab: &Lab) -> Verdict {
     let (domain, other) = (lab.far.new_xrcd()?, lab.far.new_xrcd()?);
     let number = a.create_xrc_rcv_qp(&domain)?;
     let change = step(lab, QpNumber::new(7), QpState::Init);
-    refused("a change by a stranger", b.modify_xrc_rcv_qp(&domain, number, &change), EINVAL)?;
-    refused("a stranger's query", b.query_xrc_rcv_qp(&domain, number), EINVAL)?;
+    refused(
+        "a change by a process that is not registered",
+        b.modify_xrc_rcv_qp(&domain, number, &change),
+        EINVAL,
+    )?;
+    refused("a query by a process that is not registered", b.query_xrc_rcv_qp(&domain, number), EINVAL)?;
     refused("a change in another domain", a.modify_xrc_rcv_qp(&other, number, &change), EINVAL)?;
     refused("a query in another domain", a.query_xrc_rcv_qp(&other, number), EINVAL)?;
     b.reg_xrc_rcv_qp(&domain, number)?;

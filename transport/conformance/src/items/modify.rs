@@ -1,8 +1,8 @@
 //! Section E: `modify_qp` of INI and TGT.
 
-use crate::allowed::{denied_by_the_qp, not_carried_out};
+use crate::allowed::{denied_by_the_qp, not_executed};
 use crate::check::{EINVAL, Verdict, check, equal, refused};
-use crate::connect::{End, Terms, impatient, init_mask, rtr_mask, rts_mask, set_state};
+use crate::connect::{End, Terms, few_retries, init_mask, rtr_mask, rts_mask, set_state};
 use crate::lab::remote_rights;
 use crate::traffic::{poll_one, receive, request};
 use crate::{Deviation, Lab};
@@ -20,7 +20,7 @@ struct Step {
     optional: M,
 }
 
-/// The table as the contract has it, not as some provider does.
+/// The table of the contract, independent of any provider.
 fn steps(qp_type: QpType) -> Vec<Step> {
     use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
     let only = |holds: bool, mask: M| if holds { mask } else { M::empty() };
@@ -46,7 +46,7 @@ fn steps(qp_type: QpType) -> Vec<Step> {
     .collect()
 }
 
-/// What the kernel takes off the mask before it looks (contract E3).
+/// The attributes that the kernel drops from the mask before its check (contract E3).
 fn dropped(qp_type: QpType) -> M {
     match qp_type {
         QpType::XrcTgt => M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY,
@@ -55,12 +55,12 @@ fn dropped(qp_type: QpType) -> M {
     }
 }
 
-/// A fresh INI and a fresh TGT, unconnected, that name each other.
+/// A new INI and a new TGT, not connected.
 fn pair(lab: &Lab) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn QueuePair>)> {
     Ok((lab.near.new_ini()?, lab.far.new_tgt(&lab.far.new_xrcd()?)?))
 }
 
-/// Both QPs as ends.
+/// Each QP with the address of the other.
 fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) -> [End<'a>; 2] {
     let (ini, tgt) = pair;
     [
@@ -69,7 +69,7 @@ fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) ->
     ]
 }
 
-/// Tries one mask in one step on a QP that is brought there from RESET.
+/// Tries one mask in one transition, on a QP that is first moved from RESET to the step's state.
 fn attempt(end: &End<'_>, step: &Step, mask: M, allowed: bool) -> Verdict {
     let terms = Terms::default();
     set_state(end.qp, QpState::Reset)?;
@@ -146,7 +146,7 @@ pub(super) fn e3(lab: &Lab) -> Verdict {
             })?;
         }
     }
-    // And what came of it works.
+    // The connection works.
     let (ini, tgt) = pair;
     check(ini.query()?.destination_qp == tgt.number(), || "the INI lost its peer".to_owned())
 }
@@ -165,8 +165,8 @@ pub(super) fn e4(lab: &Lab) -> Verdict {
             })
         };
         refused("port 0", init(0, 0), EINVAL)?;
-        refused("a port that is not there", init(ports + 1, 0), EINVAL)?;
-        refused("a P_Key index that is not there", init(1, u16::MAX), EINVAL)?;
+        refused("a port that does not exist", init(ports + 1, 0), EINVAL)?;
+        refused("a P_Key index that does not exist", init(1, u16::MAX), EINVAL)?;
         init(1, 0)?;
         let mut change = crate::connect::every_attribute(
             end.side,
@@ -186,7 +186,7 @@ pub(super) fn e4(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn e5(lab: &Lab) -> Verdict {
-    // What the INI grants counts for nothing; what the TGT grants decides, and not over SENDs.
+    // The INI's flags are ignored. The TGT's decide, except on SENDs.
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let number = srq.number()?;
@@ -207,7 +207,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
             initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
             receive(&srq, 1, &[lab.far.piece(64, 64)])?;
             ini.post_send(&[request(2, SendOperation::Send, &data, number)])?;
-            lab.succeeds("a SEND, which needs no right", &lab.near.cq, 2, CompletionOpcode::Send)?;
+            lab.succeeds("a SEND, which needs no access flag", &lab.near.cq, 2, CompletionOpcode::Send)?;
             lab.succeeds("its receive", &lab.far.cq, 1, CompletionOpcode::Receive)?;
             ini.post_send(&[request(3, operation, &data, number)])?;
             let what = format!("{operation:?} where {granted:?} is granted");
@@ -226,12 +226,12 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
 pub(super) fn e6(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let read = SendOperation::RdmaRead(lab.far.remote(0));
-    // The suite's routes have unequal PSNs where nothing travels: an INI's rq_psn, a TGT's sq_psn.
-    let route = lab.route(&impatient())?;
+    // In the suite's routes the PSNs that are not used differ: the INI's rq_psn and the TGT's sq_psn.
+    let route = lab.route(&few_retries())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;
     route.ini.post_send(&[request(1, read, &data, route.srq_number)])?;
-    lab.succeeds("a READ whose answer echoes its PSN", &lab.near.cq, 1, CompletionOpcode::RdmaRead)?;
+    lab.succeeds("a READ whose response repeats its PSN", &lab.near.cq, 1, CompletionOpcode::RdmaRead)?;
     // An INI that names another QP than its TGT, and a TGT that expects another.
     let bystander = lab.far.new_tgt(&route.xrcd)?;
     for wrong in ["the INI", "the TGT"] {
@@ -246,8 +246,8 @@ pub(super) fn e6(lab: &Lab) -> Verdict {
         } else {
             target.peer = bystander.number();
         }
-        target.bring_to(QpState::ReadyToSend, &impatient())?;
-        initiator.bring_to(QpState::ReadyToSend, &impatient())?;
+        target.bring_to(QpState::ReadyToSend, &few_retries())?;
+        initiator.bring_to(QpState::ReadyToSend, &few_retries())?;
         ini.post_send(&[request(2, read, &data, route.srq_number)])?;
         let what = format!("a READ where {wrong} names another peer");
         lab.ends(&what, &lab.near.cq, 2, CompletionStatus::RetryExceeded)?;
@@ -304,8 +304,8 @@ pub(super) fn e8(lab: &Lab) -> Verdict {
     check(ini.number() != QpNumber::new(0), || "the INI has number 0".to_owned())
 }
 
-/// A send from an INI before it is in RTS, with a target that would take the message. The pair is not used
-/// further, since a device that took the request may still have it in its queue.
+/// A send from an INI before it is in RTS, to a target that would accept the message. The pair is not used
+/// again, since a device that accepted the request may still have it in its queue.
 fn early_send(lab: &Lab, state: QpState) -> Verdict {
     let terms = Terms::default();
     let (xrcd, target_cq, initiator_cq) = (lab.far.new_xrcd()?, lab.far.new_cq()?, lab.near.new_cq()?);
@@ -320,6 +320,6 @@ fn early_send(lab: &Lab, state: QpState) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let send = request(2, SendOperation::Send, &data, srq.number()?);
     let what = format!("a send in {state:?}");
-    not_carried_out(&what, lab.what_becomes_of(&ini, send, &initiator_cq))?;
+    not_executed(&what, lab.what_becomes_of(&ini, send, &initiator_cq))?;
     check(poll_one(&target_cq).is_none(), || format!("{what} reached its target"))
 }

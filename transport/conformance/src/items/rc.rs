@@ -1,4 +1,4 @@
-//! Section R: reliable connections, which the contract takes for granted and programs use.
+//! Section R: reliable connections, which XRC programs use as well.
 
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::set_state;
@@ -10,10 +10,10 @@ use trunkline_verbs::{
     QueuePair, ReceiveRequest, SendOperation, SrqNumber,
 };
 
-/// RC has no XRCETH, so the number is nobody's.
+/// RC has no XRCETH, so the SRQ number is not used.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// An RC QP with a receive CQ of its own.
+/// An RC QP with its own receive CQ.
 fn rc(side: &Side) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>)> {
     let cq = side.new_cq()?;
     let init = QpInit { receive_cq: Some(Arc::clone(&cq)), ..side.rc_init() };
@@ -41,8 +41,10 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
             let done = lab.succeeds("a send", &from.cq, wr_id, Op::Send)?;
             equal("the QP of a send", done.qp_number, sender.number())?;
             let got = lab.succeeds("a receive", cq, wr_id, Op::Receive)?;
-            equal("what it shows", (got.byte_length, got.immediate), (length, length))?;
-            check(got.flags.contains(CompletionFlags::WITH_IMMEDIATE), || "no immediate shown".to_owned())?;
+            equal("its length and immediate data", (got.byte_length, got.immediate), (length, length))?;
+            check(got.flags.contains(CompletionFlags::WITH_IMMEDIATE), || {
+                "a receive without its immediate data".to_owned()
+            })?;
             equal("the QP of a receive", got.qp_number, receiver.number())?;
             to.holds("a message", 65_536, length as usize, 0x3c)?;
         }
@@ -54,7 +56,7 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
         send(11, SendOperation::RdmaWriteWithImmediate(to.remote(100), 9), 5000)?;
         lab.succeeds("a WRITE with immediate", &from.cq, 11, Op::RdmaWrite)?;
         let got = lab.succeeds("its receive", cq, 11, Op::ReceiveRdmaWithImmediate)?;
-        equal("what it shows", (got.byte_length, got.immediate), (5000, 9))?;
+        equal("its length and immediate data", (got.byte_length, got.immediate), (5000, 9))?;
         from.fill(0, 5000, 0)?;
         send(12, SendOperation::RdmaRead(to.remote(100)), 5000)?;
         lab.succeeds("a READ", &from.cq, 12, Op::RdmaRead)?;
@@ -64,14 +66,14 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
         lab.succeeds("FETCH_ADD", &from.cq, 13, Op::FetchAdd)?;
         send(14, SendOperation::CompareSwap { remote: to.remote(64), compare: 8, swap: 21 }, 8)?;
         lab.succeeds("CMP_AND_SWP", &from.cq, 14, Op::CompareSwap)?;
-        from.contains("the value before", 0, &8u64.to_ne_bytes())?;
-        to.contains("the value after", 64, &21u64.to_ne_bytes())?;
+        from.contains("the value before the atomic", 0, &8u64.to_ne_bytes())?;
+        to.contains("the value after the atomic", 64, &21u64.to_ne_bytes())?;
     }
     empty_queue(lab, &near, &far, &far_cq)?;
     flush(lab, &far, &far_cq)
 }
 
-/// An RC QP without receives answers RNR too.
+/// An RC QP without receives responds with RNR NAKs too.
 fn empty_queue(
     lab: &Lab,
     near: &Arc<dyn QueuePair>,
@@ -88,7 +90,7 @@ fn empty_queue(
     Ok(())
 }
 
-/// In ERR its receives come back flushed, unlike those of an SRQ.
+/// In ERR the QP's own receives are flushed, unlike those of an SRQ.
 fn flush(lab: &Lab, qp: &Arc<dyn QueuePair>, cq: &Arc<dyn CompletionQueue>) -> Verdict {
     for wr_id in 30..33 {
         post(&lab.far, qp, wr_id, 64)?;
@@ -121,7 +123,7 @@ pub(super) fn r2(lab: &Lab) -> Verdict {
     refused("a receive on a QP with an SRQ", pairs[0].1.post_receive(&own).map_err(|e| e.cause), EINVAL)?;
     let data = [lab.near.piece(0, 8)];
     for wr_id in 0..6u64 {
-        // Receives are taken in the order they were posted, whichever QP takes them.
+        // Receives are consumed in the order of posting, whichever QP consumes them.
         let (near, far, cq) = &pairs[usize::from(wr_id % 3 == 0)];
         receive(&srq, wr_id, &[lab.far.piece(0, 64)])?;
         near.post_send(&[request(wr_id, SendOperation::Send, &data, NO_SRQ)])?;
@@ -129,12 +131,12 @@ pub(super) fn r2(lab: &Lab) -> Verdict {
         let got = lab.succeeds("a receive of the SRQ", cq, wr_id, Op::Receive)?;
         equal("its QP", got.qp_number, far.number())?;
     }
-    // ERR of one leaves what is posted to the other.
+    // One QP in ERR leaves the posted receives to the other.
     receive(&srq, 10, &[lab.far.piece(0, 64)])?;
     set_state(&pairs[0].1, QpState::Error)?;
     check(poll_one(&pairs[0].2).is_none(), || "a receive of an SRQ was flushed".to_owned())?;
     pairs[1].0.post_send(&[request(11, SendOperation::Send, &data, NO_SRQ)])?;
-    lab.succeeds("a receive that was left to the other", &pairs[1].2, 10, Op::Receive)?;
+    lab.succeeds("a receive that was not flushed", &pairs[1].2, 10, Op::Receive)?;
     refused("destroying an SRQ in use", srq.destroy(), EBUSY)?;
     for (_, far, _) in &pairs {
         far.destroy()?;

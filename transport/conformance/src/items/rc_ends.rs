@@ -1,8 +1,8 @@
-//! Section R, how reliable connections fail and end, and how the CM makes them.
+//! Section R: how reliable connections fail and end, and how the CM sets them up.
 
 use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};
-use crate::connect::{Terms, answer_disconnect, both_sides_end, dial, impatient, listen_in, unexpected};
+use crate::connect::{Terms, answer_disconnect, both_sides_end, dial, few_retries, listen_in, unexpected};
 use crate::traffic::{receive, request};
 use crate::{Deviation, Lab, Side};
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use trunkline_verbs::{
     SrqNumber,
 };
 
-/// RC has no XRCETH, so the number is nobody's.
+/// RC has no XRCETH, so the SRQ number is not used.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// An RC QP at the near side, connected with one at the far side that has an SRQ.
+/// An RC QP at the near side, connected to one with an SRQ at the far side.
 struct Pair {
     near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,
     srq: Arc<dyn SharedReceiveQueue>,
-    /// Where receives complete.
+    /// The far QP's receive CQ.
     cq: Arc<dyn CompletionQueue>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn r4(lab: &Lab) -> Verdict {
     pair.send(lab, 1, 8)?;
     pair.send(lab, 2, 8)?;
     lab.ends("a send to an empty SRQ", &lab.near.cq, 1, Status::RnrRetryExceeded)?;
-    lab.ends("the send behind it", &lab.near.cq, 2, Status::WorkRequestFlushed)?;
+    lab.ends("the send after it", &lab.near.cq, 2, Status::WorkRequestFlushed)?;
     equal("the sender's state", pair.near.query()?.state, QpState::Error)
 }
 
@@ -109,11 +109,11 @@ pub(super) fn r6(lab: &Lab) -> Verdict {
     let no_write = at(read_only.rkey(), 0);
     let none = Terms { access: Access::empty(), ..Terms::default() };
     let cases = [
-        ("a WRITE with an rkey that nobody has", SendOperation::RdmaWrite(nobody), Terms::default()),
-        ("a WRITE beyond its region", SendOperation::RdmaWrite(end), Terms::default()),
-        ("a WRITE to a region to be read", SendOperation::RdmaWrite(no_write), Terms::default()),
-        ("a READ with an rkey that nobody has", SendOperation::RdmaRead(nobody), Terms::default()),
-        ("a WRITE to a QP without the right", SendOperation::RdmaWrite(whole), none),
+        ("a WRITE with an unknown rkey", SendOperation::RdmaWrite(nobody), Terms::default()),
+        ("a WRITE past the end of its region", SendOperation::RdmaWrite(end), Terms::default()),
+        ("a WRITE to a region without write access", SendOperation::RdmaWrite(no_write), Terms::default()),
+        ("a READ with an unknown rkey", SendOperation::RdmaRead(nobody), Terms::default()),
+        ("a WRITE to a QP without write access", SendOperation::RdmaWrite(whole), none),
     ];
     for (what, operation, terms) in cases {
         let pair = Pair::new(lab, &terms)?;
@@ -122,7 +122,7 @@ pub(super) fn r6(lab: &Lab) -> Verdict {
         let ended = lab.next(what, &lab.near.cq)?;
         let due = [Status::RemoteAccessError, Status::RemoteInvalidRequest];
         check(due.contains(&ended.status), || format!("{what} ended with {:?}", ended.status))?;
-        far.holds("memory that was not to be touched", 0, 64, 0x11)?;
+        far.holds("memory that must not change", 0, 64, 0x11)?;
     }
     drop(read_only);
     Ok(())
@@ -132,17 +132,17 @@ pub(super) fn r7(lab: &Lab) -> Verdict {
     let near = lab.near.device.create_qp(lab.near.rc_init())?;
     let silent = lab.far.device.create_qp(lab.far.rc_init())?;
     let end = crate::connect::End { side: &lab.near, qp: &near, other: lab.far.gid(), peer: silent.number() };
-    end.bring_to(QpState::ReadyToSend, &impatient())?;
+    end.bring_to(QpState::ReadyToSend, &few_retries())?;
     near.post_send(&[request(1, SendOperation::Send, &[lab.near.piece(0, 8)], NO_SRQ)])?;
-    lab.ends("a send to a QP that is not up", &lab.near.cq, 1, Status::RetryExceeded)?;
+    lab.ends("a send to a QP that is not connected", &lab.near.cq, 1, Status::RetryExceeded)?;
     equal("the sender's state", near.query()?.state, QpState::Error)
 }
 
-/// An endpoint that connects, its QP and where it reports.
-type Asker = (Arc<dyn CmId>, Arc<dyn QueuePair>, Arc<dyn CmChannel>);
+/// An active endpoint, its QP and its event channel.
+type Initiator = (Arc<dyn CmId>, Arc<dyn QueuePair>, Arc<dyn CmChannel>);
 
-/// The active side's half of a connection attempt.
-fn ask(lab: &Lab, remote: SocketAddr, port_space: PortSpace) -> Verdict<Asker> {
+/// Starts a connection attempt at the active side.
+fn begin_connect(lab: &Lab, remote: SocketAddr, port_space: PortSpace) -> Verdict<Initiator> {
     let (id, channel) = dial(&lab.near, remote, port_space, QpType::Rc)?;
     let qp = lab.near.device.create_qp(lab.near.rc_init())?;
     id.attach(Arc::clone(&qp))?;
@@ -154,11 +154,11 @@ fn ask(lab: &Lab, remote: SocketAddr, port_space: PortSpace) -> Verdict<Asker> {
 pub(super) fn r8(lab: &Lab) -> Verdict {
     for port_space in [PortSpace::Tcp, PortSpace::Ib] {
         let (listener, passive) = listen_in(&lab.far, port_space, QpType::Rc)?;
-        let (near_id, near, active) = ask(lab, listener.local_address(), port_space)?;
-        let asked = lab.next_cm("a connection request", &passive)?;
-        equal("the request's private data", asked.private_data.get(..5), Some(&b"offer"[..]))?;
-        let CmEventKind::ConnectRequest { id: far_id, .. } = asked.kind else {
-            return Err(unexpected("the listener", &asked));
+        let (near_id, near, active) = begin_connect(lab, listener.local_address(), port_space)?;
+        let incoming = lab.next_cm("a connection request", &passive)?;
+        equal("the request's private data", incoming.private_data.get(..5), Some(&b"offer"[..]))?;
+        let CmEventKind::ConnectRequest { id: far_id, .. } = incoming.kind else {
+            return Err(unexpected("the listener", &incoming));
         };
         let (srq, cq) = (lab.far.new_basic_srq()?, lab.far.new_cq()?);
         let far = lab.far.device.create_qp(with_srq(&lab.far, &srq, &cq))?;
@@ -174,8 +174,8 @@ pub(super) fn r8(lab: &Lab) -> Verdict {
                 return Err(unexpected(what, &event));
             }
             let is_active = Arc::ptr_eq(channel, &active);
-            let told = !is_active || event.private_data.starts_with(b"answer");
-            check(told, || format!("the reply's private data: {:?}", event.private_data))?;
+            let matches = !is_active || event.private_data.starts_with(b"answer");
+            check(matches, || format!("the reply's private data: {:?}", event.private_data))?;
         }
         near.post_send(&[request(1, SendOperation::Send, &[lab.near.piece(0, 8)], NO_SRQ)])?;
         lab.succeeds("a send", near_cq, 1, Op::Send)?;
@@ -198,27 +198,32 @@ pub(super) fn r8(lab: &Lab) -> Verdict {
 pub(super) fn r9(lab: &Lab) -> Verdict {
     let (listener, passive) = listen_in(&lab.far, PortSpace::Tcp, QpType::Rc)?;
     let address = listener.local_address();
-    let (_near_id, _near, active) = ask(lab, address, PortSpace::Tcp)?;
-    let asked = lab.next_cm("a connection request", &passive)?;
-    let CmEventKind::ConnectRequest { id, .. } = asked.kind else {
-        return Err(unexpected("the listener", &asked));
+    let (_near_id, _near, active) = begin_connect(lab, address, PortSpace::Tcp)?;
+    let incoming = lab.next_cm("a connection request", &passive)?;
+    let CmEventKind::ConnectRequest { id, .. } = incoming.kind else {
+        return Err(unexpected("the listener", &incoming));
     };
     id.reject(b"no room")?;
     expect_refusal(lab, &active, RejectReason::CONSUMER, b"no room")?;
     drop(id);
-    // Nobody listens where somebody did.
+    // The listener is gone, so the next request is refused.
     drop(listener);
-    let (_near_id, _near, active) = ask(lab, address, PortSpace::Tcp)?;
+    let (_near_id, _near, active) = begin_connect(lab, address, PortSpace::Tcp)?;
     expect_refusal(lab, &active, RejectReason::INVALID_SERVICE_ID, b"")
 }
 
-fn expect_refusal(lab: &Lab, channel: &Arc<dyn CmChannel>, due: RejectReason, words: &[u8]) -> Verdict {
+fn expect_refusal(
+    lab: &Lab,
+    channel: &Arc<dyn CmChannel>,
+    due: RejectReason,
+    private_data: &[u8],
+) -> Verdict {
     let event = lab.next_cm("the refused request", channel)?;
     let CmEventKind::Rejected(reason) = event.kind else {
         return Err(unexpected("the active side", &event));
     };
     equal("the reason", reason, due)?;
-    check(event.private_data.starts_with(words), || format!("private data {:?}", event.private_data))
+    check(event.private_data.starts_with(private_data), || format!("private data {:?}", event.private_data))
 }
 
 pub(super) fn r10(lab: &Lab) -> Verdict {

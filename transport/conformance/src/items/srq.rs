@@ -11,8 +11,8 @@ use trunkline_verbs::{
 };
 
 pub(super) fn d1(lab: &Lab) -> Verdict {
-    // The parts themselves cannot be left out: the types ask for them. That they are of this
-    // device can.
+    // The types enforce that the parts are present, so only parts of another device can be
+    // refused.
     let (near, far) = (&lab.near, &lab.far);
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
@@ -49,7 +49,7 @@ pub(super) fn d3(lab: &Lab) -> Verdict {
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
     }
-    // Handles belong to one open of a device: those of another are not taken, for nothing.
+    // Handles belong to one open of a device. No call accepts those of another.
     let refuse = |what: &str, init: QpInit| refused(what, far.device.create_qp(init), EINVAL);
     refuse("an INI with another device's PD", QpInit { pd: Some(Arc::clone(&near.pd)), ..far.ini_init() })?;
     let send_cq = Some(Arc::clone(&near.cq));
@@ -71,7 +71,7 @@ pub(super) fn d4(lab: &Lab) -> Verdict {
         let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
         let number = srq.number()?.get();
         check(number <= 0xff_ffff, || format!("{number:#x} does not fit 24 bits"))?;
-        check(!numbers.contains(&number), || format!("{number:#x} was given twice"))?;
+        check(!numbers.contains(&number), || format!("{number:#x} was assigned twice"))?;
         numbers.push(number);
         kept.push(srq);
     }
@@ -85,7 +85,7 @@ pub(super) fn d5(lab: &Lab) -> Verdict {
     let make =
         |max_wr, max_sge| far.device.create_srq(SrqInit { max_wr, max_sge, ..far.srq_init(&xrcd, &far.cq) });
     let got = make(10, 1)?.query()?;
-    check(got.max_wr >= 10 && got.max_sge >= 1, || format!("10 requests, 1 SGE asked for: {got:?}"))?;
+    check(got.max_wr >= 10 && got.max_sge >= 1, || format!("requested were 10 requests and 1 SGE: {got:?}"))?;
     equal("the limit of a fresh SRQ", got.limit, 0)?;
     refused("an SRQ of 0 requests", make(0, 1), EINVAL)?;
     refused("an SRQ above max_srq_wr", make(limits.max_srq_wr.saturating_add(1), 1), EINVAL)?;
@@ -125,7 +125,7 @@ pub(super) fn d6(lab: &Lab) -> Verdict {
     check(limit_event(lab).is_none(), || "the limit fired twice".to_owned())
 }
 
-/// The next limit event, past events of other kinds (a TGT may report that it is established).
+/// The next limit event, skipping events of other kinds (a TGT may report that it is established).
 pub(super) fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
     while let Some(event) = lab.far.device.next_async_event() {
         if event.kind == AsyncEventKind::SrqLimitReached {
@@ -148,7 +148,7 @@ pub(super) fn d7(lab: &Lab) -> Verdict {
         lab.succeeds("a send", &lab.near.cq, wr_id, CompletionOpcode::Send)?;
         lab.succeeds("a receive", &route.cq, wr_id, CompletionOpcode::Receive)
     };
-    // Some are taken first, so that the queue does not start at its own beginning.
+    // Some receives are consumed first, so that the ring does not start at index 0.
     for wr_id in 0..4 {
         post(wr_id)?;
         send(wr_id)?;
@@ -156,11 +156,11 @@ pub(super) fn d7(lab: &Lab) -> Verdict {
     for wr_id in 4..4 + u64::from(capacity) {
         post(wr_id)?;
     }
-    check(post(0).is_err(), || "a full SRQ took one more".to_owned())?;
+    check(post(0).is_err(), || "a full SRQ accepted one more".to_owned())?;
     route.srq.resize(capacity * 2)?;
     check(route.srq.query()?.max_wr >= capacity * 2, || "the SRQ did not grow".to_owned())?;
     post(4 + u64::from(capacity))?;
-    refused("a size below what is posted", route.srq.resize(capacity), EINVAL)?;
+    refused("a size below the number of posted receives", route.srq.resize(capacity), EINVAL)?;
     for wr_id in 4..=4 + u64::from(capacity) {
         send(wr_id)?;
     }
@@ -180,7 +180,7 @@ pub(super) fn d8(lab: &Lab) -> Verdict {
     refused("destroying a basic SRQ that an RC QP uses", basic.destroy(), EBUSY)?;
     rc.destroy()?;
     basic.destroy()?;
-    // What completed before it was destroyed still waits in its CQ.
+    // Completions from before the SRQ was destroyed are still in its CQ.
     let route = lab.route(&Terms::default())?;
     for wr_id in 0..2 {
         receive(&route.srq, wr_id, &[lab.far.piece(0, 64)])?;
@@ -190,7 +190,7 @@ pub(super) fn d8(lab: &Lab) -> Verdict {
     }
     route.srq.destroy()?;
     for wr_id in 0..2 {
-        lab.succeeds("a receive of an SRQ that has gone", &route.cq, wr_id, CompletionOpcode::Receive)?;
+        lab.succeeds("a receive of a destroyed SRQ", &route.cq, wr_id, CompletionOpcode::Receive)?;
     }
     Ok(())
 }

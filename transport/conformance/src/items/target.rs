@@ -4,7 +4,7 @@ use super::initiator::bogus;
 use crate::Lab;
 use crate::allowed::{atomic_of_wrong_length, denied_by_the_qp, unusable_receive};
 use crate::check::{Verdict, check, equal};
-use crate::connect::{Terms, impatient, set_state};
+use crate::connect::{Terms, few_retries, set_state};
 use crate::traffic::{poll_one, receive, request, rnr_received};
 use std::sync::Arc;
 use trunkline_verbs::{
@@ -32,7 +32,7 @@ pub(super) fn g1(lab: &Lab) -> Verdict {
         lab.succeeds("a receive of the second SRQ", &other_cq, 100 + wr_id, Op::Receive)?;
     }
     for cq in [&route.cq, &other_cq, &lab.far.cq] {
-        check(poll_one(cq).is_none(), || "a receive completed twice or elsewhere".to_owned())?;
+        check(poll_one(cq).is_none(), || "a receive completed twice or into another CQ".to_owned())?;
     }
     Ok(())
 }
@@ -91,20 +91,20 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
     lab.near.fill(0, 8, 1)?;
     let write = SendOperation::RdmaWrite(far.remote(0));
     route.ini.post_send(&[request(1, write, &data, route.srq_number)])?;
-    lab.succeeds("a WRITE by way of the region's PD", &lab.near.cq, 1, Op::RdmaWrite)?;
+    lab.succeeds("a WRITE through an SRQ of the region's PD", &lab.near.cq, 1, Op::RdmaWrite)?;
     far.holds("what was written", 0, 8, 1)?;
     lab.near.fill(0, 8, 2)?;
     route.ini.post_send(&[request(2, write, &data, foreign.number()?)])?;
-    lab.ends("a WRITE by way of another PD", &lab.near.cq, 2, Status::RemoteAccessError)?;
-    far.holds("memory behind another PD", 0, 8, 1)?;
+    lab.ends("a WRITE through an SRQ of another PD", &lab.near.cq, 2, Status::RemoteAccessError)?;
+    far.holds("memory of another PD", 0, 8, 1)?;
     rights(lab)?;
     bounds(lab)
 }
 
-/// An operation toward some place.
+/// Makes an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
-/// Each operation needs its own right of the region, and no byte beyond its ends.
+/// Each operation needs its own access right of the region, and must not reach past its ends.
 fn bounds(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let operations: [(Access, Toward); 4] = [
@@ -123,11 +123,11 @@ fn bounds(lab: &Lab) -> Verdict {
         let at = |address, rkey| RemoteAddress { address, rkey };
         let start = memory.address(0);
         let places = [
-            ("without the right", at(start, lacking.rkey())),
+            ("without the access right", at(start, lacking.rkey())),
             ("before the region", at(IoAddress(start.0.wrapping_sub(8)), whole.rkey())),
-            ("behind the region", at(start.plus(64), whole.rkey())),
+            ("after the region", at(start.plus(64), whole.rkey())),
             ("at the end of the address space", at(IoAddress(u64::MAX - 7), whole.rkey())),
-            ("with a key that nobody has", at(start, Rkey(whole.rkey().0 ^ 0x5555_5500))),
+            ("with an unknown key", at(start, Rkey(whole.rkey().0 ^ 0x5555_5500))),
         ];
         for (what, remote) in places {
             let route = lab.route(&Terms::default())?;
@@ -139,19 +139,19 @@ fn bounds(lab: &Lab) -> Verdict {
         let route = lab.route(&Terms::default())?;
         let gone = operation(at(start, whole.rkey()));
         route.ini.post_send(&[request(5, gone, &data, route.srq_number)])?;
-        lab.ends("access to a region that is gone", &lab.near.cq, 5, Status::RemoteAccessError)?;
+        lab.ends("access to a deregistered region", &lab.near.cq, 5, Status::RemoteAccessError)?;
         let mut bytes = vec![0; memory.len()];
         memory.read(0, &mut bytes)?;
         check(bytes == before, || format!("{right:?} was needed, and memory was written without"))?;
     }
-    // An atomic has 8 aligned bytes.
+    // An atomic needs 8 aligned bytes.
     let route = lab.route(&Terms::default())?;
     let short = [lab.near.piece(0, 4)];
     let add = SendOperation::FetchAdd { remote: far.remote(8), add: 1 };
     let request_6 = request(6, add, &short, route.srq_number);
     let posted = lab.what_becomes_of(&route.ini, request_6, &lab.near.cq);
     atomic_of_wrong_length("an atomic of 4 bytes", posted)?;
-    // Where the device noticed late, the INI is in ERR.
+    // If the device detected the error late, the INI is in ERR, so this needs a new route.
     let route = lab.route(&Terms::default())?;
     let odd = SendOperation::FetchAdd { remote: far.remote(4), add: 1 };
     route.ini.post_send(&[request(7, odd, &data, route.srq_number)])?;
@@ -159,7 +159,7 @@ fn bounds(lab: &Lab) -> Verdict {
     Ok(())
 }
 
-/// Rights and bounds of the region, and those of the TGT.
+/// Access rights of the region and of the TGT, and the region's bounds.
 fn rights(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let region = far.pd.register(Arc::clone(&far.memory), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
@@ -201,21 +201,21 @@ pub(super) fn g5(lab: &Lab) -> Verdict {
     unusable_receive("the send", sent.status)?;
     let got = lab.next("the receive", &route.cq)?;
     check(!got.status.is_success(), || "a receive with another PD's lkey succeeded".to_owned())?;
-    lab.far.holds("memory behind another PD", 0, 64, 0x66)
+    lab.far.holds("memory of another PD", 0, 64, 0x66)
 }
 
 pub(super) fn g7(lab: &Lab) -> Verdict {
-    let route = lab.route(&impatient())?;
+    let route = lab.route(&few_retries())?;
     receive(&route.srq, 1, &[lab.far.piece(0, 64)])?;
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[
         request(2, SendOperation::Send, &data, bogus(route.srq_number)),
         request(3, SendOperation::Send, &data, route.srq_number),
     ])?;
-    let ended = lab.next("a send to no SRQ", &lab.near.cq)?;
+    let ended = lab.next("a send to a nonexistent SRQ", &lab.near.cq)?;
     equal("the send that failed", ended.wr_id, 2)?;
     check(lab.xrc_violation.contains(&ended.status), || format!("it ended with {:?}", ended.status))?;
-    lab.ends("the send behind it", &lab.near.cq, 3, Status::WorkRequestFlushed)?;
+    lab.ends("the send after it", &lab.near.cq, 3, Status::WorkRequestFlushed)?;
     equal("the INI's state", route.ini.query()?.state, QpState::Error)?;
     if ended.status != Status::RetryExceeded {
         equal("the TGT's state", route.tgt.query()?.state, QpState::Error)?;
@@ -228,32 +228,32 @@ pub(super) fn g7(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn g8(lab: &Lab) -> Verdict {
-    // Two SRQs behind one TGT, of which one goes while a peer still sends to it.
-    let route = lab.route(&impatient())?;
+    // Two SRQs of one domain, one of which is destroyed while a peer still sends to it.
+    let route = lab.route(&few_retries())?;
     let kept = lab.far.new_srq(&route.xrcd, &lab.far.cq)?;
     let data = [lab.near.piece(0, 8)];
     route.srq.destroy()?;
     route.ini.post_send(&[request(1, SendOperation::Send, &data, route.srq_number)])?;
-    let ended = lab.next("a send to an SRQ that has gone", &lab.near.cq)?;
+    let ended = lab.next("a send to a destroyed SRQ", &lab.near.cq)?;
     check(lab.xrc_violation.contains(&ended.status), || format!("it ended with {:?}", ended.status))?;
     let tgt = route.tgt.query()?.state;
     if ended.status == Status::RetryExceeded && tgt == QpState::ReadyToSend {
-        // It dropped the message, and may serve the next sender.
+        // The TGT dropped the message silently and can still serve another sender.
         let ini = lab.near.new_ini()?;
         set_state(&route.tgt, QpState::Reset)?;
         lab.join(&ini, &route.tgt, &Terms::default())?;
         receive(&kept, 2, &[lab.far.piece(0, 64)])?;
         ini.post_send(&[request(3, SendOperation::Send, &data, kept.number()?)])?;
-        lab.succeeds("a receive of the SRQ that stayed", &lab.far.cq, 2, Op::Receive)?;
+        lab.succeeds("a receive of the remaining SRQ", &lab.far.cq, 2, Op::Receive)?;
         return Ok(());
     }
-    // The hazard: what others had behind this TGT needs a new one, and their SRQs are unharmed.
+    // The hazard: other users of this TGT need a new one. Their SRQs are not affected.
     equal("the TGT's state", tgt, QpState::Error)?;
     receive(&kept, 4, &[lab.far.piece(0, 64)])?;
     let (ini, fresh) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
     lab.join(&ini, &fresh, &Terms::default())?;
     ini.post_send(&[request(5, SendOperation::Send, &data, kept.number()?)])?;
-    lab.succeeds("a receive of the SRQ that stayed", &lab.far.cq, 4, Op::Receive)?;
+    lab.succeeds("a receive of the remaining SRQ", &lab.far.cq, 4, Op::Receive)?;
     Ok(())
 }
 
@@ -272,7 +272,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
         lab.succeeds("a send that waited", &lab.near.cq, 1, opcode)?;
         lab.next("its receive", &route.cq)?;
 
-        // None at all: the first refusal ends it, at the INI alone.
+        // No retries: the first RNR NAK ends the send, at the INI only.
         let route = lab.route(&Terms { rnr_retry: 0, ..Terms::default() })?;
         route.ini.post_send(&[request(3, operation, &data, route.srq_number)])?;
         lab.ends("a send without a receive", &lab.near.cq, 3, Status::RnrRetryExceeded)?;
@@ -293,7 +293,7 @@ pub(super) fn g10(lab: &Lab) -> Verdict {
     unusable_receive("the send", sent.status)?;
     let got = lab.next("the receive", &route.cq)?;
     equal("the receive that was too short", got.wr_id, 1)?;
-    // Providers differ in the status (contract G10), not in that it is a failure.
+    // Providers differ in the status (contract G10), but it must be a failure.
     check(!got.status.is_success(), || "a receive that was too short succeeded".to_owned())?;
     lab.reaches("the TGT", &route.tgt, QpState::Error)?;
     lab.far.holds("memory after the receive", 1024, 1024, 0x77)

@@ -40,10 +40,10 @@ pub(super) fn c2(lab: &Lab) -> Verdict {
     lab.near.device.create_qp(receives(lab.near.ini_init()))?;
     let srq = Some(lab.near.new_basic_srq()?);
     lab.near.device.create_qp(receives(QpInit { srq, ..lab.near.rc_init() }))?;
-    let asked = lab.near.ini_init().capacities;
+    let requested = lab.near.ini_init().capacities;
     let got = lab.near.new_ini()?.capacities();
-    check(got.max_send_wr >= asked.max_send_wr && got.max_send_sge >= asked.max_send_sge, || {
-        format!("a send queue smaller than asked for: {got:?}")
+    check(got.max_send_wr >= requested.max_send_wr && got.max_send_sge >= requested.max_send_sge, || {
+        format!("a send queue smaller than requested: {got:?}")
     })
 }
 
@@ -52,13 +52,13 @@ pub(super) fn c3(lab: &Lab) -> Verdict {
     let tgt = lab.far.new_tgt(&xrcd)?;
     let number = tgt.number();
     let opened = lab.far.device.open_qp(&xrcd, number)?;
-    // The creator's handle is one as any other.
+    // The creator's handle is one like any other.
     tgt.destroy()?;
-    equal("the state after the creator left", opened.query()?.state, QpState::Reset)?;
+    equal("the state after the creator's handle was destroyed", opened.query()?.state, QpState::Reset)?;
     let third = lab.far.device.open_qp(&xrcd, number)?;
     opened.destroy()?;
     equal("the state for the third handle", third.query()?.state, QpState::Reset)?;
-    // And neither it nor its domain uses a PD or a CQ.
+    // Neither the TGT nor its domain uses a PD or a CQ.
     let (pd, cq) = (lab.far.device.alloc_pd()?, lab.far.new_cq()?);
     cq.destroy()?;
     Ok(pd.destroy()?)
@@ -69,12 +69,12 @@ pub(super) fn c5(lab: &Lab) -> Verdict {
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     equal("the opened handle's number", opened.number(), route.tgt.number())?;
     equal("its type", opened.qp_type(), QpType::XrcTgt)?;
-    equal("its state, asked for", opened.query()?.state, QpState::ReadyToSend)?;
+    equal("its state, queried", opened.query()?.state, QpState::ReadyToSend)?;
     equal("its sizes", opened.capacities(), route.tgt.capacities())?;
     route.tgt.destroy()?;
-    check(route.tgt.query().is_err(), || "a destroyed handle still answers".to_owned())?;
-    check(route.tgt.destroy().is_err(), || "a handle was destroyed twice".to_owned())?;
-    equal("its state after the other handle went", opened.query()?.state, QpState::ReadyToSend)
+    check(route.tgt.query().is_err(), || "a destroyed handle can still be queried".to_owned())?;
+    check(route.tgt.destroy().is_err(), || "a destroyed handle could be destroyed again".to_owned())?;
+    equal("its state after the other handle was destroyed", opened.query()?.state, QpState::ReadyToSend)
 }
 
 pub(super) fn c4(lab: &Lab) -> Verdict {
@@ -83,9 +83,9 @@ pub(super) fn c4(lab: &Lab) -> Verdict {
     let tgt = lab.far.new_tgt(&xrcd)?;
     refused("opening a TGT of another domain", device.open_qp(&other, tgt.number()), EINVAL)?;
     let nobody = QpNumber::new(tgt.number().get() ^ 0x80_0000);
-    refused("opening a number that nobody has", device.open_qp(&xrcd, nobody), EINVAL)?;
+    refused("opening an unknown number", device.open_qp(&xrcd, nobody), EINVAL)?;
     let rc = device.create_qp(lab.far.rc_init())?;
-    refused("opening a QP that is no TGT", device.open_qp(&xrcd, rc.number()), EINVAL)?;
+    refused("opening a QP that is not a TGT", device.open_qp(&xrcd, rc.number()), EINVAL)?;
     let opened = device.open_qp(&xrcd, tgt.number())?;
     equal("the number of the opened one", opened.number(), tgt.number())?;
     equal("the type of the opened one", opened.qp_type(), QpType::XrcTgt)
@@ -98,7 +98,12 @@ pub(super) fn c6(lab: &Lab) -> Verdict {
     receive(&route.srq, 5, &[lab.far.piece(0, 64)])?;
     let data = [lab.near.piece(0, 8)];
     route.ini.post_send(&[request(6, SendOperation::Send, &data, route.srq_number)])?;
-    lab.succeeds("a receive after the creator left", &route.cq, 5, CompletionOpcode::Receive)?;
+    lab.succeeds(
+        "a receive after the creator's handle was destroyed",
+        &route.cq,
+        5,
+        CompletionOpcode::Receive,
+    )?;
     let number = opened.number();
     opened.destroy()?;
     refused("opening it after the last handle", lab.far.device.open_qp(&route.xrcd, number), EINVAL)

@@ -1,4 +1,4 @@
-//! The commander's side of a puppet.
+//! The controlling side of a puppet process.
 
 use super::puppet::ANSWER;
 use crate::check::{Deviation, Verdict, check, equal};
@@ -6,10 +6,10 @@ use std::process::Child;
 use std::time::Duration;
 use trunkline_testkit::Process;
 
-/// A puppet that answers nothing for so long is stuck.
+/// A puppet that does not answer for this long is stuck.
 const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
-/// A process that does verbs on command; killed when dropped.
+/// A process that executes verbs on command. Dropping this kills it.
 #[derive(Debug)]
 pub(crate) struct Puppet {
     process: Process,
@@ -17,10 +17,10 @@ pub(crate) struct Puppet {
 }
 
 impl Puppet {
-    /// Takes over a child whose input and output are pipes, and waits until it is ready.
+    /// Wraps a child whose input and output are pipes, and waits until it is ready.
     pub(super) fn adopt(name: &'static str, child: Child) -> Verdict<Self> {
         let mut puppet = Self { process: Process::adopt(name, child).with_bound(ANSWER_AT_MOST), name };
-        equal(&format!("the first words of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
+        equal(&format!("the first line of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
         Ok(puppet)
     }
 
@@ -40,7 +40,7 @@ impl Puppet {
         }
     }
 
-    /// A command that must succeed; answers what came of it.
+    /// Sends a command that must succeed and returns its result.
     pub(super) fn does(&mut self, command: &str) -> Verdict<String> {
         self.tell(command)?;
         let name = self.name;
@@ -48,23 +48,25 @@ impl Puppet {
             .map_err(|errno| Deviation::Failed(format!("{name}: {command} was refused with errno {errno}")))
     }
 
-    /// A command that answers a number.
+    /// Sends a command whose result is a number.
     pub(super) fn number(&mut self, command: &str) -> Verdict<u32> {
         let answer = self.does(command)?;
         answer.parse().map_err(|_| Deviation::Failed(format!("{}: {command}: {answer}", self.name)))
     }
 
-    /// A command that a verb must refuse with this errno.
+    /// Sends a command that must be refused with this errno.
     pub(super) fn is_refused(&mut self, command: &str, errno: i32) -> Verdict {
         self.tell(command)?;
         let name = self.name;
         match self.answer()? {
             Err(got) => equal(&format!("{name}: the errno of {command}"), got, errno),
-            Ok(_) => Err(Deviation::Failed(format!("{name}: {command} was allowed; errno {errno} is due"))),
+            Ok(_) => Err(Deviation::Failed(format!(
+                "{name}: {command} was allowed; it must fail with errno {errno}"
+            ))),
         }
     }
 
-    /// A receive of a queue, which must be this one and a success; answers the TGT's number.
+    /// Polls a queue for a receive, which must be this one and successful; returns the TGT's number.
     pub(super) fn receives(&mut self, queue: &str, wr_id: u64) -> Verdict<u32> {
         let got = self.does(&format!("poll {queue}"))?;
         let words: Vec<&str> = got.split(' ').collect();
@@ -75,12 +77,12 @@ impl Puppet {
         words[4].parse().map_err(|_| Deviation::Failed(format!("{name}: {got}")))
     }
 
-    /// Kills it, as the kernel does.
+    /// Kills the process with SIGKILL.
     pub(super) fn kill(mut self) -> Verdict {
         Ok(self.process.kill()?)
     }
 
-    /// Lets it end by itself, its objects still open.
+    /// Lets the process exit by itself with its objects still open.
     pub(super) fn leave(self) -> Verdict {
         Ok(self.process.finish()?)
     }

@@ -1,4 +1,4 @@
-//! Section A among processes.
+//! Section A, between processes.
 
 use super::Stage;
 use super::client::Puppet;
@@ -7,7 +7,7 @@ use crate::connect::Terms;
 use std::fs;
 use trunkline_testkit::Folder;
 
-/// Processes that race for a domain.
+/// Number of processes that race for a domain.
 const RACERS: usize = 16;
 
 /// A directory with a file in it, and the file's path.
@@ -59,10 +59,10 @@ pub(super) fn a4(stage: &Stage<'_>) -> Verdict {
         for racer in &mut racers {
             match racer.answer()? {
                 Ok(_) => won += 1,
-                Err(errno) => equal("what the others got", errno, EINVAL)?,
+                Err(errno) => equal("the errno of the others", errno, EINVAL)?,
             }
         }
-        equal("processes that made the domain", won, 1)?;
+        equal("number of processes that created the domain", won, 1)?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Items that need processes: who shares a domain, and what a death leaves behind.
+//! Items that need several processes: sharing of a domain, and the state after a process has died.
 //!
-//! The initiator stands in this process, on a device of its own. The targets are puppets:
-//! processes that share one address and do verbs on command ([`serve_puppet`]). A provider
-//! implements [`ProcessBench`], whose processes call [`serve_puppet`], and runs the items of
-//! [`PROCESS_ITEMS`] as it does those of [`crate::ITEMS`].
+//! The initiator is in this process, on its own device. The targets are *puppets*: processes that share
+//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`],
+//! whose processes call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as
+//! those of [`crate::ITEMS`].
 
 mod client;
 mod domains;
@@ -26,24 +26,24 @@ use trunkline_verbs::{
     CompletionOpcode, CompletionStatus, QpNumber, QpState, QueuePair, SendOperation, SrqNumber, VerbsError,
 };
 
-/// A provider whose devices can be shared by processes.
+/// A provider whose devices several processes can share.
 pub trait ProcessBench: Send + Sync {
     /// The provider's name.
     fn provider(&self) -> &str;
 
-    /// A device of this process that reaches the puppets.
+    /// Opens a device in this process that reaches the puppets.
     ///
     /// # Errors
     /// Why it cannot be opened; the item then fails.
     fn open_near(&self) -> Result<Port, VerbsError>;
 
-    /// An address that the puppets of one item share.
+    /// The address that the puppets of one item share.
     fn far_address(&self) -> IpAddr;
 
-    /// Starts a process that serves as a puppet at the address, its input and output pipes.
+    /// Starts a process that serves as a puppet at the address, with pipes as its input and output.
     ///
     /// # Errors
-    /// What the operating system answered.
+    /// The error of the operating system.
     fn start_puppet(&self, address: IpAddr) -> io::Result<Child>;
 
     /// See [`Bench::xrc_violation`].
@@ -55,7 +55,7 @@ pub trait ProcessBench: Send + Sync {
 pub struct ProcessItem {
     /// Its number in the contract.
     pub id: &'static str,
-    /// What holds among processes, in one sentence.
+    /// The property that is checked between processes, in one sentence.
     pub title: &'static str,
     check: fn(&Stage<'_>) -> Verdict,
 }
@@ -66,38 +66,42 @@ macro_rules! item {
     };
 }
 
-/// Every item there is, in the contract's order.
+/// All items, in the contract's order.
 pub const PROCESS_ITEMS: &[ProcessItem] = &[
-    item!("A1", domains::a1, "processes that open one inode have one domain"),
-    item!("A3", domains::a3, "a new file at the path is a new domain for another process, too"),
-    item!("A4", domains::a4, "of processes that race to make a domain one succeeds"),
-    item!("A5", domains::a5, "the outcome depends on what other processes hold"),
-    item!("A6", domains::a6, "a private domain is not reached from another process"),
+    item!("A1", domains::a1, "processes that open one inode share one domain"),
+    item!("A3", domains::a3, "a new file at the path is a new domain in another process too"),
+    item!("A4", domains::a4, "of processes that race to create a domain exactly one succeeds"),
+    item!("A5", domains::a5, "the outcome of an open depends on the handles of other processes"),
+    item!("A6", domains::a6, "a private domain cannot be reached from another process"),
     item!("A10", domains::a10, "an SRQ of one process and a TGT of another work together"),
     item!("A11", domains::a11, "objects of one process do not pin handles of another"),
-    item!("A12", domains::a12, "a domain lives until its last process has left"),
-    item!("A14", domains::a14, "a process that ends or is killed leaves no domain behind"),
-    item!("B10", targets::b10, "of two processes that move one TGT one gets EINVAL"),
-    item!("C4", targets::c4, "a TGT is opened by number from another process of the domain"),
-    item!("C6", targets::c6, "a TGT lives on when its creator destroys its handle"),
-    item!("C7", targets::c7, "a TGT lives on when its creator is killed"),
+    item!("A12", domains::a12, "a domain lives until the last process closes its handle"),
+    item!("A14", domains::a14, "a process that exits or is killed leaves no domain"),
+    item!("B10", targets::b10, "of two processes that move one TGT, one gets EINVAL"),
+    item!("C4", targets::c4, "a TGT can be opened by number in another process of the domain"),
+    item!("C6", targets::c6, "a TGT survives when its creator destroys its handle"),
+    item!("C7", targets::c7, "a TGT survives when its creator is killed"),
     item!("C8", targets::c8, "all processes see and change one state"),
-    item!("C9", targets::c9, "an SRQ goes while another process has the TGT"),
+    item!("C9", targets::c9, "an SRQ can be destroyed while another process has the TGT"),
     item!("D6", targets::d6, "the limit event goes to the SRQ's owner alone"),
-    item!("F4", targets::f4, "an empty SRQ of one process holds up what was sent to another behind it"),
-    item!("G1", targets::g1, "one TGT delivers to the SRQs of two processes, to each its own"),
-    item!("G4", targets::g4, "the SRQ decides whose memory a message reaches"),
-    item!("G8", targets::g8, "a send to a killed process ends in an error, and the others go on"),
+    item!("F4", targets::f4, "an empty SRQ of one process delays later messages to another process"),
+    item!("G1", targets::g1, "one TGT delivers to the SRQs of two processes, each message to the named one"),
+    item!("G4", targets::g4, "the SRQ decides which process's memory a message can access"),
+    item!("G8", targets::g8, "a send to a killed process ends in an error, and the other processes continue"),
     item!("G9", targets::g9, "an empty SRQ of another process holds the sender back"),
-    item!("G10", targets::g10, "a message too long for the receive of another process ends both"),
-    item!("H1", targets::h1, "an error of a TGT is told to every process that has it"),
-    item!("H2", targets::h2, "and to an opener after the creator has gone"),
-    item!("H3", targets::h3, "the first packet is told to every process that has the TGT"),
-    item!("I2", targets::i2, "a TGT in ERR leaves the receives of all processes"),
-    item!("I4", targets::i4, "what a killed process had goes, and the rest works on"),
+    item!(
+        "G10",
+        targets::g10,
+        "a message that is too long for the receive of another process ends send and receive in errors"
+    ),
+    item!("H1", targets::h1, "an error of a TGT is reported to every process with a handle"),
+    item!("H2", targets::h2, "an error of a TGT is reported after the creator has destroyed its handle"),
+    item!("H3", targets::h3, "the first packet is reported to every process with a handle of the TGT"),
+    item!("I2", targets::i2, "a TGT in ERR does not flush the receives of any process"),
+    item!("I4", targets::i4, "the objects of a killed process are released, and the others keep working"),
 ];
 
-/// Checks one item with processes of its own.
+/// Checks one item with its own processes.
 #[must_use]
 pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome {
     judged(|| {
@@ -110,7 +114,7 @@ pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome
 /// Runs the process item of this number, for a test.
 ///
 /// # Panics
-/// When it failed.
+/// If the item failed.
 #[doc(hidden)]
 pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     let Some(item) = PROCESS_ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
@@ -123,10 +127,10 @@ pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     }
 }
 
-/// Where one item plays.
+/// The test bed of one item.
 struct Stage<'a> {
     bench: &'a dyn ProcessBench,
-    /// Both of its sides are the one device of this process.
+    /// Its two sides are the same device of this process.
     lab: Lab,
     far: IpAddr,
 }
@@ -158,17 +162,17 @@ impl<'a> Stage<'a> {
         Ok(Self { bench, lab: Lab::new(&NearOnly(bench))?, far: bench.far_address() })
     }
 
-    /// A further process at the far address.
+    /// Starts another process at the far address.
     fn puppet(&self, name: &'static str) -> Verdict<Puppet> {
         Puppet::adopt(name, self.bench.start_puppet(self.far)?)
     }
 
-    /// Two of them.
+    /// Starts two processes at the far address.
     fn two(&self) -> Verdict<(Puppet, Puppet)> {
         Ok((self.puppet("the first process")?, self.puppet("the second process")?))
     }
 
-    /// Connects a fresh INI with a TGT that a puppet has a handle of.
+    /// Connects a new INI to a TGT of which a puppet has a handle.
     fn join(
         &self,
         puppet: &mut Puppet,
@@ -184,26 +188,26 @@ impl<'a> Stage<'a> {
         Ok(ini)
     }
 
-    /// Sends 8 bytes to an SRQ and waits until they were taken.
+    /// Sends 8 bytes to an SRQ and waits for the completion.
     fn send(&self, ini: &Arc<dyn QueuePair>, srq: u32) -> Verdict {
         self.post(ini, srq)?;
         self.lab.succeeds("a send", &self.lab.near.cq, SEND, CompletionOpcode::Send)?;
         Ok(())
     }
 
-    /// Sends 8 bytes to an SRQ.
+    /// Posts a send of 8 bytes to an SRQ.
     fn post(&self, ini: &Arc<dyn QueuePair>, srq: u32) -> Verdict {
         let data = [self.lab.near.piece(0, 8)];
         Ok(ini.post_send(&[request(SEND, SendOperation::Send, &data, SrqNumber::new(srq))])?)
     }
 
-    /// The next send, which must end like this.
+    /// Waits for the next send, which must end with this status.
     fn ends(&self, what: &str, status: CompletionStatus) -> Verdict {
         self.lab.ends(what, &self.lab.near.cq, SEND, status)?;
         Ok(())
     }
 
-    /// The next send, which must end as one to no SRQ does (contract G7).
+    /// Waits for the next send, which must end like a send to a nonexistent SRQ (contract G7).
     fn is_a_violation(&self, what: &str) -> Verdict<CompletionStatus> {
         let ended = self.lab.next(what, &self.lab.near.cq)?;
         equal("which send ended", ended.wr_id, SEND)?;
@@ -213,5 +217,5 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The number of each send.
+/// The work request id of each send.
 const SEND: u64 = 42;

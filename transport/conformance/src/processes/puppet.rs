@@ -1,9 +1,8 @@
-//! A process that does verbs on command.
+//! A process that executes verbs on command.
 //!
-//! Owns the objects of one puppet and the language that it is spoken to in, one line per command
-//! and one per answer. What a command means is the name of the verb; objects have names that the
-//! commander chose. Answers start with [`ANSWER`], so that other output of the process (that of a
-//! test harness) is passed over.
+//! Owns the objects of one puppet and its line protocol: one line per command and one per answer. A command
+//! is named after its verb, and the controlling process chooses the names of objects. Answers start
+//! with [`ANSWER`], so that other output of the process, such as a test harness's, is ignored.
 
 use crate::Port;
 use crate::check::Deviation;
@@ -21,17 +20,17 @@ use trunkline_verbs::{
     SharedReceiveQueue, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// Starts each answer.
+/// The prefix of each answer.
 pub(super) const ANSWER: &str = "@puppet ";
-/// Nothing that happens at all takes longer.
+/// The bound for a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(30);
-/// What has not happened by then does not happen.
+/// How long to wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(60);
 
-/// Answers commands on a device until the input ends.
+/// Executes commands on a device until the input ends.
 ///
 /// # Errors
-/// What the input or output answered.
+/// Those of the input and the output.
 pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut puppet = match Side::new(port) {
         Ok(side) => Puppet::new(side),
@@ -42,7 +41,7 @@ pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> 
     for line in input.lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
-        match puppet.obey(&words) {
+        match puppet.execute(&words) {
             Ok(text) => writeln!(output, "{ANSWER}ok {text}")?,
             Err(Refusal::Verb(error)) => writeln!(output, "{ANSWER}errno {} {error}", error.errno())?,
             Err(Refusal::Other(why)) => writeln!(output, "{ANSWER}wrong {line}: {why}")?,
@@ -52,7 +51,7 @@ pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> 
     Ok(())
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 enum Refusal {
     Verb(VerbsError),
     Other(String),
@@ -89,11 +88,11 @@ struct Puppet {
 }
 
 fn of<'a, T>(map: &'a HashMap<String, T>, name: &str) -> Result<&'a T, Refusal> {
-    map.get(name).ok_or_else(|| Refusal::Other(format!("nothing is called {name}")))
+    map.get(name).ok_or_else(|| Refusal::Other(format!("there is no object named {name}")))
 }
 
 fn parsed<T: std::str::FromStr>(word: &str) -> Result<T, Refusal> {
-    word.parse().map_err(|_| Refusal::Other(format!("{word} cannot be read")))
+    word.parse().map_err(|_| Refusal::Other(format!("{word} has the wrong format")))
 }
 
 impl Puppet {
@@ -101,15 +100,15 @@ impl Puppet {
         Self { side, domains: HashMap::new(), queues: HashMap::new(), qps: HashMap::new() }
     }
 
-    fn obey(&mut self, words: &[&str]) -> Answer {
+    fn execute(&mut self, words: &[&str]) -> Answer {
         match *words {
             ["domain", name, path, flags] => self.open_domain(name, path, flags),
             ["race", name, path, flags, start] => {
-                // All who race wait for one file, so that they start as close as processes can.
+                // All racing processes wait for one file, so that they start as simultaneously as possible.
                 let until = Instant::now() + WAIT_AT_MOST;
                 while fs::metadata(start).is_err() {
                     if Instant::now() > until {
-                        return Err(Refusal::Other("nobody started the race".to_owned()));
+                        return Err(Refusal::Other("the race was not started in time".to_owned()));
                     }
                     std::hint::spin_loop();
                 }
@@ -175,11 +174,11 @@ impl Puppet {
                 }
                 done()
             }
-            _ => self.obey_traffic(words),
+            _ => self.execute_traffic(words),
         }
     }
 
-    fn obey_traffic(&mut self, words: &[&str]) -> Answer {
+    fn execute_traffic(&mut self, words: &[&str]) -> Answer {
         match *words {
             ["receive", name, wr_id, offset, length] => {
                 let piece = self.side.piece(parsed(offset)?, parsed(length)?);
@@ -193,7 +192,7 @@ impl Puppet {
             ["poll", name] => {
                 let cq = &of(&self.queues, name)?.1;
                 let got = self.wait(WAIT_AT_MOST, || poll_one(cq));
-                let got = got.ok_or_else(|| Refusal::Other("no completion came".to_owned()))?;
+                let got = got.ok_or_else(|| Refusal::Other("no completion arrived".to_owned()))?;
                 Ok(format!(
                     "{} {:?} {:?} {} {}",
                     got.wr_id,
@@ -212,7 +211,7 @@ impl Puppet {
             }
             ["event", kind] => {
                 let event = self.wait(WAIT_AT_MOST, || self.event_of(kind));
-                let event = event.ok_or_else(|| Refusal::Other("no such event came".to_owned()))?;
+                let event = event.ok_or_else(|| Refusal::Other("no such event arrived".to_owned()))?;
                 Ok(format!("{:?}", event.subject))
             }
             ["no-event", kind] => match self.wait(QUIET, || self.event_of(kind)) {
@@ -260,7 +259,7 @@ impl Puppet {
             .find(|event| format!("{:?}", event.kind) == kind)
     }
 
-    /// Waits while the device works.
+    /// Waits until `probe` returns a value, and lets the device make progress meanwhile.
     fn wait<T>(&self, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
         let until = Instant::now() + limit;
         loop {

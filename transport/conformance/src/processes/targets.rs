@@ -1,9 +1,9 @@
-//! TGTs, SRQs, events and deaths among processes.
+//! TGTs, SRQs, events and deaths of processes.
 
 use super::client::Puppet;
 use super::{SEND, Stage};
 use crate::check::{EINVAL, Verdict, check, equal};
-use crate::connect::{End, Terms, impatient};
+use crate::connect::{End, Terms, few_retries};
 use crate::traffic::request;
 use std::sync::Arc;
 use trunkline_testkit::Folder;
@@ -12,8 +12,8 @@ use trunkline_verbs::{
     RemoteAddress, Rkey, SendOperation, SrqNumber,
 };
 
-/// Two processes in one domain, a TGT that the first made and the second opened, an SRQ of each,
-/// and an INI that sends to the TGT.
+/// Two processes in one domain, a TGT that the first created and the second opened, an SRQ of each, and
+/// an INI that sends to the TGT.
 struct Pair {
     first: Puppet,
     second: Puppet,
@@ -40,7 +40,7 @@ impl Pair {
     }
 }
 
-/// A message to the SRQ of a process arrives there.
+/// Sends a message to the SRQ of a process, which must arrive; returns the TGT's number.
 fn reaches(
     stage: &Stage<'_>,
     ini: &Arc<dyn QueuePair>,
@@ -69,9 +69,9 @@ pub(super) fn b10(stage: &Stage<'_>) -> Verdict {
         second.tell(&command)?;
         let outcomes = [first.answer()?, second.answer()?];
         let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        equal("processes that moved the TGT", won, 1)?;
+        equal("number of processes that moved the TGT", won, 1)?;
         for errno in outcomes.into_iter().filter_map(Result::err) {
-            equal("what the other got", errno, EINVAL)?;
+            equal("the errno of the other", errno, EINVAL)?;
         }
         for process in [&mut first, &mut second] {
             equal("the state", process.does(&format!("state t{round}"))?, "ReadyToReceive".to_owned())?;
@@ -87,7 +87,7 @@ pub(super) fn c4(stage: &Stage<'_>) -> Verdict {
     second.is_refused(&format!("open u e {}", pair.tgt), EINVAL)?;
     second.is_refused(&format!("open u d {}", pair.tgt ^ 0x80_0000), EINVAL)?;
     second.is_refused("open u d 0", EINVAL)?;
-    // As often as it likes, each open a count of its own.
+    // A process may open the TGT several times; each handle counts.
     for name in ["u", "v"] {
         equal("the number", second.number(&format!("open {name} d {}", pair.tgt))?, pair.tgt)?;
     }
@@ -111,7 +111,7 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
     let Pair { first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
-    // Under load: some are under way when it dies, and none is lost or comes twice.
+    // Under load: some sends are outstanding when the creator dies, and none is lost or duplicated.
     const SENDS: u64 = 48;
     for wr_id in 0..SENDS {
         second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -144,7 +144,7 @@ pub(super) fn c8(stage: &Stage<'_>) -> Verdict {
         pair.second.does(&format!("set t {state}"))?;
         equal("the state for the creator", pair.first.does("state t")?, name.to_owned())?;
     }
-    // And the opener can bring it up again.
+    // The opener can connect it again.
     let ini = stage.join(&mut pair.second, "t", pair.tgt, &Terms::default())?;
     equal("the state for the creator", pair.first.does("state t")?, "ReadyToSend".to_owned())?;
     reaches(stage, &ini, pair.srqs[0], &mut pair.first, 1)?;
@@ -159,7 +159,7 @@ pub(super) fn c9(stage: &Stage<'_>) -> Verdict {
     pair.second.does("destroy s")?;
     reaches(stage, &pair.ini, pair.srqs[0], &mut pair.first, 3)?;
     let again = pair.second.number("srq s d")?;
-    check(again != pair.srqs[1], || "the number of a destroyed SRQ came again at once".to_owned())?;
+    check(again != pair.srqs[1], || "the number of a destroyed SRQ was reused at once".to_owned())?;
     reaches(stage, &pair.ini, again, &mut pair.second, 4)?;
     Ok(())
 }
@@ -216,10 +216,10 @@ pub(super) fn g1(stage: &Stage<'_>) -> Verdict {
     Ok(())
 }
 
-/// The start of a process's memory.
+/// The remote address of a process's memory.
 fn memory(process: &mut Puppet) -> Verdict<RemoteAddress> {
-    let told = process.does("memory")?;
-    let mut numbers = told.split(' ').filter_map(|word| word.parse::<u64>().ok());
+    let answer = process.does("memory")?;
+    let mut numbers = answer.split(' ').filter_map(|word| word.parse::<u64>().ok());
     let (address, rkey) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     Ok(RemoteAddress { address: IoAddress(address), rkey: Rkey(u32::try_from(rkey).unwrap_or(0)) })
 }
@@ -247,12 +247,12 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
         pair.ini.post_send(&[request(SEND, add, &word, srq)])?;
         stage.lab.succeeds("FETCH_ADD", &near.cq, SEND, Op::FetchAdd)?;
     }
-    // The key of one process by way of the SRQ of the other.
+    // The rkey of one process with the SRQ number of the other.
     pair.second.does("fill 0 64 9")?;
     let data = [near.piece(0, 8)];
     let write = SendOperation::RdmaWrite(places[1]);
     pair.ini.post_send(&[request(SEND, write, &data, SrqNumber::new(pair.srqs[0]))])?;
-    stage.ends("a WRITE by way of another process's SRQ", Status::RemoteAccessError)?;
+    stage.ends("a WRITE that names another process's SRQ", Status::RemoteAccessError)?;
     pair.second.does("holds 0 64 9")?;
     Ok(())
 }
@@ -263,7 +263,7 @@ pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
     stage.post(&ini, srqs[1])?;
     stage.is_a_violation("a send to a killed process")?;
     equal("the INI's state", ini.query()?.state, QpState::Error)?;
-    // What stays works through a TGT of its own.
+    // The remaining process still works through its own TGT.
     let number = first.number("tgt u d")?;
     let ini = stage.join(&mut first, "u", number, &Terms::default())?;
     equal("the QP of a receive", reaches(stage, &ini, srqs[0], &mut first, 1)?, number)
@@ -294,7 +294,7 @@ pub(super) fn g10(stage: &Stage<'_>) -> Verdict {
     equal("the TGT's state", pair.first.does("state t")?, "Error".to_owned())
 }
 
-/// A WRITE that its TGT refuses.
+/// Sends a WRITE that the TGT refuses.
 fn offend(stage: &Stage<'_>, ini: &Arc<dyn QueuePair>, srq: u32) -> Verdict {
     let data = [stage.lab.near.piece(0, 8)];
     let nowhere = RemoteAddress { address: IoAddress(8), rkey: Rkey(0x0bad_0bad) };
@@ -342,7 +342,7 @@ pub(super) fn h3(stage: &Stage<'_>) -> Verdict {
 }
 
 pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
-    let mut pair = Pair::new(stage, &impatient())?;
+    let mut pair = Pair::new(stage, &few_retries())?;
     for wr_id in 0..2 {
         pair.first.does(&format!("receive s {wr_id} 0 64"))?;
         pair.second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -366,21 +366,21 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
     let Pair { mut first, mut second, tgt, srqs, ini, _folder } = Pair::new(stage, &Terms::default())?;
-    // The first dies with a message for it under way, with receives posted, and a TGT that nobody
-    // else has.
+    // The first process dies while a message to it is outstanding, with posted receives and with a TGT
+    // of which it has the only handle.
     let alone = first.number("tgt u d")?;
-    let lonely = stage.join(&mut first, "u", alone, &impatient())?;
+    let lonely = stage.join(&mut first, "u", alone, &few_retries())?;
     first.does("receive s 1 0 64")?;
     stage.send(&lonely, srqs[0])?;
     first.kill()?;
     second.is_refused(&format!("open u d {alone}"), EINVAL)?;
     stage.post(&lonely, srqs[1])?;
-    stage.ends("a send to a TGT that died", Status::RetryExceeded)?;
+    stage.ends("a send to a TGT whose last process died", Status::RetryExceeded)?;
     equal("the state of the shared TGT", second.does("state t")?, "ReadyToSend".to_owned())?;
     for wr_id in 1..5 {
         equal("the QP of a receive", reaches(stage, &ini, srqs[1], &mut second, wr_id)?, tgt)?;
     }
-    // And a new process joins what is left.
+    // A new process can join the domain.
     let path = _folder.join("domain").display().to_string();
     let mut third = stage.puppet("the third process")?;
     third.does(&format!("domain d {path} -"))?;

@@ -1,7 +1,7 @@
-//! The end that connects: it tells the server what to do and checks every outcome.
+//! The connecting end: it sends orders to the server and checks every result.
 
 use super::link::{Area, INLINE, LARGEST, Link, SLOTS, Work};
-use super::protocol::{Hello, Letter, Manner, Purpose, REFUSAL_BYTES, Verb};
+use super::protocol::{ControlMessage, Hello, Manner, Purpose, REFUSAL_BYTES, Verb};
 use super::report::Report;
 use super::station::Station;
 use super::transfers::{FIRST_VALUE, LAST_VALUE};
@@ -9,26 +9,26 @@ use crate::check::{Deviation, Verdict, check, equal};
 use std::net::SocketAddr;
 use trunkline_verbs::{CmEventKind, CompletionStatus, RejectReason, SendOperation};
 
-/// Sizes around one packet, around four, and long ones.
+/// Message sizes in bytes: around one packet, around four, and long ones.
 const SIZES: [usize; 10] = [1, 64, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, LARGEST];
-/// Those of a short run.
+/// Message sizes of a short run, in bytes.
 const FEW_SIZES: [usize; 3] = [1, 1025, 65_536];
-/// Messages that use up every receive more than once.
+/// Number of messages that use up all receives more than once.
 const STARVING: u16 = 19;
 const _: () = assert!(STARVING as usize > 2 * SLOTS);
-/// READs at once: more than either end may have under way.
+/// Number of READs posted at once: more than may be outstanding at either end.
 const READS: usize = 40;
 const READ_SIZE: usize = 3000;
-/// Connections at once.
+/// Number of simultaneous connections.
 const LINKS: u64 = 4;
 
-/// How a client goes about it.
+/// The options of a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) server: SocketAddr,
-    /// SRQs at both ends.
+    /// Both ends use SRQs.
     pub(super) srq: bool,
-    /// Fewer sizes, and nothing but traffic.
+    /// Fewer sizes, and traffic only.
     pub(super) short: bool,
 }
 
@@ -63,7 +63,7 @@ const TRAFFIC: [Transfer; 16] = [
 
 type Scene = (&'static str, fn(&mut Client<'_, '_>) -> Verdict);
 
-/// What needs connections of its own.
+/// Checks that open their own connections.
 const CONNECTIONS: [Scene; 7] = [
     ("starved-receiver", |client| client.starve()),
     ("connections-at-once", |client| client.at_once()),
@@ -74,8 +74,8 @@ const CONNECTIONS: [Scene; 7] = [
     ("wrong-key", |client| client.wrong_key()),
 ];
 
-/// Does everything in the plan.
-pub(super) fn ask(station: &Station, plan: Plan, report: &mut Report<'_>) -> Verdict {
+/// Runs all checks of the plan.
+pub(super) fn run(station: &Station, plan: Plan, report: &mut Report<'_>) -> Verdict {
     let mut client = Client { station, plan, report, seed: 1 };
     client.traffic();
     if !plan.short {
@@ -86,11 +86,11 @@ pub(super) fn ask(station: &Station, plan: Plan, report: &mut Report<'_>) -> Ver
     }
     let mut link = client.dial()?;
     client.order(&mut link, Verb::Stop, 0)?;
-    client.hang_up(link)
+    client.disconnect_and_close(link)
 }
 
 impl Client<'_, '_> {
-    /// All transfers on one connection; after a failure the next one gets a fresh connection.
+    /// Runs all transfers on one connection. After a failure the next one gets a new connection.
     fn traffic(&mut self) {
         let mut link = None;
         for (name, transfer) in TRAFFIC {
@@ -109,7 +109,7 @@ impl Client<'_, '_> {
             self.report.verdict(name, verdict);
         }
         if let Some(link) = link {
-            let verdict = self.hang_up(link);
+            let verdict = self.disconnect_and_close(link);
             self.report.verdict("traffic-end", verdict);
         }
     }
@@ -119,7 +119,7 @@ impl Client<'_, '_> {
         self.station.dial(self.plan.server, purpose)
     }
 
-    fn hang_up(&self, link: Link) -> Verdict {
+    fn disconnect_and_close(&self, link: Link) -> Verdict {
         link.id.disconnect()?;
         self.station.disconnected(link.id.number())?;
         link.close()
@@ -134,34 +134,34 @@ impl Client<'_, '_> {
         self.seed
     }
 
-    /// Gives an order and waits for the answer.
-    fn order(&mut self, link: &mut Link, verb: Verb, size: usize) -> Verdict<Letter> {
-        let letter = Letter::new(verb, size, self.next_seed());
-        link.say(&letter)?;
-        self.answered(link, &letter)
+    /// Sends an order and waits for the answer.
+    fn order(&mut self, link: &mut Link, verb: Verb, size: usize) -> Verdict<ControlMessage> {
+        let control = ControlMessage::new(verb, size, self.next_seed());
+        link.send_control(&control)?;
+        self.answered(link, &control)
     }
 
-    /// Waits for the answer to an order; no byte may have been wrong.
-    fn answered(&mut self, link: &mut Link, letter: &Letter) -> Verdict<Letter> {
+    /// Waits for the answer to an order, which must not report a wrong byte.
+    fn answered(&mut self, link: &mut Link, control: &ControlMessage) -> Verdict<ControlMessage> {
         let arrival = link.arrival()?;
-        let answer = link.letter(arrival)?;
-        let echo = Letter { wrong: 0, value: 0, ..answer };
-        equal("the order that was answered", echo, *letter)?;
-        self.right(letter, answer.wrong)?;
+        let answer = link.read_control(arrival)?;
+        let echo = ControlMessage { wrong: 0, value: 0, ..answer };
+        equal("the order in the answer", echo, *control)?;
+        self.right(control, answer.wrong)?;
         Ok(answer)
     }
 
-    fn right(&mut self, letter: &Letter, wrong: u64) -> Verdict {
-        self.report.count(letter.size() * usize::from(letter.count), wrong);
+    fn right(&mut self, control: &ControlMessage, wrong: u64) -> Verdict {
+        self.report.count(control.size() * usize::from(control.count), wrong);
         check(wrong == 0, || {
-            format!("{wrong} bytes wrong with {} messages of {} bytes", letter.count, letter.size)
+            format!("{wrong} bytes wrong with {} messages of {} bytes", control.count, control.size)
         })
     }
 
-    fn messages(&mut self, verb: Verb, manner: Manner, link: &Link) -> Verdict<Vec<Letter>> {
+    fn messages(&mut self, verb: Verb, manner: Manner, link: &Link) -> Verdict<Vec<ControlMessage>> {
         let sizes: &[usize] = match manner {
             Manner::Inline if !link.has_inline() => {
-                return Err(Deviation::Skipped(format!("the device has no {INLINE} bytes inline")));
+                return Err(Deviation::Skipped(format!("the device cannot send {INLINE} bytes inline")));
             }
             Manner::Inline => &[1, 9, INLINE],
             Manner::Plain | Manner::Immediate => self.sizes(),
@@ -169,25 +169,29 @@ impl Client<'_, '_> {
         let count = if manner == Manner::Plain { 3 } else { 1 };
         Ok(sizes
             .iter()
-            .map(|size| Letter { manner, count, ..Letter::new(verb, *size, self.next_seed()) })
+            .map(|size| ControlMessage {
+                manner,
+                count,
+                ..ControlMessage::new(verb, *size, self.next_seed())
+            })
             .collect())
     }
 
     fn sends(&mut self, link: &mut Link, manner: Manner) -> Verdict {
-        for letter in self.messages(Verb::Listen, manner, link)? {
-            link.say(&letter)?;
-            link.send_messages(&letter)?;
-            self.answered(link, &letter)?;
+        for control in self.messages(Verb::Listen, manner, link)? {
+            link.send_control(&control)?;
+            link.send_messages(&control)?;
+            self.answered(link, &control)?;
         }
         Ok(())
     }
 
     fn sends_back(&mut self, link: &mut Link, manner: Manner) -> Verdict {
-        for letter in self.messages(Verb::Send, manner, link)? {
-            link.say(&letter)?;
-            let wrong = link.take_messages(&letter, 1, false)?;
-            self.right(&letter, wrong)?;
-            self.answered(link, &letter)?;
+        for control in self.messages(Verb::Send, manner, link)? {
+            link.send_control(&control)?;
+            let wrong = link.take_messages(&control, 1, false)?;
+            self.right(&control, wrong)?;
+            self.answered(link, &control)?;
         }
         Ok(())
     }
@@ -195,51 +199,52 @@ impl Client<'_, '_> {
     fn writes(&mut self, link: &mut Link, manner: Manner) -> Verdict {
         for size in self.sizes() {
             let verb = if manner == Manner::Immediate { Verb::AwaitWrite } else { Verb::CheckSink };
-            let letter = Letter { manner, ..Letter::new(verb, *size, self.next_seed()) };
+            let control = ControlMessage { manner, ..ControlMessage::new(verb, *size, self.next_seed()) };
             if manner == Manner::Immediate {
-                link.say(&letter)?;
+                link.send_control(&control)?;
             }
-            link.write(*size, letter.seed, manner)?;
+            link.write(*size, control.seed, manner)?;
             if manner != Manner::Immediate {
-                link.say(&letter)?;
+                link.send_control(&control)?;
             }
-            self.answered(link, &letter)?;
+            self.answered(link, &control)?;
         }
         Ok(())
     }
 
     fn writes_back(&mut self, link: &mut Link, manner: Manner) -> Verdict {
         for size in self.sizes() {
-            let letter = Letter { manner, ..Letter::new(Verb::Write, *size, self.next_seed()) };
-            link.say(&letter)?;
+            let control =
+                ControlMessage { manner, ..ControlMessage::new(Verb::Write, *size, self.next_seed()) };
+            link.send_control(&control)?;
             let wrong = if manner == Manner::Immediate {
-                let wrong = link.take_write(*size, letter.seed)?;
-                self.answered(link, &letter)?;
+                let wrong = link.take_write(*size, control.seed)?;
+                self.answered(link, &control)?;
                 wrong
             } else {
-                self.answered(link, &letter)?;
-                link.judge_area(Area::Sink, *size, letter.seed)?
+                self.answered(link, &control)?;
+                link.judge_area(Area::Sink, *size, control.seed)?
             };
-            self.right(&letter, wrong)?;
+            self.right(&control, wrong)?;
         }
         Ok(())
     }
 
     fn reads(&mut self, link: &mut Link) -> Verdict {
         for size in self.sizes() {
-            let letter = self.order(link, Verb::Offer, *size)?;
-            let wrong = link.read(*size, letter.seed)?;
-            self.right(&letter, wrong)?;
+            let control = self.order(link, Verb::Offer, *size)?;
+            let wrong = link.read(*size, control.seed)?;
+            self.right(&control, wrong)?;
         }
         Ok(())
     }
 
     fn reads_back(&mut self, link: &mut Link) -> Verdict {
         for size in self.sizes() {
-            let letter = Letter::new(Verb::Read, *size, self.next_seed());
-            link.offer(*size, letter.seed)?;
-            link.say(&letter)?;
-            self.answered(link, &letter)?;
+            let control = ControlMessage::new(Verb::Read, *size, self.next_seed());
+            link.offer(*size, control.seed)?;
+            link.send_control(&control)?;
+            self.answered(link, &control)?;
         }
         Ok(())
     }
@@ -251,11 +256,11 @@ impl Client<'_, '_> {
         check(last == LAST_VALUE, || format!("the word ended as {last:#x} instead of {LAST_VALUE:#x}"))
     }
 
-    /// Sets the server's word; answers what it was.
+    /// Sets the server's word and returns its previous value.
     fn word(&mut self, link: &mut Link, value: u64) -> Verdict<u64> {
-        let letter = Letter::new(Verb::Word, 0, value);
-        link.say(&letter)?;
-        Ok(self.answered(link, &letter)?.value)
+        let control = ControlMessage::new(Verb::Word, 0, value);
+        link.send_control(&control)?;
+        Ok(self.answered(link, &control)?.value)
     }
 
     fn atomics_back(&mut self, link: &mut Link) -> Verdict {
@@ -265,13 +270,14 @@ impl Client<'_, '_> {
         check(last == LAST_VALUE, || format!("the word ended as {last:#x} instead of {LAST_VALUE:#x}"))
     }
 
-    /// A WRITE, a READ of what it wrote, an atomic and a message with one doorbell: they are done in that order.
+    /// A WRITE, a READ of the same memory, an atomic and a message with one doorbell are executed in that
+    /// order.
     fn batch(&mut self, link: &mut Link) -> Verdict {
         for size in self.sizes() {
-            let letter = Letter::new(Verb::Listen, *size, self.next_seed());
+            let control = ControlMessage::new(Verb::Listen, *size, self.next_seed());
             self.word(link, 77)?;
-            link.say(&letter)?;
-            super::pattern::fill(&link.memory, Area::Source.offset(), *size, letter.seed)?;
+            link.send_control(&control)?;
+            super::pattern::fill(&link.memory, Area::Source.offset(), *size, control.seed)?;
             let sink = link.remote(Area::Sink.offset());
             let add = SendOperation::FetchAdd { remote: link.remote(super::link::WORD), add: 3 };
             let whole = |operation, offset| Work { operation, offset, length: *size, is_inline: false };
@@ -282,20 +288,20 @@ impl Client<'_, '_> {
                 whole(SendOperation::Send, Area::Source.offset()),
             ])?;
             link.finish()?;
-            self.answered(link, &letter)?;
-            let wrong = link.judge_area(Area::Landing, *size, letter.seed)?;
-            self.right(&letter, wrong)?;
+            self.answered(link, &control)?;
+            let wrong = link.judge_area(Area::Landing, *size, control.seed)?;
+            self.right(&control, wrong)?;
             equal("the word before", link.memory.load(super::link::OLD_VALUE)?, 77)?;
             equal("the word afterwards", self.word(link, 0)?, 80)?;
-            let letter = Letter { verb: Verb::CheckSink, ..letter };
-            link.say(&letter)?;
-            self.answered(link, &letter)?;
+            let control = ControlMessage { verb: Verb::CheckSink, ..control };
+            link.send_control(&control)?;
+            self.answered(link, &control)?;
         }
         Ok(())
     }
 
     fn many_reads(&mut self, link: &mut Link) -> Verdict {
-        let letter = self.order(link, Verb::Offer, READS * READ_SIZE)?;
+        let control = self.order(link, Verb::Offer, READS * READ_SIZE)?;
         let work: Vec<Work> = (0..READS)
             .map(|index| Work {
                 operation: SendOperation::RdmaRead(link.remote(Area::Offer.offset() + index * READ_SIZE)),
@@ -306,23 +312,25 @@ impl Client<'_, '_> {
             .collect();
         link.post(&work)?;
         link.finish()?;
-        let wrong = link.judge_area(Area::Landing, READS * READ_SIZE, letter.seed)?;
-        self.right(&letter, wrong)
+        let wrong = link.judge_area(Area::Landing, READS * READ_SIZE, control.seed)?;
+        self.right(&control, wrong)
     }
 
-    /// More messages than receives, at an end that gives buffers back late: it has to answer RNR.
+    /// Sends more messages than there are receives to an end that reposts late, which has to answer with RNR
+    /// NAKs.
     fn starve(&mut self) -> Verdict {
         let mut link = self.dial()?;
-        let letter = Letter { count: STARVING, ..Letter::new(Verb::Starve, 1500, self.next_seed()) };
-        link.say(&letter)?;
-        link.send_burst(&letter)?;
-        self.answered(&mut link, &letter)?;
-        let letter = Letter { verb: Verb::Send, ..letter };
-        link.say(&letter)?;
-        let wrong = link.take_messages(&letter, 0, true)?;
-        self.right(&letter, wrong)?;
-        self.answered(&mut link, &letter)?;
-        self.hang_up(link)
+        let control =
+            ControlMessage { count: STARVING, ..ControlMessage::new(Verb::Starve, 1500, self.next_seed()) };
+        link.send_control(&control)?;
+        link.send_burst(&control)?;
+        self.answered(&mut link, &control)?;
+        let control = ControlMessage { verb: Verb::Send, ..control };
+        link.send_control(&control)?;
+        let wrong = link.take_messages(&control, 0, true)?;
+        self.right(&control, wrong)?;
+        self.answered(&mut link, &control)?;
+        self.disconnect_and_close(link)
     }
 
     fn at_once(&mut self) -> Verdict {
@@ -333,37 +341,38 @@ impl Client<'_, '_> {
             link.connect()?;
             links.push(link);
         }
-        links.iter_mut().try_for_each(|link| self.station.dialled(link))?;
-        let mut letters = Vec::new();
+        links.iter_mut().try_for_each(|link| self.station.await_connection(link))?;
+        let mut controls = Vec::new();
         for link in &mut links {
-            let letter = Letter::new(Verb::Listen, 5000, self.next_seed());
-            link.say(&letter)?;
-            letters.push(letter);
+            let control = ControlMessage::new(Verb::Listen, 5000, self.next_seed());
+            link.send_control(&control)?;
+            controls.push(control);
         }
-        // Backwards: the server obeys the first order and holds buffers for all others, fewer than an SRQ has.
-        for (link, letter) in links.iter_mut().zip(&letters).rev() {
-            link.send_messages(letter)?;
+        // Backwards: the server executes the first order and stores the other messages, which fit into an
+        // SRQ.
+        for (link, control) in links.iter_mut().zip(&controls).rev() {
+            link.send_messages(control)?;
         }
-        for (link, letter) in links.iter_mut().zip(&letters) {
-            self.answered(link, letter)?;
+        for (link, control) in links.iter_mut().zip(&controls) {
+            self.answered(link, control)?;
         }
-        links.into_iter().try_for_each(|link| self.hang_up(link))
+        links.into_iter().try_for_each(|link| self.disconnect_and_close(link))
     }
 
     fn disconnect(&mut self) -> Verdict {
         let mut link = self.dial()?;
         self.order(&mut link, Verb::Offer, 1)?;
-        self.hang_up(link)
+        self.disconnect_and_close(link)
     }
 
     fn disconnected(&mut self) -> Verdict {
         let mut link = self.dial()?;
-        link.say_last(&Letter::new(Verb::Disconnect, 0, 0))?;
+        link.send_last_control(&ControlMessage::new(Verb::Disconnect, 0, 0))?;
         self.station.disconnected(link.id.number())?;
         link.close()
     }
 
-    /// What became of a request that must not be accepted.
+    /// The reason and the private data of the refusal of a request that must not be accepted.
     fn refusal(&mut self, server: SocketAddr) -> Verdict<(RejectReason, Vec<u8>)> {
         let link = Link::new(self.station, self.station.active(server)?, Purpose::Refuse)?;
         link.connect()?;
@@ -378,7 +387,7 @@ impl Client<'_, '_> {
         let (reason, private_data) = self.refusal(self.plan.server)?;
         equal("the reason", reason, RejectReason::CONSUMER)?;
         let hello = Hello::from_private_data(&private_data, REFUSAL_BYTES)?;
-        equal("the purpose that came back", hello.purpose, Purpose::Refuse)
+        equal("the purpose in the refusal", hello.purpose, Purpose::Refuse)
     }
 
     fn nobody_listens(&mut self) -> Verdict {
@@ -386,13 +395,13 @@ impl Client<'_, '_> {
         equal("the reason", self.refusal(nobody)?.0, RejectReason::INVALID_SERVICE_ID)
     }
 
-    /// A WRITE under a key that the server does not have is refused and touches nothing.
+    /// A WRITE with a key that the server does not have is refused and changes no memory.
     fn wrong_key(&mut self) -> Verdict {
         let mut link = self.dial()?;
         self.order(&mut link, Verb::Break, 0)?;
         let sink = link.wrong_key(Area::Sink.offset());
         link.do_one(SendOperation::RdmaWrite(sink), Area::Source.offset(), 2000)?;
         equal("how the WRITE ended", link.failure()?, CompletionStatus::RemoteAccessError)?;
-        self.hang_up(link)
+        self.disconnect_and_close(link)
     }
 }

@@ -1,4 +1,4 @@
-//! Our end of programs that none of us wrote: librdmacm's `rdma_client` and `rdma_server`, and `rping`.
+//! The peer of third-party programs: librdmacm's `rdma_client` and `rdma_server`, and `rping`.
 
 use super::link::{Area, Link};
 use super::pattern::pattern;
@@ -12,25 +12,25 @@ use trunkline_verbs::{
     CmEventKind, CmId, CompletionOpcode, ConnectParameters, IoAddress, RemoteAddress, Rkey, SendOperation,
 };
 
-/// Size of the messages of `rdma_client` and `rdma_server`, and of those by which `rping` names memory.
+/// Size in bytes of the messages of `rdma_client` and `rdma_server`, and of `rping`'s memory announcements.
 const MESSAGE: usize = 16;
-/// Most bytes that `rping` has read and written.
+/// Sizes in bytes of the READs and WRITEs that `rping` requests.
 const PING_SIZES: [usize; 5] = [64, 1023, 1025, 4097, 65_535];
 
-/// Asks an `rdma_server`: one message each way.
+/// Connects to an `rdma_server` and exchanges one message each way.
 pub(super) fn rdma_client(station: &Station, server: SocketAddr) -> Verdict {
     let mut link = dial(station, server)?;
     link.memory.write(Area::Source.offset(), b"hello from here\0")?;
     link.do_one(SendOperation::Send, Area::Source.offset(), MESSAGE)?;
     link.finish()?;
     message(&mut link)?;
-    // The program ends without a word, or with one.
+    // The program may exit with or without a DREQ.
     link.id.disconnect()?;
     station.disconnected(link.id.number())?;
     link.close()
 }
 
-/// Answers an `rdma_client`.
+/// Accepts an `rdma_client` and exchanges one message each way.
 pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let mut link = accept(station, port, report)?;
     message(&mut link)?;
@@ -41,7 +41,7 @@ pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>)
     link.close()
 }
 
-/// Offers memory to an `rping -s`, to be read and then to be written with the same bytes.
+/// Announces memory to an `rping -s`, which READs it and then WRITEs the same bytes.
 pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut Report<'_>) -> Verdict {
     let mut link = dial(station, server)?;
     for (round, size) in PING_SIZES.into_iter().enumerate() {
@@ -55,27 +55,28 @@ pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut R
             link.memory.write(Area::Source.offset(), &offer)?;
             link.do_one(SendOperation::Send, Area::Source.offset(), MESSAGE)?;
             link.finish()?;
-            // The word that the server is done.
+            // The server reports that it is done.
             message(&mut link)?;
         }
         let mut back = vec![0; size];
         link.memory.read(Area::Sink.offset(), &mut back)?;
         let wrong = back.iter().zip(&text).filter(|(found, sent)| found != sent).count();
         report.count(size, wrong as u64);
-        check(wrong == 0, || format!("{wrong} of {size} bytes came back wrong"))?;
+        check(wrong == 0, || format!("{wrong} of {size} bytes were written back wrong"))?;
     }
     link.id.disconnect()?;
     station.disconnected(link.id.number())?;
     link.close()
 }
 
-/// What `rping` is given to read: it writes back what it takes for a C string.
+/// The bytes that `rping` reads: a C string, because it writes back only up to the first zero.
 fn ping_text(round: usize, size: usize) -> Vec<u8> {
     let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
     letters.chain([0]).collect()
 }
 
-/// Serves an `rping -c`: READs the memory it names, and writes the same bytes into what it names next.
+/// Serves an `rping -c`: READs the memory it announces, and WRITEs the same bytes to the memory it announces
+/// next.
 pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let mut link = accept(station, port, report)?;
     let mut rounds = 0;
@@ -84,7 +85,7 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
         link.finish()?;
         go_on(&mut link)?;
         let Some((sink, again)) = named(station, &mut link)? else {
-            return Err(Deviation::Failed("the client left after a READ".into()));
+            return Err(Deviation::Failed("the client disconnected after a READ".into()));
         };
         equal("the size of what is written", again, size)?;
         link.do_one(SendOperation::RdmaWrite(sink), Area::Landing.offset(), size)?;
@@ -93,20 +94,20 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
         report.count(2 * size, 0);
         rounds += 1;
     }
-    check(rounds > 0, || "the client left at once".into())?;
+    check(rounds > 0, || "the client disconnected before the first READ".into())?;
     link.close()
 }
 
-/// The memory that the client names next; `None` when it has disconnected.
+/// The memory that the client announces next; `None` when it has disconnected.
 fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, usize)>> {
-    let mut patience = super::station::Patience::new();
+    let mut deadline = super::station::Deadline::new();
     loop {
         match station.event_now().map(|event| event.kind) {
             Some(CmEventKind::Disconnected { .. }) => return Ok(None),
             Some(CmEventKind::Established) | None => {}
-            Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the midst of it"))),
+            Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the middle of the exchange"))),
         }
-        // After the end of the connection receives come back flushed; the event says so.
+        // After the end of the connection receives are flushed; an event reports the end.
         let _ = link.pump();
         if let Some(arrival) = link.arrival_now() {
             equal("size of a message", arrival.length, MESSAGE)?;
@@ -120,7 +121,7 @@ fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, u
             let rkey = Rkey(u32::try_from(number(8..12)).expect("four bytes"));
             return Ok(Some((RemoteAddress { address: IoAddress(number(0..8)), rkey }, size)));
         }
-        patience.wait(|| "the client named no memory".into())?;
+        deadline.wait(|| "the client announced no memory".into())?;
     }
 }
 
@@ -130,7 +131,7 @@ fn go_on(link: &mut Link) -> Verdict {
     link.finish()
 }
 
-/// Waits for a message of the customary size.
+/// Waits for a message of [`MESSAGE`] bytes.
 fn message(link: &mut Link) -> Verdict {
     let arrival = link.arrival()?;
     equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
@@ -149,7 +150,7 @@ fn dial(station: &Station, server: SocketAddr) -> Verdict<Link> {
     }
 }
 
-/// These programs allow one READ at a time, and no private data of ours.
+/// Connection parameters for these programs: one READ at a time, and no private data.
 fn plain(link: &Link) -> ConnectParameters {
     ConnectParameters { responder_resources: 1, initiator_depth: 1, ..link.parameters(Vec::new()) }
 }

@@ -1,8 +1,8 @@
-//! One connection's QP, its memory, and what has completed.
+//! One connection's QP, its memory and its completions.
 
 use super::pattern::{blank, touched, wrong};
-use super::protocol::{ANSWER_BYTES, Hello, LETTER, Letter, Manner, Purpose, REQUEST_BYTES};
-use super::station::{Patience, Station};
+use super::protocol::{ANSWER_BYTES, CONTROL_BYTES, ControlMessage, Hello, Manner, Purpose, REQUEST_BYTES};
+use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict, equal};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,32 +14,32 @@ use trunkline_verbs::{
     SendRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
 };
 
-/// The largest message.
+/// Size of the largest message in bytes.
 pub(super) const LARGEST: usize = 1 << 20;
-/// Blank bytes around everything that is written.
+/// Number of blank bytes around each area that is written.
 const GUARD: usize = 64;
-/// Receives of a connection, and of an SRQ.
+/// Number of receives of a connection, or of an SRQ.
 pub(super) const SLOTS: usize = 8;
 const SLOT: usize = LARGEST + GUARD;
 const AREA: usize = LARGEST + 2 * GUARD;
-/// Inline bytes that are asked for.
+/// Number of inline bytes that are requested.
 pub(super) const INLINE: usize = 64;
-/// Letters that may be under way at once.
-const LETTERS: usize = 8;
-const ARENA: usize = 4 * AREA + GUARD + LETTERS * LETTER;
-/// Sends that may be under way at once.
+/// Largest number of outstanding control messages.
+const CONTROLS_MAX: usize = 8;
+const ARENA: usize = 4 * AREA + GUARD + CONTROLS_MAX * CONTROL_BYTES;
+/// Largest number of outstanding sends.
 const DEPTH: u32 = 64;
 
-/// Places in an arena; both ends have the same.
+/// Areas of an arena, at the same offsets on both ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Area {
-    /// Messages and WRITEs come from here.
+    /// The source of messages and WRITEs.
     Source,
-    /// The peer writes here.
+    /// The target of the peer's WRITEs.
     Sink,
-    /// The peer reads this.
+    /// The source of the peer's READs.
     Offer,
-    /// READs land here.
+    /// The local buffer of READs.
     Landing,
 }
 
@@ -49,7 +49,7 @@ impl Area {
     }
 }
 
-/// The word that the peer changes by atomics; the results of atomics lie behind it.
+/// Offset of the word that the peer changes by atomics; the results of atomics are stored after it.
 pub(super) const WORD: usize = 4 * AREA;
 pub(super) const OLD_VALUE: usize = WORD + 8;
 
@@ -72,7 +72,7 @@ impl Slots {
     pub(super) fn of_srq(device: &Arc<dyn Device>, pd: &Arc<dyn ProtectionDomain>) -> Verdict<Rc<Self>> {
         let init = SrqInit { pd: Arc::clone(pd), kind: SrqKind::Basic, max_wr: 16, max_sge: 1, context: 0 };
         let srq = Some(device.create_srq(init)?);
-        let slots = Rc::into_inner(Self::of_queue(pd)?).expect("nobody else has it yet");
+        let slots = Rc::into_inner(Self::of_queue(pd)?).expect("there is only one reference so far");
         let slots = Self { srq, ..slots };
         (0..SLOTS).try_for_each(|slot| slots.post(slot, None))?;
         Ok(Rc::new(slots))
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-/// A message that came.
+/// A message that arrived.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) slot: usize,
@@ -115,17 +115,17 @@ pub(super) struct Link {
     pub(super) id: Arc<dyn CmId>,
     pub(super) qp: Arc<dyn QueuePair>,
     pub(super) memory: Arc<Memory>,
-    /// The peer's arena, once it is known.
+    /// The peer's arena, once the peer has announced it.
     pub(super) peer: RemoteAddress,
     region: Arc<dyn MemoryRegion>,
     cq: Arc<dyn CompletionQueue>,
     slots: Rc<Slots>,
     purpose: Purpose,
     arrivals: VecDeque<Arrival>,
-    /// The opcode that each send under way completes with, oldest first.
+    /// The work request id and the expected opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Receives that came back unused: the connection has ended, and an event says or will say so.
+    /// Number of flushed receives: the connection has ended, and an event reports or will report it.
     flushed: usize,
     /// The last send may be flushed.
     is_ending: bool,
@@ -134,7 +134,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Makes QP, queues and memory for an endpoint and posts its receives.
+    /// Creates the QP, queues and memory of an endpoint and posts its receives.
     pub(super) fn new(station: &Station, id: Arc<dyn CmId>, purpose: Purpose) -> Verdict<Self> {
         let device = &station.device;
         let slots = match purpose {
@@ -188,40 +188,41 @@ impl Link {
         Hello { purpose: self.purpose, arena }.private_data(size)
     }
 
-    /// Asks the peer.
+    /// Requests the connection.
     pub(super) fn connect(&self) -> Verdict {
         Ok(self.id.connect(&self.parameters(self.hello(REQUEST_BYTES)))?)
     }
 
-    /// What a connection is asked for with.
+    /// The parameters of a connection request.
     pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
         ConnectParameters {
             private_data,
-            // The kernel's soft RoCE takes 7 to mean indefinitely, and takes it from the request when it accepts.
+            // The kernel's soft RoCE retries without limit for 7; an accepting side takes the value of the
+            // request.
             retry_count: 6,
-            // 0.13 s: a lost last packet of rxe is noticed by nothing else.
+            // 0.13 s: rxe detects the loss of a last packet by this timeout only.
             ack_timeout: 15,
             srq: self.slots.srq.is_some(),
             ..ConnectParameters::default()
         }
     }
 
-    /// Accepts what a peer asked for.
-    pub(super) fn accept(&self, asked: &ConnectParameters) -> Verdict {
+    /// Accepts a peer's request, whose parameters are `offered`.
+    pub(super) fn accept(&self, offered: &ConnectParameters) -> Verdict {
         let srq = self.slots.srq.is_some();
         Ok(self.id.accept(&ConnectParameters {
             private_data: self.hello(ANSWER_BYTES),
             srq,
-            ..asked.clone()
+            ..offered.clone()
         })?)
     }
 
-    /// A place in the peer's arena.
+    /// An address in the peer's arena.
     pub(super) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
     }
 
-    /// The arena's keys, for peers that are told of it in another way.
+    /// An address in this end's arena, for peers that learn it in another way.
     pub(super) fn own(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
@@ -231,7 +232,7 @@ impl Link {
         self.qp.capacities().max_inline_data as usize >= INLINE
     }
 
-    /// Posts work with one doorbell; each piece of more than a byte is gathered from two places.
+    /// Posts work with one doorbell. Each piece of more than one byte is gathered from two SGEs.
     pub(super) fn post(&mut self, work: &[Work]) -> Verdict {
         let mut pieces = Vec::with_capacity(work.len());
         let mut inline = Vec::with_capacity(work.len());
@@ -281,7 +282,7 @@ impl Link {
         Ok(())
     }
 
-    /// Posts one piece of work from an area.
+    /// Posts one operation on the arena.
     pub(super) fn do_one(&mut self, operation: SendOperation, offset: usize, length: usize) -> Verdict {
         self.post(&[Work { operation, offset, length, is_inline: false }])
     }
@@ -296,26 +297,27 @@ impl Link {
         self.post(&[Work { operation, offset: Area::Source.offset(), length, is_inline }])
     }
 
-    /// Sends a letter.
-    pub(super) fn say(&mut self, letter: &Letter) -> Verdict {
-        self.begin_to_say(letter)?;
+    /// Sends a control message.
+    pub(super) fn send_control(&mut self, control: &ControlMessage) -> Verdict {
+        self.post_control(control)?;
         self.finish()
     }
 
-    /// Sends a letter that makes the server end the connection; that may be seen before its completion.
-    pub(super) fn say_last(&mut self, letter: &Letter) -> Verdict {
+    /// Sends a control message that makes the server end the connection. The end may be reported before the
+    /// send completes.
+    pub(super) fn send_last_control(&mut self, control: &ControlMessage) -> Verdict {
         self.is_ending = true;
-        self.begin_to_say(letter)
+        self.post_control(control)
     }
 
-    fn begin_to_say(&mut self, letter: &Letter) -> Verdict {
-        let place = usize::try_from(self.next_wr).expect("few") % LETTERS;
-        let offset = WORD + GUARD + place * LETTER;
-        self.memory.write(offset, &letter.bytes())?;
-        self.do_one(SendOperation::Send, offset, LETTER)
+    fn post_control(&mut self, control: &ControlMessage) -> Verdict {
+        let place = usize::try_from(self.next_wr).expect("few") % CONTROLS_MAX;
+        let offset = WORD + GUARD + place * CONTROL_BYTES;
+        self.memory.write(offset, &control.bytes())?;
+        self.do_one(SendOperation::Send, offset, CONTROL_BYTES)
     }
 
-    /// Takes what has completed. The first bad completion is an error.
+    /// Polls completions; returns whether there were any. A failed one is an error.
     pub(super) fn pump(&mut self) -> Verdict<bool> {
         let mut batch = [Completion::default(); 16];
         let count = self.cq.poll(&mut batch);
@@ -352,24 +354,24 @@ impl Link {
 
     /// Waits until all sends have completed.
     pub(super) fn finish(&mut self) -> Verdict {
-        let mut patience = Patience::new();
+        let mut deadline = Deadline::new();
         while !self.under_way.is_empty() {
             if self.pump()? {
-                patience = Patience::new();
+                deadline = Deadline::new();
             }
-            patience.wait(|| "no completion of a send came".into())?;
+            deadline.wait(|| "a send did not complete".into())?;
         }
         Ok(())
     }
 
-    /// The next message, if it has come.
+    /// The next message, if it has arrived.
     pub(super) fn arrival_now(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
     }
 
     /// Waits for the next message.
     pub(super) fn arrival(&mut self) -> Verdict<Arrival> {
-        let mut patience = Patience::new();
+        let mut deadline = Deadline::new();
         loop {
             if let Some(arrival) = self.arrival_now() {
                 return Ok(arrival);
@@ -377,17 +379,17 @@ impl Link {
             if self.pump()? {
                 continue;
             }
-            patience.wait(|| "no message came".into())?;
+            deadline.wait(|| "no message arrived".into())?;
         }
     }
 
-    /// Reads the letter that came.
-    pub(super) fn letter(&mut self, arrival: Arrival) -> Verdict<Letter> {
-        equal("size of a letter", arrival.length, LETTER)?;
-        let mut bytes = [0; LETTER];
+    /// Parses a control message and reposts its buffer.
+    pub(super) fn read_control(&mut self, arrival: Arrival) -> Verdict<ControlMessage> {
+        equal("size of a control message", arrival.length, CONTROL_BYTES)?;
+        let mut bytes = [0; CONTROL_BYTES];
         self.slots.memory.read(arrival.slot * SLOT, &mut bytes)?;
         self.release(arrival)?;
-        Letter::parse(&bytes)
+        ControlMessage::parse(&bytes)
     }
 
     /// The first bytes of a message.
@@ -397,7 +399,7 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Counts what is wrong with a message that came: its bytes, and those written behind its end.
+    /// Counts the wrong bytes of a message: its own, and those written past its end.
     pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
         equal("size of a message", arrival.length, size)?;
@@ -407,14 +409,14 @@ impl Link {
         Ok(wrong(&self.slots.memory, start, size, seed)? + touched(&self.slots.memory, start + size, GUARD)?)
     }
 
-    /// Gives the buffer of a message back to the receive queue, blank.
+    /// Blanks the buffer of a message and reposts it.
     pub(super) fn release(&mut self, arrival: Arrival) -> Verdict {
-        // A WRITE with immediate uses up a buffer without writing there.
+        // A WRITE with immediate consumes a receive without writing to its buffer.
         blank(&self.slots.memory, arrival.slot * SLOT, arrival.length)?;
         self.slots.post(arrival.slot, Some(&self.qp))
     }
 
-    /// Counts what is wrong in an area: a pattern at its start, and blank bytes around it. Blank again afterwards.
+    /// Counts the wrong bytes of an area, which must be a pattern with blank bytes around it, and blanks it.
     pub(super) fn judge_area(&self, area: Area, size: usize, seed: u64) -> Verdict<u64> {
         let offset = area.offset();
         let around =
@@ -424,34 +426,34 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Ends this end: the QP is in ERR, and every receive of its own comes back flushed.
+    /// Closes this end: moves the QP to ERR and waits until each of its own receives is flushed.
     pub(super) fn close(mut self) -> Verdict {
-        // Tells the peer where it was the peer that disconnected; refused where all is said.
+        // Answers the peer's DREQ if there was one; otherwise this is refused, which does not matter.
         let _ = self.id.disconnect();
         let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
-        let mut patience = Patience::new();
+        let mut deadline = Deadline::new();
         while self.flushed + self.arrivals.len() < due {
             self.pump()?;
-            patience.wait(|| format!("{} of {due} receives came back", self.flushed))?;
+            deadline.wait(|| format!("{} of {due} receives were flushed", self.flushed))?;
         }
         self.qp.destroy()?;
         Ok(())
     }
 
-    /// An rkey that is not the peer's.
+    /// An address in the peer's arena with an rkey that the peer does not have.
     pub(super) fn wrong_key(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
     }
 
-    /// Waits for the one send under way to fail. It is told before what is flushed because of it.
+    /// Waits for the one outstanding send to fail. Its completion comes before those that are flushed.
     pub(super) fn failure(&mut self) -> Verdict<CompletionStatus> {
-        let mut patience = Patience::new();
+        let mut deadline = Deadline::new();
         let mut one = [Completion::default()];
         while self.cq.poll(&mut one) == 0 {
-            patience.wait(|| "no completion of a send came".into())?;
+            deadline.wait(|| "a send did not complete".into())?;
         }
         equal(
-            "the first bad completion",
+            "the first failed completion",
             Some(one[0].wr_id),
             self.under_way.pop_front().map(|(wr_id, _)| wr_id),
         )?;
@@ -459,7 +461,7 @@ impl Link {
     }
 }
 
-/// The immediate that goes with a seed.
+/// The immediate data for a seed.
 pub(super) fn immediate_of(seed: u64) -> u32 {
     u32::try_from(seed & u64::from(u32::MAX)).expect("masked") ^ 0x8000_0001
 }

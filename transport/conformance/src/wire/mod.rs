@@ -1,22 +1,22 @@
-//! Two ends of one wire: connections, RC traffic of every kind, refusals and endings between any two
+//! An interoperability test: connections, RC traffic of every kind, refusals and disconnects between any two
 //! providers, every byte checked.
 //!
-//! Owns a client and a server that speak over the very connections they test, and our end of some programs
-//! that none of us wrote. Called by the `wire_peer` examples of the providers, one of which runs inside a
-//! kernel's soft RoCE. Written against the traits of `trunkline_verbs` alone; it opens no device and knows no
+//! Owns a client and a server that control each other over the connections under test, and peers for some
+//! third-party programs. The `wire_peer` examples of the providers call it; one of them runs on a
+//! kernel's soft RoCE. It uses the traits of `trunkline_verbs` only: it opens no device and names no
 //! provider.
 //!
 //! ```text
-//! wire_peer server OWN PORT                        serves a `client` until that is done
-//! wire_peer client OWN SERVER PORT [srq] [short]   does everything, each way
+//! wire_peer server OWN PORT                        serves a `client` until it is done
+//! wire_peer client OWN SERVER PORT [srq] [short]   runs every check, each way
 //! wire_peer rdma-server OWN PORT                   against `rdma_client`
 //! wire_peer rdma-client OWN SERVER PORT            against `rdma_server`
 //! wire_peer rping-server OWN PORT                  against `rping -c`
 //! wire_peer rping-client OWN SERVER PORT           against `rping -s -S 65535`
 //! ```
 //!
-//! The client drives: it sends a letter that says what comes or what it wants, the transfer happens, and the
-//! server answers with what it found. A server that listens says `listening`.
+//! The client drives: it sends a control message that announces or requests a transfer, the transfer happens,
+//! and the server answers with its result. A server prints `listening` when clients may connect.
 
 mod client;
 mod debian;
@@ -37,11 +37,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use trunkline_verbs::Device;
 
-/// What a program is to do: the arguments of `wire_peer`.
+/// The task of the program: the arguments of `wire_peer`.
 #[derive(Debug, Clone, Copy)]
 pub struct WireOrder {
     role: Role,
-    /// The own address: the device to open is the one that has it.
+    /// The local address, which selects the device to open.
     pub own: IpAddr,
 }
 
@@ -56,7 +56,7 @@ enum Role {
 }
 
 impl WireOrder {
-    /// Understands the arguments of a program, its own name left out.
+    /// Parses the arguments of a program, without its own name; `None` if they are not valid.
     #[must_use]
     pub fn parse(arguments: &[String]) -> Option<Self> {
         let mut words = arguments.iter().map(String::as_str);
@@ -92,7 +92,7 @@ impl WireOrder {
         words.next().is_none().then_some(Self { role, own })
     }
 
-    /// Does it; the lines go to `out`. Whether all was well.
+    /// Runs the task, prints its lines to `out`, and returns whether every check passed.
     pub fn run(&self, device: &Arc<dyn Device>, out: &mut dyn Write) -> bool {
         let mut report = Report::new(out);
         let verdict = self.do_it(device, &mut report);
@@ -111,7 +111,7 @@ impl WireOrder {
         let station = Station::new(Arc::clone(device), self.own)?;
         match self.role {
             Role::Server(port) => server::serve(&station, port, report),
-            Role::Client(plan) => client::ask(&station, plan, report),
+            Role::Client(plan) => client::run(&station, plan, report),
             Role::RdmaServer(port) => debian::rdma_server(&station, port, report),
             Role::RdmaClient(server) => debian::rdma_client(&station, server),
             Role::RpingServer(port) => debian::rping_server(&station, port, report),

@@ -1,14 +1,14 @@
-//! Bytes that say where they belong, and blank memory around them.
+//! Patterns that identify their position, and blank memory around them.
 
 use crate::check::Verdict;
 use trunkline_verbs::Memory;
 
-/// What memory holds where nothing may have been written.
+/// The value of bytes that must not be written.
 const BLANK: u8 = 0xee;
-/// Bytes looked at in one go; a multiple of 8.
+/// Number of bytes compared at a time, a multiple of 8.
 const PIECE: usize = 4096;
 
-/// The bytes of a pattern from its start on: SplitMix64, so that no two places look alike.
+/// The bytes of a pattern from offset `first` on, by SplitMix64, so that no two offsets look alike.
 fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     for (index, word) in into.chunks_mut(8).enumerate() {
         let place = (first / 8 + index) as u64;
@@ -51,7 +51,7 @@ pub(super) fn wrong(memory: &Memory, offset: usize, length: usize, seed: u64) ->
     Ok(count)
 }
 
-/// Makes memory blank.
+/// Blanks memory.
 pub(super) fn blank(memory: &Memory, offset: usize, length: usize) -> Verdict {
     pieces(length, |first, size| Ok(memory.write(offset + first, &[BLANK; PIECE][..size])?))
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wrong_byte_counts() {
+    fn every_wrong_byte_is_counted() {
         let memory = Memory::zeroed(3 * PIECE).unwrap();
         let length = 2 * PIECE + 5;
         blank(&memory, 0, memory.len()).unwrap();

@@ -1,41 +1,42 @@
-//! What the two ends say to each other: a hello in the private data of connecting and accepting, then
-//! letters of 64 bytes, each sent as a message of its own.
+//! The protocol between the two ends: a hello in the private data of the request and the reply, then control
+//! messages of 64 bytes.
 
 use super::pattern::pattern;
 use crate::check::{Deviation, Verdict, check};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// Private data of a request, an answer and a refusal: the most there can be (contract rocev2 11.3).
+/// Length of the private data of a request in bytes, the maximum (contract rocev2 11.3); then of a reply and
+/// a refusal.
 pub(super) const REQUEST_BYTES: usize = 56;
 pub(super) const ANSWER_BYTES: usize = 196;
 pub(super) const REFUSAL_BYTES: usize = 148;
-/// Size of a letter.
-pub(super) const LETTER: usize = 64;
+/// Size of a control message in bytes.
+pub(super) const CONTROL_BYTES: usize = 64;
 
 const MAGIC: [u8; 4] = *b"TLw1";
 const HELLO: usize = 24;
 
-/// What a connection is asked for.
+/// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Traffic, into receive queues of the QPs.
     Queue,
     /// Traffic, into an SRQ at each end.
     Srq,
-    /// To be refused.
+    /// The server must refuse it.
     Refuse,
 }
 
-/// Who is there, and where its memory can be reached.
+/// The content of the private data: the connection's purpose, and the address of the sender's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
-    /// The start of its arena.
+    /// Start and rkey of the sender's arena.
     pub(super) arena: RemoteAddress,
 }
 
 impl Hello {
-    /// Fills private data to its full size; what follows the hello is a pattern.
+    /// The hello, followed by a pattern up to `size` bytes.
     pub(super) fn private_data(self, size: usize) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([self.purpose as u8, 0, 0, 0]);
@@ -46,10 +47,14 @@ impl Hello {
         bytes
     }
 
-    /// Reads what the other end filled in; every byte of it has to be right.
+    /// Parses the peer's private data, every byte of which must be right.
     pub(super) fn from_private_data(bytes: &[u8], size: usize) -> Verdict<Self> {
-        let failed =
-            || Deviation::Failed(format!("private data of another kind: {} bytes {bytes:02x?}", bytes.len()));
+        let failed = || {
+            Deviation::Failed(format!(
+                "not the private data of this program: {} bytes {bytes:02x?}",
+                bytes.len()
+            ))
+        };
         let bytes = bytes.get(..size).ok_or_else(failed)?;
         let purpose = [Purpose::Queue, Purpose::Srq, Purpose::Refuse]
             .into_iter()
@@ -68,34 +73,35 @@ impl Hello {
     }
 }
 
-/// What the server is told to do, with the size, seed and number of the messages that follow or are asked for.
+/// An order to the server. It comes with the size, seed and number of the messages that either end then
+/// sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Check the messages that follow.
     Listen,
-    /// The same, giving no buffer back before all are used up.
+    /// The same, but repost no receive before all of them are used up.
     Starve,
     /// Send messages.
     Send,
-    /// Check what was written into the sink.
+    /// Check the bytes in the sink.
     CheckSink,
     /// A WRITE with immediate comes next: check it and the sink.
     AwaitWrite,
-    /// Fill the offer.
+    /// Fill the memory that the client READs.
     Offer,
-    /// Write into my sink.
+    /// WRITE into the client's sink.
     Write,
-    /// READ my offer and check it.
+    /// READ the client's offer and check it.
     Read,
-    /// Change my word by atomics.
+    /// Change the client's word by atomics.
     Atomics,
-    /// Set your own word to the seed, and tell what it was.
+    /// Set the server's word to the seed, and report its previous value.
     Word,
-    /// This connection is about to fail.
+    /// Expect this connection to fail.
     Break,
     /// Disconnect without an answer.
     Disconnect,
-    /// End when this connection has.
+    /// Stop the server when this connection has ended.
     Stop,
 }
 
@@ -115,22 +121,22 @@ const VERBS: [Verb; 13] = [
     Verb::Stop,
 ];
 
-/// An order, or the answer to one.
+/// An order, or the server's answer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(super) struct ControlMessage {
     pub(super) verb: Verb,
-    /// How the bytes travel.
+    /// How the bytes are sent.
     pub(super) manner: Manner,
     pub(super) count: u16,
     pub(super) size: u32,
     pub(super) seed: u64,
-    /// In an answer: bytes that were wrong.
+    /// In an answer: the number of wrong bytes.
     pub(super) wrong: u64,
-    /// In an answer: the value of a word.
+    /// In an answer: the previous value of the word.
     pub(super) value: u64,
 }
 
-/// How the bytes of messages travel.
+/// How the bytes of messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Manner {
     /// From registered memory.
@@ -138,20 +144,20 @@ pub(super) enum Manner {
     Plain,
     /// With 4 bytes of immediate data: the low half of the seed.
     Immediate,
-    /// Out of the work request.
+    /// Inline in the work request.
     Inline,
 }
 
 const MANNERS: [Manner; 3] = [Manner::Plain, Manner::Immediate, Manner::Inline];
 
-impl Letter {
+impl ControlMessage {
     pub(super) fn new(verb: Verb, size: usize, seed: u64) -> Self {
         let size = u32::try_from(size).expect("sizes are at most the largest message");
         Self { verb, manner: Manner::Plain, count: 1, size, seed, wrong: 0, value: 0 }
     }
 
-    pub(super) fn bytes(&self) -> [u8; LETTER] {
-        let mut bytes = [0; LETTER];
+    pub(super) fn bytes(&self) -> [u8; CONTROL_BYTES] {
+        let mut bytes = [0; CONTROL_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = self.verb as u8;
         bytes[5] = self.manner as u8;
@@ -163,11 +169,11 @@ impl Letter {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8; LETTER]) -> Verdict<Self> {
-        let failed = || Deviation::Failed(format!("a letter of another kind: {bytes:02x?}"));
+    pub(super) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Verdict<Self> {
+        let failed = || Deviation::Failed(format!("not a valid control message: {bytes:02x?}"));
         let verb = VERBS.into_iter().find(|verb| *verb as u8 == bytes[4]).ok_or_else(failed)?;
         let manner = MANNERS.into_iter().find(|manner| *manner as u8 == bytes[5]).ok_or_else(failed)?;
-        let letter = Self {
+        let control = Self {
             verb,
             manner,
             count: u16::from_be_bytes(array(&bytes[6..8])),
@@ -176,8 +182,8 @@ impl Letter {
             wrong: u64::from_be_bytes(array(&bytes[24..32])),
             value: u64::from_be_bytes(array(&bytes[32..40])),
         };
-        let fits = letter.bytes() == *bytes && letter.size() <= super::link::LARGEST;
-        if fits { Ok(letter) } else { Err(failed()) }
+        let fits = control.bytes() == *bytes && control.size() <= super::link::LARGEST;
+        if fits { Ok(control) } else { Err(failed()) }
     }
 
     /// Size of each message.
@@ -197,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood_and_nothing_else() {
+    fn emitted_messages_parse_and_invalid_ones_are_refused() {
         let arena = RemoteAddress { address: IoAddress(0x7f00_1234_5678_9abc), rkey: Rkey(77) };
         let hello = Hello { purpose: Purpose::Srq, arena };
         let mut data = hello.private_data(ANSWER_BYTES);
@@ -208,16 +214,21 @@ mod tests {
         assert!(Hello::from_private_data(&data, ANSWER_BYTES).is_err());
         for verb in VERBS {
             for manner in MANNERS {
-                let letter =
-                    Letter { manner, count: 3, wrong: 1, value: u64::MAX, ..Letter::new(verb, 1025, 9) };
-                assert_eq!(Letter::parse(&letter.bytes()), Ok(letter));
+                let control = ControlMessage {
+                    manner,
+                    count: 3,
+                    wrong: 1,
+                    value: u64::MAX,
+                    ..ControlMessage::new(verb, 1025, 9)
+                };
+                assert_eq!(ControlMessage::parse(&control.bytes()), Ok(control));
             }
         }
-        let mut bytes = Letter::new(Verb::Stop, 0, 0).bytes();
+        let mut bytes = ControlMessage::new(Verb::Stop, 0, 0).bytes();
         bytes[4] = 13;
-        assert!(Letter::parse(&bytes).is_err());
-        let mut bytes = Letter::new(Verb::Write, 1, 0).bytes();
+        assert!(ControlMessage::parse(&bytes).is_err());
+        let mut bytes = ControlMessage::new(Verb::Write, 1, 0).bytes();
         bytes[8] = 1;
-        assert!(Letter::parse(&bytes).is_err(), "larger than any buffer");
+        assert!(ControlMessage::parse(&bytes).is_err(), "larger than any buffer");
     }
 }

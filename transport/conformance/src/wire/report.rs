@@ -1,10 +1,10 @@
-//! What is said about an exchange: a line for each check, and the sums.
+//! The output of an exchange: one line for each check, and the totals.
 
 use crate::check::{Deviation, Verdict};
 use std::fmt::{Debug, Formatter};
 use std::io::Write;
 
-/// Where lines go, and what was counted.
+/// Prints the lines and counts bytes and failures.
 pub(super) struct Report<'a> {
     out: &'a mut dyn Write,
     bytes: u64,
@@ -23,19 +23,19 @@ impl<'a> Report<'a> {
         Self { out, bytes: 0, wrong: 0, failures: 0 }
     }
 
-    /// Says something at once; whoever reads it may wait for it.
+    /// Prints a line and flushes it, because a script may wait for it.
     pub(super) fn note(&mut self, text: &str) {
-        // A reader that has gone can be told nothing; the verdict is the exit status.
+        // If the reader has gone, the exit status still reports the result.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 
-    /// Counts bytes that were checked, at either end.
+    /// Counts the bytes that either end has checked.
     pub(super) fn count(&mut self, bytes: usize, wrong: u64) {
         self.bytes += bytes as u64;
         self.wrong += wrong;
     }
 
-    /// One line for a check.
+    /// Prints the line of a check; returns whether it passed.
     pub(super) fn verdict(&mut self, name: &str, verdict: Verdict) -> bool {
         match verdict {
             Ok(()) => self.note(&format!("pass {name}")),
@@ -54,7 +54,7 @@ impl<'a> Report<'a> {
         self.failures += 1;
     }
 
-    /// The sums; whether all was well.
+    /// Prints the totals; returns whether every check passed.
     pub(super) fn end(&mut self) -> bool {
         let Self { bytes, wrong, failures, .. } = *self;
         self.note(&format!("{bytes} bytes, {wrong} of them wrong; {failures} failures"));

@@ -1,23 +1,24 @@
-//! The end that listens: it does what letters tell it, on any number of connections.
+//! The listening end: it executes the client's control messages, on any number of connections.
 
 use super::link::{Area, Link, SLOTS};
-use super::protocol::{Hello, Letter, Purpose, REFUSAL_BYTES, REQUEST_BYTES, Verb};
+use super::protocol::{ControlMessage, Hello, Purpose, REFUSAL_BYTES, REQUEST_BYTES, Verb};
 use super::report::Report;
-use super::station::{Patience, Station};
+use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict};
 use std::sync::Arc;
 use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters};
 
-/// A connection, and what is known of its end.
+/// A connection and the state of its shutdown.
 #[derive(Debug)]
 struct Session {
     link: Link,
-    /// The client's RTU has arrived: before that, a kernel ends no connection, though messages may come.
+    /// The client's RTU has arrived. Before that a kernel does not end the connection, although messages
+    /// may arrive.
     is_established: bool,
-    /// It was told that the connection will fail.
+    /// The client announced that the connection will fail.
     may_fail: bool,
-    /// A send was flushed, which is right if the client has ended the connection: who has an answer may
-    /// hang up before its acknowledgement is on the wire.
+    /// A send was flushed. That is allowed if the client has ended the connection: a client that has received
+    /// the answer may disconnect before its acknowledgement is sent.
     flushed: Option<Deviation>,
     is_last: bool,
 }
@@ -29,17 +30,17 @@ struct Server<'a> {
     is_over: bool,
 }
 
-/// Serves until a client says that it was the last.
+/// Serves clients until one of them sends [`Verb::Stop`].
 pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let listener = station.listen(port)?;
     report.note("listening");
     let mut server = Server { station, sessions: Vec::new(), is_over: false };
-    let mut patience = Patience::new();
+    let mut deadline = Deadline::new();
     while !server.is_over {
         if server.turn(report) {
-            patience = Patience::new();
+            deadline = Deadline::new();
         } else {
-            patience.wait(|| "nothing came from the client".into())?;
+            deadline.wait(|| "the client sent nothing".into())?;
         }
     }
     for error in server.sessions.iter().filter_map(|session| session.flushed.as_ref()) {
@@ -50,7 +51,7 @@ pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Ve
 }
 
 impl Server<'_> {
-    /// Does what there is to do; answers whether there was anything.
+    /// Handles one round of events and messages; returns whether there were any.
     fn turn(&mut self, report: &mut Report<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.station.event_now() {
@@ -70,7 +71,7 @@ impl Server<'_> {
                     } else if !session.may_fail {
                         report.fail("server-connection", &error);
                     }
-                    // What follows is its end.
+                    // Only the end of the connection can follow.
                     session.may_fail = true;
                 }
             }
@@ -82,7 +83,7 @@ impl Server<'_> {
     fn event(&mut self, event: CmEvent, report: &mut Report<'_>) -> Verdict {
         match event.kind {
             CmEventKind::ConnectRequest { id, parameters } => {
-                self.asked(id, &parameters, &event.private_data)
+                self.accept(id, &parameters, &event.private_data)
             }
             CmEventKind::Disconnected { .. } => self.ended(event.id, report),
             CmEventKind::Established => {
@@ -97,14 +98,14 @@ impl Server<'_> {
         }
     }
 
-    fn asked(&mut self, id: Arc<dyn CmId>, asked: &ConnectParameters, private_data: &[u8]) -> Verdict {
+    fn accept(&mut self, id: Arc<dyn CmId>, offered: &ConnectParameters, private_data: &[u8]) -> Verdict {
         let hello = Hello::from_private_data(private_data, REQUEST_BYTES)?;
         if hello.purpose == Purpose::Refuse {
             return Ok(id.reject(&hello.private_data(REFUSAL_BYTES))?);
         }
         let mut link = Link::new(self.station, id, hello.purpose)?;
         link.peer = hello.arena;
-        link.accept(asked)?;
+        link.accept(offered)?;
         self.sessions.push(Session {
             link,
             is_established: false,
@@ -117,9 +118,9 @@ impl Server<'_> {
 
     fn ended(&mut self, id: CmIdNumber, report: &mut Report<'_>) -> Verdict {
         let Some(index) = self.sessions.iter().position(|session| session.link.id.number() == id) else {
-            return Ok(()); // refused, or ended before
+            return Ok(()); // it was refused, or has ended already
         };
-        // Messages may have come before the end that nobody has looked at.
+        // Messages that arrived before the end may not have been handled yet.
         let mut session = self.sessions.swap_remove(index);
         while session.turn(report).unwrap_or(false) {}
         self.is_over |= session.is_last;
@@ -128,30 +129,30 @@ impl Server<'_> {
 }
 
 impl Session {
-    /// Obeys one letter, if one has come.
+    /// Executes one control message, if one has arrived.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
         if self.may_fail || !self.is_established {
             return Ok(false);
         }
         let moved = self.link.pump()?;
         let Some(arrival) = self.link.arrival_now() else { return Ok(moved) };
-        let letter = self.link.letter(arrival)?;
-        self.obey(&letter, report)?;
+        let control = self.link.read_control(arrival)?;
+        self.execute(&control, report)?;
         Ok(true)
     }
 
-    fn obey(&mut self, letter: &Letter, report: &mut Report<'_>) -> Verdict {
-        let (link, size, seed) = (&mut self.link, letter.size(), letter.seed);
-        let mut answer = Letter { wrong: 0, value: 0, ..*letter };
-        match letter.verb {
-            Verb::Listen => answer.wrong = link.take_messages(letter, 1, false)?,
-            Verb::Starve => answer.wrong = link.take_messages(letter, 0, true)?,
-            Verb::Send if usize::from(letter.count) > SLOTS => link.send_burst(letter)?,
-            Verb::Send => link.send_messages(letter)?,
+    fn execute(&mut self, control: &ControlMessage, report: &mut Report<'_>) -> Verdict {
+        let (link, size, seed) = (&mut self.link, control.size(), control.seed);
+        let mut answer = ControlMessage { wrong: 0, value: 0, ..*control };
+        match control.verb {
+            Verb::Listen => answer.wrong = link.take_messages(control, 1, false)?,
+            Verb::Starve => answer.wrong = link.take_messages(control, 0, true)?,
+            Verb::Send if usize::from(control.count) > SLOTS => link.send_burst(control)?,
+            Verb::Send => link.send_messages(control)?,
             Verb::CheckSink => answer.wrong = link.judge_area(Area::Sink, size, seed)?,
             Verb::AwaitWrite => answer.wrong = link.take_write(size, seed)?,
             Verb::Offer => link.offer(size, seed)?,
-            Verb::Write => link.write(size, seed, letter.manner)?,
+            Verb::Write => link.write(size, seed, control.manner)?,
             Verb::Read => answer.wrong = link.read(size, seed)?,
             Verb::Atomics => link.change_word()?,
             Verb::Word => answer.value = link.set_word(seed)?,
@@ -159,7 +160,7 @@ impl Session {
             Verb::Stop => self.is_last = true,
             Verb::Disconnect => return Ok(link.id.disconnect()?),
         }
-        report.count(size * usize::from(letter.count), answer.wrong);
-        self.link.say(&answer)
+        report.count(size * usize::from(control.count), answer.wrong);
+        self.link.send_control(&answer)
     }
 }

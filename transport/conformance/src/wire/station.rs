@@ -1,4 +1,4 @@
-//! One end's device, its connection events, and how long anything is waited for.
+//! One end's device, its connection events, and the bound of every wait.
 
 use super::link::{Link, Slots};
 use super::protocol::{ANSWER_BYTES, Hello, Purpose};
@@ -14,25 +14,25 @@ use trunkline_verbs::{
     ProtectionDomain, QpType,
 };
 
-/// How long the peer may be silent: an emulated machine on a loaded host, on a link that loses packets.
+/// How long the peer may be silent. It may be an emulated machine on a loaded host, behind a link with loss.
 const BOUND: Duration = Duration::from_secs(30);
-/// Empty looks before a wait begins to sleep.
+/// Number of polls without a result before a wait sleeps between polls.
 const LOOKS: u32 = 200;
 const NAP: Duration = Duration::from_micros(100);
 
 /// A bounded wait.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Deadline {
     until: Instant,
     looks: u32,
 }
 
-impl Patience {
+impl Deadline {
     pub(super) fn new() -> Self {
         Self { until: Instant::now() + BOUND, looks: 0 }
     }
 
-    /// Waits a moment. Fails when the time is up.
+    /// Yields or sleeps briefly; fails when the time is up.
     pub(super) fn wait(&mut self, otherwise: impl FnOnce() -> String) -> Verdict {
         self.looks += 1;
         if self.looks < LOOKS {
@@ -47,7 +47,7 @@ impl Patience {
     }
 }
 
-/// One end's device and what its connections share.
+/// One end's device and the objects that its connections share.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) device: Arc<dyn Device>,
@@ -55,7 +55,7 @@ pub(super) struct Station {
     own: IpAddr,
     channel: Arc<dyn CmChannel>,
     srq: RefCell<Option<Rc<Slots>>>,
-    /// Events of endpoints that nobody has asked about yet.
+    /// Events that no caller has waited for yet.
     waiting: RefCell<VecDeque<CmEvent>>,
 }
 
@@ -99,7 +99,7 @@ impl Station {
 
     /// Waits for the next event of an endpoint.
     pub(super) fn event(&self, id: CmIdNumber) -> Verdict<CmEvent> {
-        let mut patience = Patience::new();
+        let mut deadline = Deadline::new();
         loop {
             let mut waiting = self.waiting.borrow_mut();
             waiting.extend(std::iter::from_fn(|| self.channel.next_event()));
@@ -108,11 +108,11 @@ impl Station {
                 return Ok(event);
             }
             drop(waiting);
-            patience.wait(|| "no event of the connection manager came".into())?;
+            deadline.wait(|| "no event of the connection manager arrived".into())?;
         }
     }
 
-    /// Waits until a connection is ended.
+    /// Waits until a connection has ended.
     pub(super) fn disconnected(&self, id: CmIdNumber) -> Verdict {
         match self.event(id)?.kind {
             CmEventKind::Disconnected { .. } => Ok(()),
@@ -120,16 +120,16 @@ impl Station {
         }
     }
 
-    /// Connects to a server that speaks as `super::server` does.
+    /// Connects to a `super::server`.
     pub(super) fn dial(&self, server: SocketAddr, purpose: Purpose) -> Verdict<Link> {
         let mut link = Link::new(self, self.active(server)?, purpose)?;
         link.connect()?;
-        self.dialled(&mut link)?;
+        self.await_connection(&mut link)?;
         Ok(link)
     }
 
     /// Waits until the server has accepted.
-    pub(super) fn dialled(&self, link: &mut Link) -> Verdict {
+    pub(super) fn await_connection(&self, link: &mut Link) -> Verdict {
         let event = self.event(link.id.number())?;
         if !matches!(event.kind, CmEventKind::Established) {
             return Err(Deviation::Failed(format!("{:?} instead of a connection", event.kind)));

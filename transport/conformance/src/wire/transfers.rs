@@ -1,48 +1,54 @@
-//! Transfers, each done from one end of a connection with the other end's help: what client and server share.
+//! Transfers from one end of a connection to the other, which client and server share.
 
 use super::link::{Area, Arrival, Link, OLD_VALUE, SLOTS, WORD, Work, immediate_of};
 use super::pattern::fill;
-use super::protocol::{Letter, Manner};
+use super::protocol::{ControlMessage, Manner};
 use crate::check::{Verdict, check, equal};
 use trunkline_verbs::{CompletionOpcode, SendOperation};
 
-/// The value that atomics start from, and what they make of it.
+/// The value of the word before the sequence of atomics; `LAST_VALUE` is the one after it.
 pub(super) const FIRST_VALUE: u64 = 0xffff_ffff_0000_0007;
 pub(super) const LAST_VALUE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Link {
-    /// Sends messages of one size, each with a pattern of its own.
-    pub(super) fn send_messages(&mut self, letter: &Letter) -> Verdict {
-        for index in 0..u64::from(letter.count) {
-            let seed = letter.seed + index;
-            // What is still under way comes from the same place.
-            if letter.manner != Manner::Inline {
+    /// Sends messages of one size, each with its own pattern.
+    pub(super) fn send_messages(&mut self, control: &ControlMessage) -> Verdict {
+        for index in 0..u64::from(control.count) {
+            let seed = control.seed + index;
+            // Outstanding sends still read from the same memory.
+            if control.manner != Manner::Inline {
                 self.finish()?;
             }
-            fill(&self.memory, Area::Source.offset(), letter.size(), seed)?;
-            self.send_source(letter.size(), seed, letter.manner)?;
+            fill(&self.memory, Area::Source.offset(), control.size(), seed)?;
+            self.send_source(control.size(), seed, control.manner)?;
         }
         self.finish()
     }
 
-    /// The same message many times, with one doorbell.
-    pub(super) fn send_burst(&mut self, letter: &Letter) -> Verdict {
-        fill(&self.memory, Area::Source.offset(), letter.size(), letter.seed)?;
-        let (offset, length) = (Area::Source.offset(), letter.size());
+    /// Sends the same message many times with one doorbell.
+    pub(super) fn send_burst(&mut self, control: &ControlMessage) -> Verdict {
+        fill(&self.memory, Area::Source.offset(), control.size(), control.seed)?;
+        let (offset, length) = (Area::Source.offset(), control.size());
         let work = Work { operation: SendOperation::Send, offset, length, is_inline: false };
-        self.post(&vec![work; usize::from(letter.count)])?;
+        self.post(&vec![work; usize::from(control.count)])?;
         self.finish()
     }
 
-    /// Takes messages as `send_messages` sends them (`step` 1) or `send_burst` (0); answers how many bytes were wrong.
-    pub(super) fn take_messages(&mut self, letter: &Letter, step: u64, starve: bool) -> Verdict<u64> {
+    /// Receives messages from `send_messages` (`step` 1) or `send_burst` (0) and returns the number of wrong
+    /// bytes.
+    pub(super) fn take_messages(
+        &mut self,
+        control: &ControlMessage,
+        step: u64,
+        starve: bool,
+    ) -> Verdict<u64> {
         let mut wrong = 0;
         let mut held: Vec<Arrival> = Vec::new();
-        for index in 0..u64::from(letter.count) {
+        for index in 0..u64::from(control.count) {
             let arrival = self.arrival()?;
-            wrong += self.judge(arrival, letter.size(), letter.seed + index * step, letter.manner)?;
+            wrong += self.judge(arrival, control.size(), control.seed + index * step, control.manner)?;
             held.push(arrival);
-            if !starve || held.len() == SLOTS || index + 1 == u64::from(letter.count) {
+            if !starve || held.len() == SLOTS || index + 1 == u64::from(control.count) {
                 held.drain(..).try_for_each(|arrival| self.release(arrival))?;
             }
         }
@@ -62,7 +68,7 @@ impl Link {
         self.finish()
     }
 
-    /// Waits for a WRITE with immediate; answers how many bytes of the sink are wrong.
+    /// Waits for a WRITE with immediate and returns the number of wrong bytes in the sink.
     pub(super) fn take_write(&mut self, size: usize, seed: u64) -> Verdict<u64> {
         let arrival = self.arrival()?;
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::ReceiveRdmaWithImmediate)?;
@@ -72,7 +78,7 @@ impl Link {
         self.judge_area(Area::Sink, size, seed)
     }
 
-    /// Reads the peer's offer; answers how many bytes are wrong.
+    /// READs the peer's offer and returns the number of wrong bytes.
     pub(super) fn read(&mut self, size: usize, seed: u64) -> Verdict<u64> {
         let offer = self.remote(Area::Offer.offset());
         self.do_one(SendOperation::RdmaRead(offer), Area::Landing.offset(), size)?;
@@ -80,12 +86,12 @@ impl Link {
         self.judge_area(Area::Landing, size, seed)
     }
 
-    /// Puts bytes where the peer reads.
+    /// Fills the memory that the peer READs.
     pub(super) fn offer(&self, size: usize, seed: u64) -> Verdict {
         fill(&self.memory, Area::Offer.offset(), size, seed)
     }
 
-    /// Changes the peer's word, which holds the first value, step by step to the last; each old value is checked.
+    /// Changes the peer's word from the first to the last value by atomics, and checks each old value.
     pub(super) fn change_word(&mut self) -> Verdict {
         let remote = self.remote(WORD);
         let added = FIRST_VALUE.wrapping_add(u64::from(u32::MAX));
@@ -115,7 +121,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sets the own word, which the peer changes; answers what it was.
+    /// Sets this end's word, which the peer changes, and returns the previous value.
     pub(super) fn set_word(&self, value: u64) -> Verdict<u64> {
         let old = self.memory.load(WORD)?;
         self.memory.write(WORD, &value.to_ne_bytes())?;
