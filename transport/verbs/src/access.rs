@@ -1,11 +1,11 @@
-//! Rights of a memory region or a queue pair.
+//! Access rights of a memory region or a queue pair.
 
 bitflags::bitflags! {
-    /// What local and remote work may do with a region, or what a QP lets its peer do
-    /// (`ibv_access_flags`). Reading by local work is always allowed.
+    /// What local and remote operations may do with a region, or what a QP allows its peer to do
+    /// (`ibv_access_flags`). Local operations may always read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {
-        /// Local work (receives, READ destinations) may write.
+        /// Local operations may write: receives, READ responses and results of atomics.
         const LOCAL_WRITE = 1;
         /// The peer may RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;

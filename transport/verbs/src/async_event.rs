@@ -2,7 +2,7 @@
 
 use crate::QpNumber;
 
-/// What happened (`ibv_event_type`).
+/// The kind of an asynchronous event (`ibv_event_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants are the names of ibv_event_type")]
@@ -28,26 +28,26 @@ pub enum AsyncEventKind {
     GidChange,
 }
 
-/// What it happened to.
+/// The object that an asynchronous event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AsyncSubject {
-    /// A QP, by number.
+    /// A QP, identified by its number.
     Qp(QpNumber),
-    /// An SRQ, by the `context` it was made with.
+    /// An SRQ, identified by the `context` of its [`crate::SrqInit`].
     Srq(u64),
-    /// A CQ, by the `context` it was made with.
+    /// A CQ, identified by the `context` of its [`crate::CqInit`].
     Cq(u64),
-    /// A port.
+    /// A port, identified by its number, from 1.
     Port(u8),
-    /// The device.
+    /// The device itself.
     Device,
 }
 
 /// An asynchronous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: AsyncEventKind,
-    /// To what.
+    /// The object that the event is about.
     pub subject: AsyncSubject,
 }

@@ -1,22 +1,22 @@
-//! Connections: the rdma_cm endpoints of librdmacm, in event-driven form.
+//! Connection management: the rdma_cm endpoints of librdmacm, in event-driven form.
 //!
-//! A [`CmId`] belongs to one [`CmChannel`] at a time and reports there. Nothing here blocks:
-//! `connect`, `accept`, `disconnect` start something whose outcome is an event; only
-//! [`ConnectionManager::create_endpoint`] may, and [`ConnectionManager::begin_endpoint`] is its
-//! form that does not.
+//! A [`CmId`] belongs to one [`CmChannel`] at a time, which gets its events. `connect`, `accept` and
+//! `disconnect` start an operation whose outcome is an event. Only
+//! [`ConnectionManager::create_endpoint`] may block; [`ConnectionManager::begin_endpoint`] is its
+//! non-blocking form.
 //!
 //! ```text
 //! active : create_endpoint -> attach(INI) -> connect -> Established | Rejected | Unreachable
 //! passive: create_endpoint -> listen -> ConnectRequest(new id) -> attach(TGT) -> accept -> Established
-//! either : disconnect, or the peer's -> Disconnected -> TimewaitExit
+//! either : disconnect, or a DREQ from the peer -> Disconnected -> TimewaitExit
 //!
-//! step by step, as librdmacm's programs do it (the program brings its own QP up):
+//! step by step, as librdmacm's programs do it (the program moves its QP to RTS itself):
 //! active : create_id [-> bind] -> resolve_address -> AddressResolved -> resolve_route -> RouteResolved
 //!          -> connect(QP number) -> ConnectResponse -> qp_changes(RTR, RTS) -> establish
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> qp_changes(RTR, RTS)
 //!          -> accept(QP number) -> Established
 //!
-//! in port space UDP, which asks for a QP and makes no connection:
+//! in port space UDP, which resolves a QP and makes no connection:
 //! active : create_id [-> bind] -> resolve_address -> resolve_route -> connect
 //!          -> ServiceResolved(QP number, Q_Key) | ServiceRefused | Unreachable
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> accept(QP number, Q_Key)
@@ -30,22 +30,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Which services a port number is looked up in (`rdma_port_space`).
+/// The namespace of a port number (`rdma_port_space`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortSpace {
-    /// RC, 0x0106.
+    /// For RC, 0x0106.
     Tcp,
-    /// Questions for a QP number and Q_Key (SIDR), 0x0111: no connection comes of them.
+    /// For SIDR, which resolves a QP number and Q_Key without a connection, 0x0111.
     Udp,
-    /// Any type, XRC included, 0x013f (contract J1).
+    /// For any QP type including XRC, 0x013f (contract J1).
     Ib,
 }
 
 impl PortSpace {
-    /// All that there are.
+    /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// The prefix of the service id, above the 16 bits of the port.
+    /// The prefix of a service id, to which the 16 bits of the port are added.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -59,57 +59,57 @@ impl PortSpace {
 /// Which end of a connection an endpoint is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointSide {
-    /// It connects.
+    /// It initiates the connection.
     Active {
-        /// To here.
+        /// Address and port of the listener.
         remote: SocketAddr,
-        /// From this address; chosen by the route when `None`.
+        /// The local address; `None` selects it by the route.
         source: Option<IpAddr>,
     },
-    /// It listens here. Port 0 picks a free one; an unspecified address listens on all.
+    /// It listens.
     Passive {
-        /// Where.
+        /// Local address and port. Port 0 picks a free port, an unspecified address means all addresses.
         local: SocketAddr,
     },
 }
 
-/// What an endpoint is made with (`rdma_create_ep`).
+/// The parameters for creating an endpoint (`rdma_create_ep`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointRequest {
     /// Active or passive.
     pub side: EndpointSide,
-    /// Port space; XRC needs [`PortSpace::Ib`].
+    /// The port space; XRC needs [`PortSpace::Ib`].
     pub port_space: PortSpace,
-    /// Type of its QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
+    /// The type of its QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
     pub qp_type: QpType,
 }
 
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectParameters {
-    /// Up to 56 bytes in a request, 196 in an answer; 180 and 136 in [`PortSpace::Udp`].
+    /// Private data: at most 56 bytes in a request and 196 in a reply; 180 and 136 in [`PortSpace::Udp`].
     pub private_data: Vec<u8>,
-    /// READs and atomics this side serves at once.
+    /// Number of READs and atomics that this side accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics this side has outstanding.
+    /// Number of READs and atomics that this side has outstanding at most.
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7.
     pub retry_count: u8,
     /// RNR retries, 0 to 7.
     pub rnr_retry_count: u8,
-    /// Local ACK timeout of the connecting side's QP: 4.096 us times 2 to this, 1 to 31. Travels
-    /// in the request (contract rocev2 12.2); ignored when accepting.
+    /// Local ACK timeout of the active side's QP, 1 to 31: 4.096 us * 2^n. The request carries it
+    /// (contract rocev2 12.2); it is ignored when accepting.
     pub ack_timeout: u8,
-    /// Towards the device: the QP of an endpoint that has none attached; the program brings it up
-    /// itself ([`CmId::qp_changes`]). In events: the peer's QP.
+    /// In calls: the QP of an endpoint without an attached QP, which the program moves to RTS itself
+    /// ([`CmId::qp_changes`]). In events: the peer's QP.
     pub qp_number: Option<QpNumber>,
-    /// The QP has an SRQ; XRC says so always (contract J5).
+    /// The QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
-    /// In [`PortSpace::Udp`] alone: the Q_Key of the answering side's QP.
+    /// In [`PortSpace::Udp`] only: the Q_Key of the passive side's QP.
     pub q_key: u32,
 }
 
-/// The Q_Key of QPs whose program names none (`RDMA_UDP_QKEY`).
+/// The Q_Key of a QP whose program does not choose one (`RDMA_UDP_QKEY`).
 pub const UDP_Q_KEY: u32 = 0x0123_4567;
 
 impl Default for ConnectParameters {
@@ -128,18 +128,18 @@ impl Default for ConnectParameters {
     }
 }
 
-/// What can be set on an endpoint before it connects or listens (`rdma_set_option`).
+/// An option of an endpoint, set before it connects or listens (`rdma_set_option`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CmOption {
     /// Traffic class of the connection's packets (`RDMA_OPTION_ID_TOS`).
     TypeOfService(u8),
-    /// Other endpoints may be bound to the same port, as long as one of them listens at most
+    /// Other endpoints may be bound to the same port, as long as at most one of them listens
     /// (`RDMA_OPTION_ID_REUSEADDR`).
     ReuseAddress(bool),
-    /// A listener at `::` is not asked by IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
+    /// A listener at `::` does not accept IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
     AddressFamilyOnly(bool),
-    /// Instead of [`ConnectParameters::ack_timeout`] (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
+    /// Overrides [`ConnectParameters::ack_timeout`], same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
 }
 
@@ -152,42 +152,42 @@ impl RejectReason {
     pub const NO_QP: Self = Self(1);
     /// Out of resources.
     pub const NO_RESOURCES: Self = Self(3);
-    /// The peer gave up waiting.
+    /// The peer timed out.
     pub const TIMEOUT: Self = Self(4);
     /// The request is of an unsupported kind.
     pub const UNSUPPORTED: Self = Self(5);
-    /// The message is about a connection that the peer does not have.
+    /// The message names a connection that the peer does not have.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// Nobody listens there.
+    /// No listener serves the service id.
     pub const INVALID_SERVICE_ID: Self = Self(8);
-    /// Neither RC nor XRC.
+    /// The transport is neither RC nor XRC.
     pub const INVALID_TRANSPORT_TYPE: Self = Self(9);
-    /// Left-over of an earlier connection.
+    /// The peer still has an earlier connection of the same QP.
     pub const STALE_CONNECTION: Self = Self(10);
-    /// The request names other addresses than it came from or to.
+    /// The addresses in the request differ from those of its packet.
     pub const INVALID_PRIMARY_GID: Self = Self(12);
-    /// No path MTU, or one that the peer does not have.
+    /// The path MTU is invalid, or the peer does not support it.
     pub const INVALID_PATH_MTU: Self = Self(26);
     /// The application refused.
     pub const CONSUMER: Self = Self(28);
-    /// The application does not support the vendor options that it was offered.
+    /// The application does not support the offered vendor options.
     pub const VENDOR_OPTION: Self = Self(35);
 }
 
-/// What a question of [`PortSpace::Udp`] was answered with (`ib_cm_sidr_status`).
+/// The result of resolving a service in [`PortSpace::Udp`] (`ib_cm_sidr_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// There is a QP.
+    /// A QP serves it.
     pub const SUCCESS: Self = Self(0);
-    /// Nobody serves that.
+    /// No QP serves it.
     pub const UNSUPPORTED: Self = Self(1);
     /// The application refused.
     pub const REJECT: Self = Self(2);
 }
 
-/// Names an endpoint in events; unique in its device for the life of the process.
+/// Identifies an endpoint in events. It is unique on its device for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
@@ -195,110 +195,110 @@ pub struct CmIdNumber(pub u64);
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CmEventKind {
-    /// At a listener: somebody asks. `id` is a new endpoint on the listener's channel.
+    /// At a listener: a peer requests a connection. `id` is a new endpoint on the listener's channel.
     ConnectRequest {
         /// The new endpoint.
         id: Arc<dyn CmId>,
-        /// What the peer offers; counts are as seen from here.
+        /// The peer's parameters; its depths are already swapped to this side's view.
         parameters: ConnectParameters,
     },
-    /// `resolve_address` has found the own address and the way.
+    /// `resolve_address` has found the local address and the route.
     AddressResolved,
-    /// `resolve_address` has not.
+    /// `resolve_address` has failed.
     AddressError(VerbsError),
-    /// `resolve_route` is done.
+    /// `resolve_route` has completed.
     RouteResolved,
-    /// At an active endpoint without an attached QP: the peer accepted. Bring the QP up and call
-    /// [`CmId::establish`]; no further event says that the endpoint is connected.
+    /// At an active endpoint without an attached QP: the peer accepted. Move the QP to RTS and call
+    /// [`CmId::establish`]; no further event reports that the endpoint is connected.
     ConnectResponse {
-        /// What the peer answered; counts are as seen from here.
+        /// The peer's parameters; its depths are already swapped to this side's view.
         parameters: ConnectParameters,
     },
-    /// Connected.
+    /// The connection is established.
     Established,
-    /// In [`PortSpace::Udp`], at the side that asked: the answer, in place of a connection.
+    /// At an active endpoint of [`PortSpace::Udp`]: the service was resolved.
     ServiceResolved {
-        /// QP number, Q_Key and private data count.
+        /// QP number, Q_Key and private data; the other fields are not used.
         parameters: ConnectParameters,
     },
-    /// In [`PortSpace::Udp`], at the side that asked: there is none.
+    /// At an active endpoint of [`PortSpace::Udp`]: the service was not resolved.
     ServiceRefused(SidrStatus),
-    /// Something local failed.
+    /// A local operation failed.
     ConnectError,
     /// The peer did not answer.
     Unreachable,
-    /// The peer refused.
+    /// The peer refused, with this reason.
     Rejected(RejectReason),
     /// Either side disconnected; the attached QP is in ERR.
     Disconnected {
-        /// The peer disconnected, or confirmed that we did. `false` when it never confirmed, which
+        /// `true` if the peer disconnected or confirmed our DREQ. `false` if it never confirmed, which
         /// librdmacm reports as status `-ETIMEDOUT`, a minute or more after the call.
         is_answered: bool,
     },
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoval,
-    /// The numbers of the connection may be used again.
+    /// The QP number and PSNs of the connection may be reused.
     TimewaitExit,
 }
 
 /// An event of an endpoint.
 #[derive(Debug, Clone)]
 pub struct CmEvent {
-    /// Whose.
+    /// The endpoint.
     pub id: CmIdNumber,
-    /// What.
+    /// The kind of event.
     pub kind: CmEventKind,
-    /// The peer's private data, of the field's full size.
+    /// The peer's private data, at the full size of the message's field.
     pub private_data: Vec<u8>,
 }
 
-/// Where endpoints report.
+/// A queue of events of endpoints (`rdma_event_channel`).
 pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
-    /// Takes one event, if there is one now; the descriptor is readable while there are any.
+    /// Takes one event, if one is waiting. The descriptor is readable while events are waiting.
     fn next_event(&self) -> Option<CmEvent>;
 
-    /// Whether the descriptor is readable now. A simulation asks, where a thread would sleep on it.
+    /// Whether the descriptor is readable now. A simulation calls this where a thread would sleep on it.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }
 }
 
-/// An endpoint. Dropping the last `Arc` destroys it; its QP is left alone.
+/// An endpoint (`rdma_cm_id`). Dropping the last `Arc` destroys it, but not its QP.
 pub trait CmId: Any + Send + Sync + Debug {
-    /// Its name in events.
+    /// Identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
-    /// Its own address; the port is known once it listens or connects.
+    /// The local address. The port is known once the endpoint listens or connects.
     fn local_address(&self) -> SocketAddr;
 
-    /// The peer's address; that of the CM header for a passive one.
+    /// The peer's address. At a passive endpoint it comes from the header of the request.
     fn peer_address(&self) -> Option<SocketAddr>;
 
-    /// Gives it the QP that the connection is for, and moves the QP to INIT.
+    /// Attaches the QP of the connection and moves it to INIT.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when it has one, or the type does not fit.
+    /// [`VerbsError::Invalid`] if a QP is attached already, or the type does not fit.
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError>;
 
-    /// Takes the QP away again, once connected: `disconnect` and the peer's disconnect no
-    /// longer touch it.
+    /// Detaches the QP of an established connection: `disconnect` and the peer's disconnect no longer
+    /// change its state.
     fn detach(&self) -> Option<Arc<dyn QueuePair>>;
 
-    /// Binds it to an own address. Port 0 picks a free one.
+    /// Binds the endpoint to a local address. Port 0 picks a free port.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`], and
-    /// [`VerbsError::Invalid`] when it is bound.
+    /// [`VerbsError::Invalid`] if it is bound already.
     fn bind(&self, local: SocketAddr) -> Result<(), VerbsError>;
 
-    /// Finds the own address for a peer, `source` if that is given and the endpoint is not bound;
-    /// completes with [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
+    /// Finds the local address for a peer: `source` if that is given and the endpoint is not bound.
+    /// Completes with [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
     ///
     /// # Errors
-    /// As `bind`, and [`VerbsError::Os`] where the host knows no route to the peer.
+    /// As `bind`, and [`VerbsError::Os`] if the host has no route to the peer.
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
 
-    /// Finds the route to the peer; completes with [`CmEventKind::RouteResolved`].
+    /// Finds the route to the peer. Completes with [`CmEventKind::RouteResolved`].
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] before the address is resolved.
@@ -310,21 +310,22 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a value out of range.
     fn set_option(&self, option: CmOption) -> Result<(), VerbsError>;
 
-    /// What brings a QP of this connection to a state: INIT at any time, RTR and RTS once the
-    /// peer has asked or answered (`rdma_init_qp_attr`).
+    /// The change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
+    /// the peer's request or reply (`rdma_init_qp_attr`).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] too early, and for another state.
+    /// [`VerbsError::Invalid`] for RTR and RTS before that, and for other states.
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
 
-    /// Starts to listen, unbound at any port of every address; at most `backlog` requests wait
-    /// until they are told.
+    /// Starts to listen; an unbound endpoint listens on a free port of all addresses. At most
+    /// `backlog` requests wait for the program.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request, once the way to the peer is resolved; an endpoint asks once, whatever the answer.
+    /// Sends the request, after the route is resolved. An endpoint can connect only once, whatever the
+    /// outcome.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
@@ -336,7 +337,8 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// As `connect`.
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
-    /// After [`CmEventKind::ConnectResponse`]: the QP is in RTS.
+    /// Completes the connection after [`CmEventKind::ConnectResponse`]: the program reports that its
+    /// QP is in RTS, and the RTU is sent.
     ///
     /// # Errors
     /// As `connect`.
@@ -346,7 +348,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has arrived.
     fn communication_established(&self);
 
-    /// Refuses, with up to 148 bytes for the peer, 136 in [`PortSpace::Udp`].
+    /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
     /// As `connect`.
@@ -354,8 +356,8 @@ pub trait CmId: Any + Send + Sync + Debug {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
 
-    /// Refuses for another reason than the application's; in [`PortSpace::Udp`] the peer is not
-    /// told which.
+    /// Refuses a request for another reason than the application's. In [`PortSpace::Udp`] the reason
+    /// is not sent to the peer.
     ///
     /// # Errors
     /// As `connect`.
@@ -364,34 +366,34 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Ends the connection; an attached QP goes to ERR.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when there is none.
+    /// [`VerbsError::Invalid`] if there is no connection.
     fn disconnect(&self) -> Result<(), VerbsError>;
 
-    /// Reports to another channel from now on; waiting events move along.
+    /// Moves the endpoint to another channel, with its waiting events.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a channel of another device.
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError>;
 }
 
-/// Who is told of the outcome of [`ConnectionManager::begin_endpoint`].
+/// The callback with the outcome of [`ConnectionManager::begin_endpoint`].
 pub type EndpointDone = Box<dyn FnOnce(Result<Arc<dyn CmId>, VerbsError>) + Send>;
 
-/// Makes endpoints.
+/// Creates channels and endpoints of a device.
 pub trait ConnectionManager: Send + Sync + Debug {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
-    /// What the operating system answered when it was asked for a descriptor.
+    /// The operating system's error, if it has no descriptor left.
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
 
-    /// Makes an endpoint that is neither bound nor resolved. Its QPs are of the type: `XrcIni` if it
-    /// is to connect by XRC, `XrcTgt` if it is to listen for XRC. One of [`PortSpace::Udp`] has no
-    /// QP, and is made with `Rc`.
+    /// Creates an endpoint that is neither bound nor resolved. `qp_type` is the type of its QPs: `XrcIni`
+    /// to connect with XRC, `XrcTgt` to listen for XRC, and `Rc` in [`PortSpace::Udp`], where it has no
+    /// QP.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`], or a channel of another device;
-    /// [`VerbsError::NotSupported`] where the provider does not serve the port space.
+    /// [`VerbsError::NotSupported`] if the provider does not support the port space.
     fn create_id(
         &self,
         port_space: PortSpace,
@@ -399,11 +401,11 @@ pub trait ConnectionManager: Send + Sync + Debug {
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError>;
 
-    /// Makes an endpoint: resolved when active, bound when passive. May block while addresses
-    /// and routes are resolved (hardware: up to 2 s + 2 s).
+    /// Creates an endpoint, resolved if active and bound if passive. May block while the address and
+    /// the route are resolved (on hardware at most 2 s each).
     ///
     /// # Errors
-    /// [`VerbsError::AddressNotAvailable`] when no port of the device has the address,
+    /// [`VerbsError::AddressNotAvailable`] if no port of the device has the address,
     /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`].
     fn create_endpoint(
         &self,
@@ -411,9 +413,9 @@ pub trait ConnectionManager: Send + Sync + Debug {
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError>;
 
-    /// As [`ConnectionManager::create_endpoint`], but never blocks: `done` is called with the
-    /// outcome, once, in any thread, now or later. What it is given may outlive the caller's
-    /// interest; dropping it destroys the endpoint.
+    /// As [`ConnectionManager::create_endpoint`], but never blocks: `done` is called once with the
+    /// outcome, on any thread, before or after this returns. A caller that no longer needs the
+    /// endpoint drops it, which destroys it.
     ///
     /// A provider whose `create_endpoint` waits for the network must override this.
     fn begin_endpoint(&self, request: EndpointRequest, channel: &Arc<dyn CmChannel>, done: EndpointDone) {

@@ -2,7 +2,7 @@
 
 use crate::QpNumber;
 
-/// How a work request ended (`ibv_wc_status`, same order and numbers).
+/// The status of a completed work request (`ibv_wc_status`, same order and numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the variants are the names of ibv_wc_status")]
@@ -35,13 +35,13 @@ pub enum CompletionStatus {
 }
 
 impl CompletionStatus {
-    /// Whether the work was done.
+    /// Whether the work request succeeded.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Success
     }
 
-    /// What happened, in one sentence with the usual cause.
+    /// A human-readable explanation with the usual cause.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {
@@ -50,20 +50,22 @@ impl CompletionStatus {
             Self::LocalQpOperationError => "local QP operation error",
             Self::LocalEecOperationError => "local EE context operation error",
             Self::LocalProtectionError => {
-                "local protection error: an lkey, range or right of an SGE is wrong"
+                "local protection error: an lkey, a range or an access right of an SGE is wrong"
             }
             Self::WorkRequestFlushed => "flushed: the QP was in the error state",
             Self::MemoryWindowBindError => "memory window bind error",
-            Self::BadResponse => "bad response: the peer broke the protocol",
+            Self::BadResponse => "bad response: the peer violated the protocol",
             Self::LocalAccessError => "local access error",
             Self::RemoteInvalidRequest => "the peer refused the request as invalid",
-            Self::RemoteAccessError => "the peer refused access: rkey, range or right is wrong",
+            Self::RemoteAccessError => {
+                "the peer refused access: the rkey, the range or the access right is wrong"
+            }
             Self::RemoteOperationError => "the peer could not complete the operation",
-            Self::RetryExceeded => "no answer after all retries: the peer or the path is gone",
-            Self::RnrRetryExceeded => "the peer had no receive posted, after all retries",
+            Self::RetryExceeded => "no response after all retries: the peer is down or unreachable",
+            Self::RnrRetryExceeded => "the peer had no receive posted in all retries",
             Self::LocalRddViolation => "local RDD violation",
             Self::RemoteInvalidRdRequest => {
-                "the peer knows no such SRQ in its XRC domain (invalid RD request)"
+                "the peer's XRC domain has no SRQ of this number (invalid RD request)"
             }
             Self::RemoteAborted => "the peer aborted",
             Self::InvalidEecNumber => "invalid EE context number",
@@ -77,7 +79,7 @@ impl CompletionStatus {
     }
 }
 
-/// What kind of work completed (`ibv_wc_opcode`).
+/// The kind of work that completed (`ibv_wc_opcode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs, reason = "the variants are the names of ibv_wc_opcode")]
 pub enum CompletionOpcode {
@@ -92,32 +94,32 @@ pub enum CompletionOpcode {
 }
 
 bitflags::bitflags! {
-    /// Which optional fields of a completion hold something.
+    /// Which optional fields of a completion are valid.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct CompletionFlags: u32 {
         /// `immediate` is valid.
         const WITH_IMMEDIATE = 1;
-        /// The message asked for a solicited event.
+        /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
     }
 }
 
-/// One work completion. On a failed one only `wr_id`, `status` and `qp_number` mean something.
+/// One work completion. If it failed, only `wr_id`, `status` and `qp_number` are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Completion {
-    /// The caller's number from the work request.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Success, or why it failed.
     pub status: CompletionStatus,
-    /// What it was.
+    /// The kind of work.
     pub opcode: CompletionOpcode,
-    /// Bytes received or read.
+    /// Number of bytes received or read.
     pub byte_length: u32,
-    /// Immediate data as the sender gave it.
+    /// Immediate data from the sender; valid with `WITH_IMMEDIATE`.
     pub immediate: u32,
-    /// The local QP: the INI for sends; the TGT (or RC QP) a message came through for receives
+    /// The local QP: the INI for sends, the TGT or RC QP that received the message for receives
     /// (contract G2).
     pub qp_number: QpNumber,
-    /// Which optional fields hold something.
+    /// Which optional fields are valid.
     pub flags: CompletionFlags,
 }

@@ -5,48 +5,49 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What a CQ is made with.
+/// The parameters for creating a CQ.
 #[derive(Debug, Clone, Default)]
 pub struct CqInit {
-    /// Entries it must be able to hold, at least 1.
+    /// Minimum number of entries, at least 1.
     pub capacity_cqe: u32,
-    /// Where notifications go; `None` for a CQ that is only polled.
+    /// The channel for notifications; `None` for a CQ that is only polled.
     pub channel: Option<Arc<dyn CompletionChannel>>,
-    /// Returned by [`CompletionChannel::next_event`].
+    /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
 }
 
-/// Which completions wake the channel.
+/// Which completions raise an event on the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notify {
     /// The next completion of any kind.
     Any,
-    /// The next receive whose sender asked for a solicited event, or the next failed one.
+    /// The next receive whose sender requested a solicited event, or the next failed completion.
     Solicited,
 }
 
 /// A completion queue.
 pub trait CompletionQueue: Any + Send + Sync + Debug {
-    /// Takes completions into `completions` from its start, in order; returns how many. On a software device
-    /// the calling thread does the device's pending work first.
+    /// Moves completions to the start of `completions`, oldest first, and returns their number. On a
+    /// software device the calling thread first does the device's pending work.
     fn poll(&self, completions: &mut [Completion]) -> usize;
 
-    /// Asks for one event on the channel. Poll once more after this and before sleeping.
+    /// Arms the CQ for one event on its channel. Poll once more after this and before sleeping.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the CQ has no channel.
+    /// [`VerbsError::Invalid`] if the CQ has no channel.
     fn request_notify(&self, notify: Notify) -> Result<(), VerbsError>;
 
-    /// Entries it can hold.
+    /// Number of entries that it can hold.
     fn capacity_cqe(&self) -> u32;
 
-    /// Makes it hold at least `capacity_cqe` entries, or fewer than before (`ibv_resize_cq`).
+    /// Changes the capacity to at least `capacity_cqe` entries, more or fewer than before (`ibv_resize_cq`).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for a capacity of 0, above the device's, or below what waits in it.
+    /// [`VerbsError::Invalid`] for a capacity of 0, above the device's limit, or below the number of waiting
+    /// entries.
     fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError>;
 
-    /// Destroys it now.
+    /// Destroys the CQ.
     ///
     /// # Errors
     /// [`VerbsError::Busy`] while an SRQ or a QP completes into it (contract D2, I3).

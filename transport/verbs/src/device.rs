@@ -1,4 +1,4 @@
-//! Opened devices: where every other object comes from.
+//! Opened devices, which create every other object.
 
 use crate::channel::is_readable;
 use crate::{
@@ -12,165 +12,165 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 bitflags::bitflags! {
-    /// What a device can do.
+    /// Optional features of a device.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct DeviceCapabilities: u32 {
         /// XRC domains, XRC SRQs, INI and TGT QPs (`IBV_DEVICE_XRC`).
         const XRC = 1;
         /// SRQs can be resized (`IBV_DEVICE_SRQ_RESIZE`).
         const SRQ_RESIZE = 1 << 1;
-        /// Atomics are supported.
+        /// Compare-and-swap and fetch-and-add on remote memory.
         const ATOMICS = 1 << 2;
     }
 }
 
-/// Limits of a device.
+/// Properties and limits of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttributes {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Which link its packets travel on, for reports (`udp`, `in-process`, `infiniband`, ...).
+    /// The kind of link, for reports: `udp`, `in-process`, `infiniband`, ...
     pub link: String,
-    /// Node GUID; also the CA GUID that the CM shows.
+    /// Node GUID; also the CA GUID in CM messages.
     pub guid: u64,
-    /// What it can do.
+    /// Optional features.
     pub capabilities: DeviceCapabilities,
-    /// Most QPs.
+    /// Maximum number of QPs.
     pub max_qp: u32,
-    /// Most work requests in a send or receive queue.
+    /// Maximum number of work requests in a send or receive queue.
     pub max_qp_wr: u32,
-    /// Most SGEs in one of them.
+    /// Maximum number of SGEs of such a work request.
     pub max_sge: u32,
-    /// Most CQs.
+    /// Maximum number of CQs.
     pub max_cq: u32,
-    /// Most entries of a CQ.
+    /// Maximum number of entries of a CQ.
     pub max_cqe: u32,
-    /// Most memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Largest region in bytes.
+    /// Maximum length of a memory region in bytes.
     pub max_mr_size: u64,
-    /// Most SRQs.
+    /// Maximum number of SRQs.
     pub max_srq: u32,
-    /// Most work requests in an SRQ.
+    /// Maximum number of work requests in an SRQ.
     pub max_srq_wr: u32,
-    /// Most SGEs in one of them.
+    /// Maximum number of SGEs of an SRQ's work request.
     pub max_srq_sge: u32,
-    /// READs and atomics a QP can serve at once.
+    /// Maximum number of READs and atomics that a QP accepts from its peer at a time.
     pub max_dest_rd_atomic: u8,
-    /// READs and atomics a QP can have outstanding.
+    /// Maximum number of READs and atomics that a QP can have outstanding.
     pub max_rd_atomic: u8,
-    /// Most inline bytes in a send.
+    /// Maximum number of inline bytes of a send.
     pub max_inline_data: u32,
-    /// Ports, numbered from 1.
+    /// Number of ports; they are numbered from 1.
     pub ports: u8,
 }
 
-/// State of a port.
+/// The link state of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
-    /// No link.
+    /// The port has no link.
     Down,
-    /// Ready for traffic.
+    /// The port is ready for traffic.
     Active,
 }
 
-/// A port now.
+/// The present properties of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Up or down.
+    /// Link state.
     pub state: PortState,
-    /// Largest MTU it supports.
+    /// The largest MTU that the port supports.
     pub max_mtu: Mtu,
-    /// MTU that fits its link now.
+    /// The largest MTU that fits the present MTU of its link.
     pub active_mtu: Mtu,
-    /// Largest message in bytes.
+    /// Maximum length of a message in bytes.
     pub max_message_bytes: u32,
-    /// Size of the GID table.
+    /// Number of entries of the GID table, used or not.
     pub gid_table_length: u16,
 }
 
 /// An opened device.
 pub trait Device: Any + Send + Sync + Debug {
-    /// Its limits.
+    /// Properties and limits.
     fn attributes(&self) -> &DeviceAttributes;
 
-    /// State of a port, numbered from 1.
+    /// The present properties of a port, numbered from 1.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for a port it does not have.
+    /// [`VerbsError::Invalid`] for a port that does not exist.
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError>;
 
-    /// Used entries of port 1's GID table, by index.
+    /// The used entries of port 1's GID table, in the order of their index.
     fn gid_table(&self) -> Vec<GidEntry>;
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// [`VerbsError::OutOfResources`].
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError>;
 
-    /// Makes a completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
-    /// What the operating system answered when it was asked for a descriptor.
+    /// The operating system's error, if it has no descriptor left.
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
 
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for a capacity of 0 or above the device's.
+    /// [`VerbsError::Invalid`] for a capacity of 0 or above the device's limit.
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 
     /// Opens an XRC domain: that of the file's inode, or with `None` a new private one
     /// (contract A1 to A7).
     ///
     /// # Errors
-    /// By the table of contract A5.
+    /// Those of the table of contract A5.
     fn open_xrcd(
         &self,
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError>;
 
-    /// Makes a shared receive queue (contract D1 to D5).
+    /// Creates a shared receive queue (contract D1 to D5).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for capacities out of range or objects of another device.
     fn create_srq(&self, init: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError>;
 
-    /// Makes a queue pair in state RESET.
+    /// Creates a queue pair in the state RESET.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the parts do not fit the type (contract C1, C11, C12).
+    /// [`VerbsError::Invalid`] if the parts do not fit the type (contract C1, C11, C12).
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
-    /// Opens a further handle on a TGT of the domain (contract C4 to C8).
+    /// Opens another handle of a TGT of the domain (contract C4 to C8).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when no TGT of that number is in the domain.
+    /// [`VerbsError::Invalid`] if the domain has no TGT of that number.
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
     /// The connection manager of the device.
     fn connection_manager(&self) -> &dyn ConnectionManager;
 
-    /// Takes one asynchronous event, if there is one now.
+    /// Takes one asynchronous event, if one is waiting.
     fn next_async_event(&self) -> Option<AsyncEvent>;
 
-    /// Becomes readable when there are asynchronous events.
+    /// A descriptor that is readable while asynchronous events are waiting.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether [`Device::async_event_fd`] is readable now. A simulation asks, where a thread would sleep on it.
+    /// Whether [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
+    /// on it.
     fn has_async_event(&self) -> bool {
         is_readable(self.async_event_fd())
     }
 
-    /// The clock that the device's own timers run by. Whoever uses the device reads the same one.
+    /// The clock of the device's timers. Users of the device read the same clock.
     fn clock(&self) -> Clock {
         Clock::monotonic()
     }
 
-    /// The device's counters. Providers name at least `rnr_nak_sent`, `rnr_nak_received`,
-    /// `retransmits`, `packets_sent`, `packets_received`; one that cannot know a value leaves
-    /// it out.
+    /// The device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
+    /// `packets_sent` and `packets_received`, except those whose value they do not know.
     fn counters(&self) -> Vec<Counter>;
 }

@@ -1,25 +1,25 @@
-//! Why a verb was refused.
+//! Errors of verbs.
 
 use std::io;
 
-/// A refused verb. Each has the errno that libibverbs would return ([`VerbsError::errno`]).
+/// Why a verb was refused. Each variant has the errno that libibverbs returns ([`VerbsError::errno`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// `EINVAL`: the arguments are wrong; the text names the argument.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// `EBUSY`: another object still uses this one; the text names it.
+    /// `EBUSY`: another object, which the text names, still uses this one.
     #[error("busy: {0}")]
     Busy(&'static str),
-    /// `ENOMEM`: memory or a table of the device is used up; the text names it.
+    /// `ENOMEM`: a resource of the device, which the text names, is exhausted.
     #[error("out of resources: {0}")]
     OutOfResources(&'static str),
     /// `EOPNOTSUPP`: the device has no such feature.
     #[error("not supported by this device: {0}")]
     NotSupported(&'static str),
     /// `EAGAIN`: no XRC domain exists for the file and `O_CREAT` was not given (contract A5).
-    #[error("no XRC domain exists for this file, and it was not asked to be created")]
+    #[error("no XRC domain exists for this file; pass O_CREAT to create one")]
     NoSuchDomain,
     /// `EBADF`: the file descriptor is not open.
     #[error("bad file descriptor")]
@@ -27,20 +27,20 @@ pub enum VerbsError {
     /// `ENODEV`: no such device.
     #[error("no such device")]
     NoDevice,
-    /// `ENODEV`: there are no devices of this family on this host; the text says what to look at.
+    /// `ENODEV`: the host has no device of this family; the text names the likely cause.
     #[error("{0}")]
     Missing(&'static str),
-    /// `EACCES`: the process may not use the device; the text says what to allow.
+    /// `EACCES`: the process may not use the device; the text names the permission to grant.
     #[error("permission denied: {0}")]
     Denied(&'static str),
     /// `EADDRNOTAVAIL`: no port of the device has this address (no such GID).
     #[error("address not available: {0}")]
     AddressNotAvailable(&'static str),
-    /// `EADDRINUSE`: somebody else holds the address or port.
+    /// `EADDRINUSE`: the address or port is in use.
     #[error("address in use: {0}")]
     AddressInUse(&'static str),
-    /// `EIO`: the device was removed under its user, or the object was destroyed.
-    #[error("the device or object is gone")]
+    /// `EIO`: the device was removed, or the object was destroyed.
+    #[error("the device was removed or the object destroyed")]
     Gone,
     /// Another operating system error.
     #[error("operating system error {0}: {what}", what = io::Error::from_raw_os_error(*.0))]
@@ -48,7 +48,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// The errno that libibverbs answers for it.
+    /// The errno that libibverbs returns for this error.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
@@ -74,14 +74,14 @@ impl From<io::Error> for VerbsError {
     }
 }
 
-/// A list of work requests that was taken only in part: those before `index` are posted, that
-/// at `index` was refused for `cause`, the rest was not looked at (the `bad_wr` of verbs).
+/// A list of work requests was accepted only in part: those before `index` are posted, the one at `index`
+/// was refused for `cause`, and the rest was not examined (`bad_wr` in C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} was refused: {cause}")]
 pub struct PostError {
     /// Position of the refused request in the list.
     pub index: usize,
-    /// Why.
+    /// Why that request was refused.
     #[source]
     pub cause: VerbsError,
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address it stands for.
+    /// The IP address of the GID.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
@@ -38,7 +38,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// How packets to a GID travel.
+/// The encapsulation of packets to a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GidKind {
     /// InfiniBand or RoCE v1 (Ethertype 0x8915).

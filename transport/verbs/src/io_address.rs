@@ -1,24 +1,24 @@
-//! Addresses as devices see them.
+//! Addresses as used by devices.
 
-/// An address as devices see it. Rust code never dereferences one; it only adds to it.
+/// An address in work requests and packets. It is never dereferenced; code only adds to it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IoAddress(pub u64);
 
 impl IoAddress {
-    /// The address `bytes` further on; wraps at 2^64, where no region lies.
+    /// The address `bytes` bytes further on. It wraps at 2^64, which no region reaches.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// A start for [`crate::ProtectionDomain::register_at`] that depends on `random` alone: peers
-    /// then learn nothing of where the memory is in this process. A multiple of the page size,
-    /// which NICs need for memory that begins at a page; at least 2^46 and below 2^47. Regions that
-    /// overlap there do not disturb each other, since each access names a key.
+    /// A start for [`crate::ProtectionDomain::register_at`] that depends on `random` only, so that
+    /// peers do not learn the memory's address in this process. It is a multiple of the page size, as
+    /// NICs require for page-aligned memory, and in 2^46 .. 2^47. Regions may overlap in this range,
+    /// since each access names a key.
     #[must_use]
     pub const fn from_random(random: u64) -> Self {
-        // The high bits: simple generators have weak low ones.
+        // Use the high bits, because the low bits of simple generators are weak.
         Self((1 << 46) | ((random >> 30) << 12))
     }
 }

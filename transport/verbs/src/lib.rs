@@ -1,14 +1,13 @@
 //! The verbs vocabulary: the calls on an RDMA device, and what they return.
 //!
-//! This crate owns plain types and object-safe traits in the words of libibverbs and
-//! librdmacm. Providers (the software device, the adapter over rdma-core) implement the
-//! traits; pollers, trunks and the conformance suite are written against them. It does no
-//! I/O and names no C type.
+//! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm.
+//! Providers (the software device, the adapter over rdma-core) implement the traits; pollers, trunks
+//! and the conformance suite use them. It does no I/O and must never name a C type.
 //!
-//! Objects are handed out as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work
-//! requests, a slice of completions), so the indirection is paid once per batch. Each object
-//! has an explicit `destroy` that returns [`VerbsError::Busy`] while another object still uses
-//! it; dropping the last `Arc` destroys it too, in whatever order the device needs.
+//! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
+//! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
+//! that returns [`VerbsError::Busy`] while another object still uses it. Dropping the last `Arc`
+//! destroys it too, in whatever order the device needs.
 
 mod access;
 mod async_event;

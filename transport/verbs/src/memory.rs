@@ -1,8 +1,8 @@
 //! Memory that a device may read and write.
 //!
-//! Owns the bytes behind a registration. Devices, pollers and applications copy into and out of
-//! it; because a NIC or another thread may write at the same time, no Rust reference to the
-//! bytes is formed except by the two `unsafe` functions whose callers own the range.
+//! Owns the bytes of a registration. Devices, pollers and applications copy into and out of it.
+//! A NIC or another thread may write at the same time, so no Rust reference to the bytes is formed
+//! except by the two `unsafe` functions, whose callers guarantee exclusion for the range.
 
 use crate::IoAddress;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -10,22 +10,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why an access was refused. Nothing was touched.
+/// Why an access was refused. No byte was read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The range does not lie inside.
-    #[error("the range lies outside of the memory")]
+    /// The range is not inside the memory.
+    #[error("the range is not inside the memory")]
     OutOfBounds,
     /// An atomic's address is not a multiple of 8.
     #[error("the address of an atomic is not a multiple of 8")]
     Misaligned,
-    /// The allocator refused.
+    /// The allocator has no memory left.
     #[error("out of memory")]
     OutOfMemory,
 }
 
-/// Page size of allocations; also their alignment.
+/// Size unit and alignment of allocations in bytes.
 const PAGE: usize = 4096;
 
 /// A block of bytes at a fixed address.
@@ -37,11 +37,11 @@ pub struct Memory {
     layout: Option<Layout>,
 }
 
-// SAFETY: the block is plain bytes without thread affinity, and every access goes through raw
-// copies or atomics.
+// SAFETY: the block is plain bytes without thread affinity, and the methods of this type access it
+// by raw copies or atomics only.
 unsafe impl Send for Memory {}
-// SAFETY: as for Send; concurrent copies may tear, which the module's contract states, and
-// `slice`/`slice_mut` put exclusion on their callers.
+// SAFETY: shared access is by raw copies, which may tear but form no references, and by atomics.
+// The callers of `slice` and `slice_mut` guarantee exclusion for the range they borrow.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -56,7 +56,7 @@ impl Memory {
         Ok(Arc::new(Self { start, length, layout: Some(layout) }))
     }
 
-    /// Wraps memory that somebody else owns.
+    /// Wraps memory that another owner allocated and will free.
     ///
     /// # Safety
     /// `start .. start + length` must stay readable and writable, and be accessed by others only
@@ -66,25 +66,25 @@ impl Memory {
         Arc::new(Self { start, length, layout: None })
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The address that work requests and peers use for the byte at `offset`.
+    /// The address of the byte at `offset`, for work requests and peers.
     #[must_use]
     pub fn address(&self, offset: usize) -> IoAddress {
         IoAddress(self.start.as_ptr().expose_provenance() as u64).plus(offset as u64)
     }
 
-    /// The offset of an address, if `length` bytes from there lie inside.
+    /// The offset of an address, if `length` bytes from there are inside the memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
@@ -95,47 +95,48 @@ impl Memory {
         Ok(offset)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from `offset` on out of the memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, into.len())?;
-        // SAFETY: the source range was just checked, `into` is an exclusive slice of Rust's own,
-        // so the two cannot overlap: `slice_mut` excludes other accesses to its range.
+        // SAFETY: `check` has verified that the source range is inside the block. `into` is exclusive, so
+        // it can overlap the range only if `slice_mut` lent it, whose callers guarantee that no other
+        // access to the range happens.
         unsafe { self.start.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the memory from `offset` on.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, from.len())?;
-        // SAFETY: the destination range was just checked. `copy_from` allows an overlap, so a
-        // `from` that was lent by `slice` is no hazard to the copy itself.
+        // SAFETY: `check` has verified that the destination range is inside the block. `copy_from` allows
+        // `from` to overlap it, as a slice lent by `slice` may.
         unsafe { self.start.as_ptr().add(offset).copy_from(from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// The 8 bytes at `offset` as an atomic, in host order, through `apply`.
+    /// Calls `apply` with the 8 bytes at `offset` as an atomic in host byte order.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], [`MemoryError::Misaligned`].
     pub fn atomic<R>(&self, offset: usize, apply: impl FnOnce(&AtomicU64) -> R) -> Result<R, MemoryError> {
         self.check(offset, 8)?;
-        // SAFETY: the range was checked.
+        // SAFETY: `check` has verified that the range is inside the block.
         let word = unsafe { self.start.as_ptr().add(offset) };
         if !word.addr().is_multiple_of(8) {
             return Err(MemoryError::Misaligned);
         }
-        // SAFETY: inside the block, aligned to 8, and an AtomicU64 may be shared with other
-        // atomics and, by the module's contract, with a device that writes.
+        // SAFETY: the word is inside the block and its alignment of 8 was checked. This type's other
+        // methods access it by raw copies or atomics, and devices write aligned words atomically.
         Ok(apply(unsafe { AtomicU64::from_ptr(word.cast()) }))
     }
 
-    /// Reads the 8 bytes at `offset` at once, with acquire ordering, in host order.
+    /// Reads the 8 bytes at `offset` atomically, with acquire ordering, in host byte order.
     ///
     /// # Errors
     /// As [`Memory::atomic`].
@@ -143,31 +144,32 @@ impl Memory {
         self.atomic(offset, |word| word.load(Ordering::Acquire))
     }
 
-    /// Lends a range as a slice.
+    /// Borrows a range as a slice.
     ///
     /// # Safety
-    /// Until the slice is gone no one, devices included, may write to the range.
+    /// While the slice exists no one, including devices, may write to the range.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
     pub unsafe fn slice(&self, offset: usize, length: usize) -> Result<&[u8], MemoryError> {
         self.check(offset, length)?;
-        // SAFETY: in bounds, initialised since allocation, and not written to by the caller's
-        // promise.
+        // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
+        // caller guarantees that no one writes to the range while the slice exists.
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), length) })
     }
 
-    /// Lends a range as an exclusive slice.
+    /// Borrows a range as an exclusive slice.
     ///
     /// # Safety
-    /// Until the slice is gone no one else, devices included, may read or write the range.
+    /// While the slice exists no one else, including devices, may read or write the range.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
-    #[allow(clippy::mut_from_ref, reason = "exclusion is the caller's promise")]
+    #[allow(clippy::mut_from_ref, reason = "the safety contract requires exclusion from the caller")]
     pub unsafe fn slice_mut(&self, offset: usize, length: usize) -> Result<&mut [u8], MemoryError> {
         self.check(offset, length)?;
-        // SAFETY: in bounds, initialised, exclusive by the caller's promise.
+        // SAFETY: `check` has verified the bounds, and the bytes are initialised since allocation. The
+        // caller guarantees that no one else accesses the range while the slice exists.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
@@ -182,7 +184,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(layout) = self.layout {
-            // SAFETY: allocated in `zeroed` with this layout, and nobody holds the block any more.
+            // SAFETY: `zeroed` allocated the block with this layout, and slices borrow from `self`, so none
+            // exists.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_stay_inside() {
+    fn copies_outside_the_memory_are_refused() {
         let memory = Memory::zeroed(16).unwrap();
         memory.write(4, b"abcd").unwrap();
         let mut out = [0; 4];
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_are_aligned_host_words() {
+    fn atomics_need_aligned_words_in_host_byte_order() {
         let memory = Memory::zeroed(24).unwrap();
         memory.atomic(8, |word| word.fetch_add(7, Ordering::AcqRel)).unwrap();
         assert_eq!(memory.load(8), Ok(7));

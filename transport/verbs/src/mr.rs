@@ -5,40 +5,40 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Names a region in local work requests.
+/// The key that names a region in local work requests.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Lkey(pub u32);
 
-/// Names a region in the requests of a peer.
+/// The key that names a region in a peer's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rkey(pub u32);
 
-/// A place in a peer's memory.
+/// An address in a peer's registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RemoteAddress {
-    /// Where.
+    /// The address.
     pub address: IoAddress,
-    /// Under which region's key.
+    /// The key of the region that contains it.
     pub rkey: Rkey,
 }
 
-/// Registered memory. The keys work until it is destroyed or the last `Arc` is dropped.
+/// Registered memory. The keys are valid until it is destroyed or the last `Arc` is dropped.
 pub trait MemoryRegion: Any + Send + Sync + Debug {
-    /// Key for local requests.
+    /// The key for local work requests.
     fn lkey(&self) -> Lkey;
-    /// Key to give to a peer.
+    /// The key for a peer's requests.
     fn rkey(&self) -> Rkey;
-    /// The address that work requests and peers use for the byte at `offset`: that of the memory
-    /// in this process, unless it was registered at another one.
+    /// The address of the byte at `offset`, for work requests and peers: its address in this process,
+    /// unless the memory was registered at another one.
     fn address(&self, offset: usize) -> IoAddress;
-    /// What was registered.
+    /// The registered memory.
     fn memory(&self) -> &Arc<Memory>;
-    /// With which rights.
+    /// The access rights of the registration.
     fn access(&self) -> Access;
-    /// Makes the keys invalid now; work that is under way in the region ends first.
+    /// Invalidates the keys, after waiting for accesses in progress.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed before.
+    /// [`VerbsError::Gone`] if it was destroyed before.
     fn destroy(&self) -> Result<(), VerbsError>;
 }

@@ -3,7 +3,7 @@
 /// Largest payload of one packet (`ibv_mtu`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say the sizes in bytes")]
+#[allow(missing_docs, reason = "the names contain the sizes in bytes")]
 pub enum Mtu {
     Mtu256 = 1,
     Mtu512 = 2,
@@ -28,13 +28,13 @@ impl Mtu {
         self as u8
     }
 
-    /// The value of a code, if it is one.
+    /// The MTU of a code, if the code is valid.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// The largest that fits a link MTU in bytes; 96 bytes are left for headers, XRCETH
+    /// The largest path MTU for a link MTU in bytes, which leaves 96 bytes for headers, XRCETH
     /// included (contract rocev2 3.3).
     #[must_use]
     pub fn for_link(link_mtu: u32) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! The 24-bit numbers of the wire.
+//! The 24-bit numbers in packets.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ number24! {
     QpNumber
 }
 number24! {
-    /// An XRC SRQ's number: what a sender puts into XRCETH.
+    /// An XRC SRQ's number, which senders put into XRCETH.
     SrqNumber
 }
 
@@ -80,10 +80,11 @@ impl Psn {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// How many packets `self` lies after `other`: negative if before, in -2^23 .. 2^23.
+    /// The distance from `other` to `self` in packets, in -2^23 .. 2^23: negative if `self` is before
+    /// `other`.
     #[must_use]
     pub const fn after(self, other: Self) -> i32 {
-        // Shifted to the top of the word, the sign of the 24-bit difference is the word's own.
+        // Shifted to the top of the word, the 24-bit difference has the word's sign.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 }

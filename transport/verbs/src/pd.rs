@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A protection domain: which regions which queues may touch.
+/// A protection domain: queues can access only the regions of their own domain.
 pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// Registers all of `memory`, which stays allocated at least as long as the region.
     ///
@@ -14,7 +14,7 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// [`VerbsError::OutOfResources`] when the table is full or memory cannot be pinned.
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
 
-    /// Registers `memory` so that work requests and peers reach its first byte at `start`
+    /// Registers `memory` so that its first byte has the address `start` for work requests and peers
     /// (`ibv_reg_mr_iova`).
     ///
     /// # Errors
@@ -26,7 +26,7 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
 
-    /// Frees it now.
+    /// Deallocates the domain.
     ///
     /// # Errors
     /// [`VerbsError::Busy`] while a region, an SRQ or a QP belongs to it (contract I3).

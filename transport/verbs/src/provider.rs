@@ -4,7 +4,7 @@ use crate::{Device, VerbsError};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What is known of a device before it is opened.
+/// The properties of a device that are known before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its name (`mlx5_0`, `trunkline0`).
@@ -18,15 +18,15 @@ pub trait Provider: Send + Sync + Debug {
     /// The family's name.
     fn name(&self) -> &'static str;
 
-    /// The devices there are now.
+    /// The devices that exist now.
     ///
     /// # Errors
-    /// What the operating system answered.
+    /// The error of the operating system.
     fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError>;
 
-    /// Opens one of them.
+    /// Opens a device by name.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] when there is none of that name.
+    /// [`VerbsError::NoDevice`] if no device has that name.
     fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError>;
 }

@@ -8,45 +8,45 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Sizes of a QP's queues. Returned values may be larger than asked for.
+/// Capacities of a QP's queues. The actual values may be larger than the requested ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueCapacities {
-    /// Send requests.
+    /// Number of outstanding send requests.
     pub max_send_wr: u32,
-    /// Receive requests; ignored with an SRQ and for XRC types (contract C2).
+    /// Number of posted receives; ignored with an SRQ and for XRC types (contract C2).
     pub max_receive_wr: u32,
-    /// SGEs of a send request.
+    /// Number of SGEs of a send request.
     pub max_send_sge: u32,
-    /// SGEs of a receive request.
+    /// Number of SGEs of a receive request.
     pub max_receive_sge: u32,
-    /// Inline bytes of a send request.
+    /// Number of inline bytes of a send request.
     pub max_inline_data: u32,
 }
 
-/// What a QP is made with. INI: `pd` and `send_cq`. TGT: `xrcd` alone. RC: `pd`, both CQs,
-/// perhaps a basic SRQ.
+/// The parameters for creating a QP. An INI takes `pd` and `send_cq`, a TGT `xrcd` only, and RC
+/// `pd`, both CQs and optionally a basic SRQ.
 #[derive(Debug, Clone)]
 pub struct QpInit {
-    /// Type.
+    /// Transport type.
     pub qp_type: QpType,
-    /// Protection domain.
+    /// Protection domain of the QP's memory accesses.
     pub pd: Option<Arc<dyn ProtectionDomain>>,
-    /// Where sends complete.
+    /// The CQ that sends complete into.
     pub send_cq: Option<Arc<dyn CompletionQueue>>,
-    /// Where receives complete.
+    /// The CQ that receives complete into.
     pub receive_cq: Option<Arc<dyn CompletionQueue>>,
-    /// Basic SRQ of an RC QP.
+    /// The basic SRQ of an RC QP.
     pub srq: Option<Arc<dyn SharedReceiveQueue>>,
-    /// Domain of a TGT.
+    /// The XRC domain of a TGT.
     pub xrcd: Option<Arc<dyn XrcDomain>>,
-    /// Sizes.
+    /// Requested capacities of the queues.
     pub capacities: QueueCapacities,
-    /// Report the success of each send, not only of signalled ones.
+    /// Every send generates a completion, not only signalled ones.
     pub signal_all: bool,
 }
 
 impl QpInit {
-    /// An empty request of a type, to fill in.
+    /// The parameters for a type, with nothing else set.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -62,52 +62,52 @@ impl QpInit {
     }
 }
 
-/// A queue pair (for a TGT: one handle on it).
+/// A queue pair. For a TGT this is one handle of it.
 pub trait QueuePair: Any + Send + Sync + Debug {
-    /// Its number.
+    /// The QP number.
     fn number(&self) -> QpNumber;
 
-    /// Its type.
+    /// The transport type.
     fn qp_type(&self) -> QpType;
 
-    /// The sizes it got.
+    /// The actual capacities of its queues.
     fn capacities(&self) -> QueueCapacities;
 
-    /// Changes its state and attributes (contract E1 to E4).
+    /// Changes state and attributes (contract E1 to E4).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for a transition or a mask outside the table.
+    /// [`VerbsError::Invalid`] for a transition or a mask that the table does not allow.
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError>;
 
-    /// Its state and attributes now.
+    /// The present state and attributes.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] after it was destroyed.
+    /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
 
-    /// Posts sends; one doorbell for all.
+    /// Posts send requests, with one doorbell for all of them.
     ///
     /// # Errors
-    /// At the first request that is refused: on a TGT, before RTS, when the queue is full
-    /// (contract C10, E8).
+    /// The index of the first refused request and the reason: the QP is a TGT, it is not yet in RTS, or
+    /// the queue is full (contract C10, E8).
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
-    /// Posts sends as [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
+    /// Posts send requests like [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
     ///
     /// # Errors
-    /// As `post_send`; then nothing was posted.
+    /// As `post_send`, but no request was posted.
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Posts receives on an RC QP without SRQ.
     ///
     /// # Errors
-    /// On any other QP (contract C10), or when the queue is full.
+    /// The index of the first refused request and the reason: any other QP (contract C10), or a full queue.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
-    /// Destroys it, or for a TGT drops this handle. Outstanding work gives no completions any
-    /// more; move the QP to ERR and drain first when its buffers matter.
+    /// Destroys the QP, or for a TGT drops this handle. Outstanding work no longer completes; to reuse
+    /// its buffers safely, first move the QP to ERR and poll the flushed completions.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] when it was destroyed before.
+    /// [`VerbsError::Gone`] if it was destroyed before.
     fn destroy(&self) -> Result<(), VerbsError>;
 }

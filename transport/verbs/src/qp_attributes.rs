@@ -13,39 +13,39 @@ pub struct AddressVector {
     pub port: u8,
     /// IPv6 flow label; also the entropy of the UDP source port.
     pub flow_label: u32,
-    /// TTL.
+    /// Hop limit, or TTL in IPv4.
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// Traffic class: DSCP and ECN bits.
     pub traffic_class: u8,
 }
 
 /// A change: each `Some` is one bit of the attribute mask of `ibv_modify_qp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the fields are those of ibv_qp_attr; units stand in their docs")]
+#[allow(missing_docs, reason = "the fields are those of ibv_qp_attr; those with units have docs")]
 pub struct QpModify {
     pub state: Option<QpState>,
-    /// The state the caller believes the QP to be in.
+    /// The state that the caller expects the QP to be in; a mismatch is an error.
     pub current_state: Option<QpState>,
     pub pkey_index: Option<u16>,
     pub port: Option<u8>,
-    /// What the peer may do.
+    /// Access rights of the peer.
     pub access: Option<Access>,
     pub address_vector: Option<AddressVector>,
     pub path_mtu: Option<Mtu>,
     pub destination_qp: Option<QpNumber>,
     pub rq_psn: Option<Psn>,
     pub sq_psn: Option<Psn>,
-    /// READs and atomics served at once.
+    /// Number of READs and atomics accepted from the peer at a time.
     pub max_dest_rd_atomic: Option<u8>,
-    /// READs and atomics outstanding.
+    /// Number of outstanding READs and atomics.
     pub max_rd_atomic: Option<u8>,
     /// Code of the RNR NAK timer, 0 to 31 (contract rocev2 6.3).
     pub min_rnr_timer: Option<u8>,
-    /// Local ACK timeout: 4.096 us times 2 to this, 0 is never.
+    /// Local ACK timeout, 0 to 31: 4.096 us * 2^n; 0 disables it.
     pub timeout: Option<u8>,
-    /// 0 to 7.
+    /// Number of transport retries, 0 to 7.
     pub retry_count: Option<u8>,
-    /// 0 to 7; 7 retries indefinitely.
+    /// Number of RNR retries, 0 to 7; 7 means no limit.
     pub rnr_retry: Option<u8>,
 }
 
@@ -72,7 +72,7 @@ pub struct QpAttributes {
 }
 
 impl QpAttributes {
-    /// Those of a fresh QP.
+    /// The attributes of a new QP.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -95,8 +95,7 @@ impl QpAttributes {
         }
     }
 
-    /// Takes over what `change` holds; what the type has no use for was filtered before by
-    /// [`crate::check_transition`].
+    /// Applies the attributes of `change`. [`crate::check_transition`] must have accepted the change.
     pub fn apply(&mut self, change: &QpModify) {
         fn put<T: Copy>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {

@@ -1,6 +1,6 @@
-//! Which changes of a QP are legal: the table of contract E1 to E3.
+//! Legal changes of a QP: the table of contract E1 to E3.
 //!
-//! Pure: providers that have no kernel behind them ask it before they change anything.
+//! Providers without a kernel driver call it before they change a QP. It has no state.
 #![allow(missing_docs, reason = "the masks have the names of ibv_qp_attr_mask")]
 
 use crate::{QpModify, QpState, QpType};
@@ -31,29 +31,29 @@ bitflags::bitflags! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransitionError {
-    /// No such step.
+    /// The transition does not exist.
     #[error("a QP cannot go from {from:?} to {to:?}")]
     NoSuchTransition {
-        /// Where it is.
+        /// The present state.
         from: QpState,
-        /// Where it was to go.
+        /// The requested state.
         to: QpState,
     },
     /// `current_state` is not the QP's state.
-    #[error("the QP is in {actual:?}, not where the caller believed")]
+    #[error("the QP is in {actual:?}, not in the current_state of the change")]
     OtherState {
-        /// Where it is.
+        /// The present state.
         actual: QpState,
     },
-    /// Attributes that the step needs are absent.
-    #[error("attributes that this transition needs are missing: {0:?}")]
+    /// Required attributes of the transition are missing.
+    #[error("required attributes of this transition are missing: {0:?}")]
     Missing(AttributeMask),
-    /// Attributes that the step does not allow are present.
-    #[error("attributes that this transition does not allow: {0:?}")]
+    /// The change has attributes that the transition does not allow.
+    #[error("attributes not allowed in this transition: {0:?}")]
     Excess(AttributeMask),
 }
 
-/// The attributes a change names, less those that the kernel silently drops for the type
+/// The attributes of a change, without those that the kernel silently drops for the type
 /// (contract E3).
 #[must_use]
 pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
@@ -84,10 +84,10 @@ pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
     mask - dropped
 }
 
-/// Checks a change of a QP that is in `from`; returns the state it ends in.
+/// Checks a change of a QP that is in `from`; returns its state after the change.
 ///
 /// # Errors
-/// The first rule it breaks.
+/// The first rule that the change violates.
 pub fn check_transition(
     qp_type: QpType,
     from: QpState,
@@ -110,7 +110,7 @@ pub fn check_transition(
     Ok(to)
 }
 
-/// Required and optional attributes of a step. Alternate paths, path migration and
+/// Required and optional attributes of a transition. Alternate paths, path migration and
 /// `EN_SQD_ASYNC_NOTIFY` have no field in [`QpModify`], so they do not appear.
 fn allowed(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttributeMask, AttributeMask)> {
     use AttributeMask as M;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn error_and_reset_need_the_state_alone() {
+    fn error_and_reset_take_the_state_alone() {
         // contract E2
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         let reset = QpModify { state: Some(QpState::Reset), ..QpModify::default() };

@@ -5,50 +5,50 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What kind of SRQ.
+/// The kind of an SRQ.
 #[derive(Debug, Clone)]
 pub enum SrqKind {
-    /// For RC QPs, which name it at creation and have CQs of their own.
+    /// For RC QPs, which name it at creation and use their own CQs.
     Basic,
     /// Reached by number through any TGT of the domain; completes into its own CQ.
     Xrc {
-        /// The domain.
+        /// The XRC domain that it belongs to.
         xrcd: Arc<dyn XrcDomain>,
-        /// Where its receives complete.
+        /// The CQ that its receives complete into.
         cq: Arc<dyn CompletionQueue>,
     },
 }
 
-/// What an SRQ is made with.
+/// The parameters for creating an SRQ.
 #[derive(Debug, Clone)]
 pub struct SrqInit {
     /// Protection domain of its buffers, and of the rkeys of messages that name it
     /// (contract G4, G5).
     pub pd: Arc<dyn ProtectionDomain>,
-    /// Kind.
+    /// Basic or XRC.
     pub kind: SrqKind,
-    /// Work requests it must hold.
+    /// Minimum number of work requests.
     pub max_wr: u32,
-    /// SGEs per request.
+    /// Minimum number of SGEs per request.
     pub max_sge: u32,
-    /// Returned in asynchronous events.
+    /// The caller's value that asynchronous events of the SRQ carry.
     pub context: u64,
 }
 
-/// An SRQ now.
+/// The present attributes of an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttributes {
-    /// Work requests it can hold.
+    /// Number of work requests that it can hold.
     pub max_wr: u32,
-    /// SGEs per request.
+    /// Number of SGEs per request.
     pub max_sge: u32,
-    /// The armed limit; 0 when disarmed.
+    /// The armed limit in work requests; 0 when disarmed.
     pub limit: u32,
 }
 
 /// A shared receive queue.
 pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
-    /// Its number, for XRC.
+    /// The SRQ number of an XRC SRQ.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a basic SRQ.
@@ -57,31 +57,31 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// Posts receives.
     ///
     /// # Errors
-    /// At the first request with too many SGEs, or when the queue is full.
+    /// The index of the first refused request and the reason: too many SGEs, or a full queue.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
-    /// Its sizes and limit.
+    /// The present size and limit.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] after it was destroyed.
+    /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<SrqAttributes, VerbsError>;
 
-    /// Arms the limit: one event when fewer than `limit` requests are posted (contract D6);
-    /// 0 disarms.
+    /// Arms the limit: one event is raised when fewer than `limit` requests are posted (contract D6).
+    /// 0 disarms it.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a limit above the queue's size.
     fn arm_limit(&self, limit: u32) -> Result<(), VerbsError>;
 
-    /// Makes it hold `max_wr` requests (contract D7); what is posted stays. Devices with
-    /// `SRQ_RESIZE` can.
+    /// Changes the size to at least `max_wr` requests and keeps the posted ones (contract D7), on devices
+    /// with `SRQ_RESIZE`.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] below the armed limit or the number of posted requests, or above the
     /// device's maximum; [`VerbsError::NotSupported`].
     fn resize(&self, max_wr: u32) -> Result<(), VerbsError>;
 
-    /// Destroys it. Posted requests vanish without completions (contract D9).
+    /// Destroys the SRQ. Posted requests are dropped without completions (contract D9).
     ///
     /// # Errors
     /// [`VerbsError::Busy`] for a basic SRQ that QPs use (contract D8).

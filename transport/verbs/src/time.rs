@@ -1,8 +1,8 @@
-//! Time as every layer counts it, and the clock that it is read from.
+//! The time of all layers, and the clock that it is read from.
 //!
-//! Owns the one place where the operating system is asked for the time. Whoever holds a [`Clock`]
-//! may read it; the protocol's state machines are passed a [`Time`] and never read one themselves.
-//! A simulation replaces the clock, so no layer above may ask the system directly.
+//! Owns the only call that reads the operating system's time. Owners of a [`Clock`] may read it; the
+//! protocol's state machines get a [`Time`] from their caller and never read a clock. A simulation
+//! replaces the clock, so no layer above may read the system's time directly.
 
 use nix::time::{ClockId, clock_gettime};
 use std::fmt;
@@ -18,10 +18,10 @@ use std::time::Duration;
 pub struct Time(pub u64);
 
 impl Time {
-    /// Later than anything that is waited for.
+    /// Later than any deadline.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `ns` nanoseconds later.
+    /// The time `ns` nanoseconds later.
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
@@ -68,7 +68,7 @@ impl fmt::Debug for Time {
     }
 }
 
-/// Where the time comes from: the system's monotonic clock, or one that a simulation moves.
+/// A source of time: the system's monotonic clock, or one that a simulation advances.
 ///
 /// Clones read the same clock. All system clocks of a process have the same start.
 #[derive(Debug, Clone, Default)]
@@ -88,7 +88,7 @@ impl Clock {
         Self(Source::Monotonic)
     }
 
-    /// A clock that keeps its time until [`VirtualClock::set`] moves it.
+    /// A clock that stands still until [`VirtualClock::set`] advances it.
     #[must_use]
     pub const fn simulated(clock: Arc<VirtualClock>) -> Self {
         Self(Source::Virtual(clock))
@@ -103,8 +103,8 @@ impl Clock {
         }
     }
 
-    /// Whether simulated work has been charged since the running machine's turn began: the turn has
-    /// to end, because whatever follows happens later. Always `false` for the system's clock.
+    /// Whether simulated work has been charged since the running machine's turn began. The turn then
+    /// has to end, because the rest happens at a later time. Always `false` for the system's clock.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         match &self.0 {
@@ -130,8 +130,8 @@ fn monotonic() -> Time {
     Time(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
 }
 
-/// A clock that only its scheduler moves, with an account of the time that the machine whose turn
-/// it is has used up.
+/// A clock that only its scheduler advances. It also counts the time that the running machine has
+/// used in its turn.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     now_ns: AtomicU64,
@@ -145,25 +145,25 @@ impl VirtualClock {
         Arc::new(Self::default())
     }
 
-    /// The time now, with what the running machine has been charged.
+    /// The time now, including the time charged to the running machine.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.now_ns.load(Ordering::Relaxed)).plus_ns(self.charged_ns.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock before a machine's turn, and settles its account. Never backwards.
+    /// Advances the clock before a machine's turn and resets the charged time. It never goes backwards.
     pub fn set(&self, now: Time) {
         self.charged_ns.store(0, Ordering::Relaxed);
         self.now_ns.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// The running machine works for so long, as a handler that blocks does.
+    /// Charges `work` to the running machine, as for a handler that blocks.
     pub fn charge(&self, work: Duration) {
         let ns = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
         self.charged_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// What the running machine has been charged since [`VirtualClock::set`].
+    /// The time charged to the running machine since [`VirtualClock::set`].
     #[must_use]
     pub fn charged(&self) -> Duration {
         Duration::from_nanos(self.charged_ns.load(Ordering::Relaxed))
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_clock_agrees_with_the_standard_librarys() {
+    fn the_systems_clock_agrees_with_the_standard_library() {
         let (clock, std) = (Clock::monotonic(), std::time::Instant::now());
         let (began, before) = (clock.now(), std.elapsed());
         while std.elapsed() < before + Duration::from_millis(2) {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_clock_moves_only_when_told_and_settles_charges() {
+    fn a_virtual_clock_advances_only_by_set_which_resets_charges() {
         let moved = VirtualClock::new();
         let clock = Clock::simulated(Arc::clone(&moved));
         moved.set(Time(100));

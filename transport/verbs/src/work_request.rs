@@ -2,55 +2,56 @@
 
 use crate::{IoAddress, Lkey, RemoteAddress, SrqNumber};
 
-/// A piece of registered local memory. Laid out as `ibv_sge`, so that lists go to C as they are.
+/// A range of registered local memory. It has the layout of `ibv_sge`, so that lists can be passed to C
+/// directly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sge {
-    /// Where.
+    /// Start of the range.
     pub address: IoAddress,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Under which region's key.
+    /// The key of the region that contains it.
     pub lkey: Lkey,
 }
 
-/// What a send request asks for.
+/// The operation of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOperation {
-    /// A message into a posted receive.
+    /// Sends a message into a posted receive.
     Send,
-    /// The same with 4 bytes of immediate data.
+    /// Sends a message with 4 bytes of immediate data.
     SendWithImmediate(u32),
-    /// Into the peer's memory; the peer's program learns nothing.
+    /// Writes to the peer's memory; the peer's program gets no completion.
     RdmaWrite(RemoteAddress),
-    /// Into the peer's memory, and a receive completes with the immediate.
+    /// Writes to the peer's memory and completes a receive there with the immediate data.
     RdmaWriteWithImmediate(RemoteAddress, u32),
-    /// Out of the peer's memory into the gather list.
+    /// Reads the peer's memory into the ranges of the gather list.
     RdmaRead(RemoteAddress),
-    /// 8 bytes at the peer become `swap` if they were `compare`; the old value comes back.
+    /// Sets 8 bytes at the peer to `swap` if they equal `compare`, and returns the old value.
     CompareSwap {
-        /// Where; a multiple of 8.
+        /// The word at the peer; its address is a multiple of 8.
         remote: RemoteAddress,
         /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// `add` is added to 8 bytes at the peer; the old value comes back.
+    /// Adds `add` to 8 bytes at the peer, and returns the old value.
     FetchAdd {
-        /// Where; a multiple of 8.
+        /// The word at the peer; its address is a multiple of 8.
         remote: RemoteAddress,
-        /// What to add.
+        /// The addend; the sum wraps at 2^64.
         add: u64,
     },
 }
 
-/// Where the bytes of a send request are.
+/// The local bytes of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendData<'a> {
-    /// In registered memory, untouched until the completion.
+    /// Ranges of registered memory, which must not be changed until the completion.
     Gather(&'a [Sge]),
-    /// Here; copied before the call returns. At most `max_inline_data` bytes, not for READ and
+    /// Bytes that are copied before the call returns: at most `max_inline_data`, and not for READ and
     /// atomics.
     Inline(&'a [u8]),
 }
@@ -59,11 +60,11 @@ bitflags::bitflags! {
     /// Modifiers of a send request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
-        /// Report its success, even when the QP does not report each.
+        /// Generates a completion, even if the QP does not do so for every send.
         const SIGNALED = 1;
-        /// Wait for all earlier READs and atomics.
+        /// Waits for all earlier READs and atomics.
         const FENCE = 1 << 1;
-        /// Wake a peer that waits for solicited events.
+        /// Raises an event at a peer whose CQ is armed for solicited completions.
         const SOLICITED = 1 << 2;
     }
 }
@@ -71,23 +72,23 @@ bitflags::bitflags! {
 /// A request for a send queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// The caller's value, which the completion repeats.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: SendOperation,
-    /// With which bytes.
+    /// Its local bytes.
     pub data: SendData<'a>,
-    /// How.
+    /// Modifiers.
     pub flags: SendFlags,
-    /// On an INI: the SRQ at the peer, for every operation (contract F1). Ignored on RC.
+    /// On an INI: the number of the SRQ at the peer, for every operation (contract F1). Ignored on RC.
     pub remote_srq: SrqNumber,
 }
 
 /// A request for a receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiveRequest<'a> {
-    /// Comes back in the completion.
+    /// The caller's value, which the completion repeats.
     pub wr_id: u64,
-    /// Where a message goes.
+    /// The ranges that the message is written to, in order.
     pub scatter: &'a [Sge],
 }

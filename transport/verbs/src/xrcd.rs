@@ -5,17 +5,17 @@ use std::any::Any;
 use std::fmt::Debug;
 
 bitflags::bitflags! {
-    /// How a domain is opened (the two `oflags` that count, contract A7).
+    /// How a domain is opened: the two `oflags` that matter (contract A7).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct XrcdFlags: u32 {
-        /// Make it when there is none for the file.
+        /// Creates the domain if the file has none.
         const CREATE = 1;
-        /// Fail when there is one for the file.
+        /// Fails if the file has a domain already.
         const EXCLUSIVE = 1 << 1;
     }
 }
 
-/// One handle on an XRC domain.
+/// One handle of an XRC domain.
 pub trait XrcDomain: Any + Send + Sync + Debug {
     /// Closes this handle.
     ///

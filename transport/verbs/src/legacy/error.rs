@@ -1,18 +1,18 @@
-//! Why a call of the older interface was refused.
+//! Errors of the older interface.
 
 use crate::VerbsError;
 
-/// A refused call; its errno is what the older calls return.
+/// Why a call was refused. The older calls return its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegacyError {
     /// `ENOSYS`: the device has no XRC (contract B3).
-    #[error("this device has no XRC; look for one whose capabilities have it")]
+    #[error("this device has no XRC; use one that announces it in its capabilities")]
     NoXrc,
-    /// `EEXIST`: this process is registered already, its creator from the start (contract B9).
+    /// `EEXIST`: this process is registered already; the creator is from the start (contract B9).
     #[error("this process is registered with the XRC receive QP already")]
     Registered,
-    /// What the call underneath answered.
+    /// The error of the present call that it maps to.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }

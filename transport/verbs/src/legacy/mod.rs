@@ -1,9 +1,10 @@
-//! The XRC calls of OFED 1.x, which upstream libibverbs never had, over today's objects (contract B).
+//! The XRC calls of OFED 1.x, which upstream libibverbs never had, on present objects (contract B).
 //!
-//! Owns which XRC receive QPs this process is registered with. Programs written to the older interface call it;
-//! the drop-in library gives the same to C. It adds nothing to a device: whatever implements [`Device`] will do.
+//! Owns the table of XRC receive QPs that this process is registered with. Programs written for the older
+//! interface call it, and the drop-in library offers the same calls to C. It works with any [`Device`] and
+//! must never depend on a particular one.
 //!
-//! | OFED 1.x | here | today |
+//! | OFED 1.x | here | present call |
 //! |---|---|---|
 //! | `ibv_open_xrc_domain` | [`LegacyXrc::open_xrc_domain`] | [`Device::open_xrcd`] |
 //! | `ibv_close_xrc_domain` | [`LegacyXrc::close_xrc_domain`] | [`XrcDomain::close`] |
@@ -15,8 +16,8 @@
 //! | a QP of type `IBV_QPT_XRC` with `xrc_domain` | - | [`QpType::XrcIni`], without a domain |
 //! | `wr.xrc_remote_srq_num` | - | `remote_srq` of a send request |
 //!
-//! What differs from OFED 1.x (contract B9): only a process that is registered may modify or query; the older
-//! kernels let any process that knew number and domain.
+//! One difference from OFED 1.x (contract B9): only a registered process may modify or query a QP. The older
+//! kernels allowed it to any process that knew number and domain.
 
 mod error;
 
@@ -31,24 +32,25 @@ use std::collections::hash_map::Entry;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The older XRC calls on one device, for one process: make one per device and keep it.
+/// The older XRC calls on one device, for one process. Create one per device and keep it.
 ///
-/// A receive QP is known by its number alone. Dropping this, or the end of the process, unregisters from all.
+/// A receive QP is identified by its number only. Dropping this, or the end of the process, unregisters from
+/// all.
 #[derive(Debug)]
 pub struct LegacyXrc {
     device: Arc<dyn Device>,
-    /// What this process is registered with.
+    /// A handle of each receive QP that this process is registered with.
     registered: Mutex<HashMap<QpNumber, Arc<dyn QueuePair>>>,
 }
 
-/// Sizes of an SRQ to be made.
+/// The parameters for creating an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegacySrqInit {
-    /// Work requests it must hold.
+    /// Minimum number of work requests.
     pub max_wr: u32,
-    /// SGEs per request.
+    /// Minimum number of SGEs per request.
     pub max_sge: u32,
-    /// Returned in asynchronous events.
+    /// The caller's value that asynchronous events of the SRQ carry.
     pub context: u64,
 }
 
@@ -83,7 +85,7 @@ impl LegacyXrc {
         Ok(domain.close()?)
     }
 
-    /// Makes an XRC SRQ. What was `srq->xrc_srq_num` is [`SharedReceiveQueue::number`].
+    /// Creates an XRC SRQ. [`SharedReceiveQueue::number`] replaces `srq->xrc_srq_num`.
     ///
     /// # Errors
     /// As [`Device::create_srq`]; ENOSYS without XRC.
@@ -99,7 +101,7 @@ impl LegacyXrc {
         Ok(self.device()?.create_srq(SrqInit { pd: Arc::clone(pd), kind, max_wr, max_sge, context })?)
     }
 
-    /// Makes an XRC receive QP and registers this process with it (contract B3).
+    /// Creates an XRC receive QP and registers this process with it (contract B3).
     ///
     /// # Errors
     /// As [`Device::create_qp`]; ENOSYS without XRC.
@@ -111,11 +113,11 @@ impl LegacyXrc {
         Ok(number)
     }
 
-    /// Moves a receive QP on: RESET to INIT, INIT to RTR, which is enough to receive (contract B6).
+    /// Modifies a receive QP: RESET to INIT to RTR is enough to receive (contract B6).
     ///
     /// # Errors
-    /// EINVAL when this process is not registered with it, the domain is another, or the step is not allowed:
-    /// of two processes that race, the loser's is not (contract B10).
+    /// EINVAL when this process is not registered with it, the domain is another, or the transition is not
+    /// allowed, as for the loser of two racing processes (contract B10).
     pub fn modify_xrc_rcv_qp(
         &self,
         domain: &Arc<dyn XrcDomain>,
@@ -125,7 +127,7 @@ impl LegacyXrc {
         Ok(self.handle(domain, number)?.modify(change)?)
     }
 
-    /// Attributes of a receive QP.
+    /// The state and attributes of a receive QP.
     ///
     /// # Errors
     /// EINVAL when this process is not registered with it, or the domain is another.
@@ -141,11 +143,12 @@ impl LegacyXrc {
     /// (contract B4).
     ///
     /// # Errors
-    /// EINVAL when the domain has no receive QP of that number, EEXIST when this process is registered.
+    /// EINVAL when the domain has no receive QP of that number, EEXIST when this process is registered
+    /// already.
     pub fn reg_xrc_rcv_qp(&self, domain: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<(), LegacyError> {
         let device = self.device()?;
         let mut registered = self.registered();
-        // Opened first: of a number in another domain the older calls say EINVAL, whoever is registered.
+        // Open first: for a number of another domain the older calls return EINVAL, registered or not.
         let handle = device.open_qp(domain, number)?;
         match registered.entry(number) {
             Entry::Occupied(_) => Err(LegacyError::Registered),
@@ -167,7 +170,7 @@ impl LegacyXrc {
         Ok(handle.destroy()?)
     }
 
-    /// Ends all registrations of this process, as its end would.
+    /// Ends all registrations of this process, as the end of the process does.
     pub fn unreg_all(&self) {
         self.registered().clear();
     }
@@ -185,8 +188,8 @@ impl LegacyXrc {
         self.checked(&self.registered(), domain, number)
     }
 
-    /// This process's handle, if the QP is in that domain. Domains have no names to compare, so it is asked by
-    /// opening the QP once more for a moment.
+    /// This process's handle, if the QP is in that domain. Domains cannot be compared, so the check opens the
+    /// QP once more for a moment.
     fn checked(
         &self,
         registered: &HashMap<QpNumber, Arc<dyn QueuePair>>,
