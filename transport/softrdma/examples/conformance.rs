@@ -4,10 +4,10 @@
 //! cargo conformance [--json] [ITEM...]
 //! ```
 //!
-//! Each item is asked in one process, over UDP on two addresses, and between processes on one
-//! address where it needs them; this program is its own puppet there. The table goes to standard
-//! output, what is being done to standard error. Exit status 1 when an item failed, 2 for
-//! arguments that mean nothing.
+//! Each item is checked in one process, over UDP on two addresses, and between processes on one address
+//! if it needs them; for those this program also starts itself as the puppet. The report goes to
+//! standard output, progress to standard error. The exit status is 1 if an item failed and 2 for invalid
+//! arguments.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Ok(wanted) => wanted,
         Err(unknown) => {
             eprintln!(
-                "conformance: {unknown} means nothing here; usage: cargo conformance [--json] [ITEM...]"
+                "conformance: {unknown} is neither an option nor an item; usage: cargo conformance [--json] [ITEM...]"
             );
             return ExitCode::from(2);
         }

@@ -1,4 +1,5 @@
-//! One end of a wire, on the software device: see `trunkline_conformance::WireOrder` for what it can be told.
+//! One end of the interoperability test, on the software device. `trunkline_conformance::WireOrder` lists its
+//! arguments.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use trunkline_verbs::Device;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(order) = WireOrder::parse(&arguments) else {
-        eprintln!("wire_peer: {arguments:?} means nothing here");
+        eprintln!("wire_peer: the arguments {arguments:?} are not valid");
         return ExitCode::from(2);
     };
     match open(&order) {

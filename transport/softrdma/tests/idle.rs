@@ -1,6 +1,6 @@
-//! A device that has nothing to do costs nothing.
+//! An idle device uses no processor time.
 //!
-//! A test binary of its own: it looks at all threads of the process.
+//! This is a separate test binary because it inspects all threads of the process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -11,7 +11,7 @@ use std::fs;
 use std::time::Duration;
 use trunkline_verbs::{CompletionStatus, Notify, SendOperation};
 
-/// How often the background threads of all devices have gone to sleep so far.
+/// Number of times that the background threads of all devices have gone to sleep so far.
 fn sleeps() -> u64 {
     let mut total = 0;
     for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -36,13 +36,13 @@ fn an_idle_device_does_not_wake_up() {
             assert_eq!(near.completion().status, CompletionStatus::Success);
         }
         near.cq.request_notify(Notify::Any).unwrap();
-        // Timers that were set by the traffic run out within this time: probes after some
+        // Timers set by the traffic expire within this time: probes after some
         // milliseconds, the ACK timeout of 67 ms.
         std::thread::sleep(Duration::from_millis(400));
         let before = sleeps();
         std::thread::sleep(Duration::from_millis(400));
         let woken = sleeps() - before;
-        // A thread that ticks would have woken 400 times.
+        // A thread with a periodic tick would have woken 400 times.
         assert!(woken <= 4, "idle devices woke up {woken} times in 400 ms");
     }
 }

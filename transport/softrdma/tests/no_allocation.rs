@@ -1,6 +1,6 @@
-//! The hot path takes nothing from the heap.
+//! The hot path does not allocate.
 //!
-//! A test binary of its own: the counting allocator sees everything that the process does.
+//! This is a separate test binary because the counting allocator counts for the whole process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -15,7 +15,7 @@ use trunkline_verbs::{
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// One message of each kind, and everything that follows from it, on one thread.
+/// One message of each kind with all of its packets and completions, on one thread.
 fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
     let scatter = [far.sge(0, 4096)];
     far.srq.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &scatter }]).unwrap();
@@ -54,7 +54,7 @@ fn a_message_costs_no_allocation() {
     for options in [common::in_process(), [common::udp(), common::udp()]] {
         let [near, far] = options.map(|options| Node::open(options, 16_384));
         let (ini, _tgt) = connect(&near, &far);
-        // Buffers find their size.
+        // Buffers grow to their final size.
         for _ in 0..200 {
             round(&near, &far, &*ini);
         }
@@ -64,7 +64,7 @@ fn a_message_costs_no_allocation() {
             round(&near, &far, &*ini);
         }
         let count = HEAP.allocations() - before;
-        // A late retransmission may still stretch a queue once.
+        // A late retransmission may still grow a queue once.
         assert!(count <= ROUNDS / 100, "{count} allocations in {ROUNDS} rounds of four requests");
     }
 }

@@ -1,6 +1,6 @@
-//! Several processes at one address in virtual time: who follows a dead holder of port 4791, and what
-//! becomes of a shared TGT whose home dies between two stores. One thread, and a seed that decides
-//! everything.
+//! Several processes at one address in virtual time: the successor of a dead holder of port 4791, and
+//! a shared TGT whose executor dies between two stores. All of it runs on one thread and depends on
+//! the seed only.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -21,7 +21,7 @@ use world::{Process, World};
 
 const NEAR: [u8; 4] = [10, 0, 0, 1];
 const FAR: [u8; 4] = [10, 0, 0, 2];
-/// Bytes of a message.
+/// Length of a message in bytes.
 const BYTES: u32 = 512;
 
 fn cm_event(world: &mut World, channel: &dyn CmChannel) -> CmEvent {
@@ -85,13 +85,13 @@ fn exchange(world: &mut World, connected: &Connected, from: &Process, to: &Proce
     world.note(format!("message {number} by QP {:?}", received.qp_number));
 }
 
-/// The holder of port 4791 is killed in the middle of its peers' traffic. Returns what happened when.
+/// The holder of port 4791 is killed in the middle of its peers' traffic. Returns the log of events.
 fn holder_dies(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let (near, far) = (world.host(NEAR), world.host(FAR));
     let [holder, one, two] = [(); 3].map(|()| world.process(&near));
     let peer = world.process(&far);
-    // The first that uses the address holds port 4791.
+    // The first process at the address holds port 4791.
     let _listens_at_4791 = listen(&holder.node);
     let listeners = [&one, &two].map(|process| listen(&process.node));
     let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
@@ -104,7 +104,7 @@ fn holder_dies(seed: u64) -> Vec<String> {
         }
         exchange(&mut world, &among, &two, &one, 1000 + number);
     }
-    // Connection requests go to port 4791, and reach whoever listens through the new holder.
+    // Connection requests go to port 4791 and reach the listener through the new holder.
     let to_two = connect(&mut world, &peer.node, &two.node, &listeners[1]);
     exchange(&mut world, &to_two, &peer, &two, 41);
     let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
@@ -119,7 +119,7 @@ fn holder_dies(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn when_the_holder_of_port_4791_is_killed_the_others_go_on() {
+fn when_the_holder_of_port_4791_is_killed_the_others_continue() {
     let runs = [1, 2, 3].map(holder_dies);
     assert_eq!(runs[0], holder_dies(1), "a seed decides everything");
     assert_ne!(runs[0], runs[1]);
@@ -139,8 +139,8 @@ fn sharing(process: Process, file: &std::fs::File) -> Process {
     Process { node: Node { device, address, pd, channel, cq, xrcd, srq, memory, region }, ..process }
 }
 
-/// The home of a shared TGT is killed after so many stores to shared memory, while messages for
-/// another process's SRQ go through it. Returns whether it died before the messages ended.
+/// The executor of a shared TGT is killed after `stores` stores to shared memory, while it handles messages
+/// for another process's SRQ. Returns whether it died before the messages ended.
 fn home_dies(seed: u64, stores: u64) -> bool {
     const MESSAGES: u64 = 12;
     let mut world = World::new(seed);
@@ -148,39 +148,39 @@ fn home_dies(seed: u64, stores: u64) -> bool {
     let path =
         std::env::temp_dir().join(format!("trunkline-simulated-{}-{seed}-{stores}", std::process::id()));
     let file = std::fs::File::create(&path).unwrap();
-    let [home, heir] = [(); 2].map(|()| sharing(world.process(&near), &file));
+    let [executor, successor] = [(); 2].map(|()| sharing(world.process(&near), &file));
     std::fs::remove_file(&path).unwrap();
     let peer = world.process(&far);
-    let tgt = home.node.qp(QpType::XrcTgt);
-    let _handle = heir.node.device.open_qp(&heir.node.xrcd, tgt.number()).unwrap();
+    let tgt = executor.node.qp(QpType::XrcTgt);
+    let _handle = successor.node.device.open_qp(&successor.node.xrcd, tgt.number()).unwrap();
     let ini = peer.node.qp(QpType::XrcIni);
     bring_up_with(&*tgt, peer.node.address, ini.number());
-    bring_up_with(&*ini, home.node.address, tgt.number());
+    bring_up_with(&*ini, executor.node.address, tgt.number());
     for number in 0..MESSAGES {
-        heir.node.receive(number, 8192 + 512 * usize::try_from(number).unwrap(), BYTES);
+        successor.node.receive(number, 8192 + 512 * usize::try_from(number).unwrap(), BYTES);
     }
-    let to = heir.node.srq.number().unwrap();
+    let to = successor.node.srq.number().unwrap();
     for number in 0..MESSAGES {
         if number == 3 {
-            home.process.kill_after_stores(stores);
+            executor.process.kill_after_stores(stores);
         }
         peer.node.memory.write(0, &[u8::try_from(number).unwrap(); BYTES as usize]).unwrap();
         post_to(&*ini, SendOperation::Send, SendData::Gather(&[peer.node.sge(0, BYTES)]), to);
-        let received = world.completion(&heir.node);
+        let received = world.completion(&successor.node);
         assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success), "{stores}");
         assert_eq!(world.completion(&peer.node).status, CompletionStatus::Success, "{stores}");
     }
     for _ in 0..1000 {
         world.turn();
     }
-    assert!(world.next_completion(&heir.node).is_none(), "none arrived twice: {stores}");
-    let has_died = !home.process.is_alive();
-    assert_eq!(heir.node.counter("targets_taken_over"), u64::from(has_died), "{stores}");
+    assert!(world.next_completion(&successor.node).is_none(), "none arrived twice: {stores}");
+    let has_died = !executor.process.is_alive();
+    assert_eq!(successor.node.counter("targets_taken_over"), u64::from(has_died), "{stores}");
     has_died
 }
 
 #[test]
-fn a_home_killed_between_any_two_stores_loses_and_doubles_nothing() {
+fn an_executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
     let mut deaths = 0;
     for stores in (0..400).step_by(9) {
         deaths += u32::from(home_dies(7 + stores, stores));

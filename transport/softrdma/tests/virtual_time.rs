@@ -1,7 +1,7 @@
-//! Devices in virtual time: no thread runs them, no clock moves but a simulated one, and equal seeds
+//! Devices in virtual time: they have no threads and use only a simulated clock, and equal seeds
 //! give equal events at equal times.
 //!
-//! A test binary of its own: it looks at all threads of the process.
+//! This is a separate test binary because it inspects all threads of the process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -18,7 +18,7 @@ use trunkline_verbs::{
     RemoteAddress, SendOperation, Time, VerbsError, VirtualClock,
 };
 
-/// Turns after which a run counts as stuck.
+/// Number of turns after which a run counts as stuck.
 const TURNS: usize = 200_000;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Simulator for Scheduler {
     }
 }
 
-/// A machine, and until when it sleeps; `None` while it is awake.
+/// A machine, and the time until which it sleeps; `None` while it is awake.
 type Task = (Box<dyn Machine>, Option<Option<Time>>);
 
 /// Runs the machines of all devices in turn, on this thread.
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// One turn of each machine that is awake; when all sleep, the clock moves to the first deadline.
+    /// Runs one turn of each awake machine. If all sleep, the clock advances to the first deadline.
     fn turn(&mut self) {
         for make in std::mem::take(&mut self.scheduler.spawned.lock().unwrap().0) {
             self.tasks.push((make().unwrap(), None));
@@ -104,12 +104,12 @@ impl World {
         });
         if !any {
             let next = self.tasks.iter().filter_map(|(_, sleeps)| (*sleeps)?).min();
-            // A microsecond when nothing is due at all: the caller gives up after some.
+            // If there is no deadline, advance by a microsecond; the caller gives up after a number of turns.
             self.clock.set(next.unwrap_or(now.plus_ns(1000)).max(now));
         }
     }
 
-    /// Runs until something is there.
+    /// Runs until `there` returns a value.
     fn until<T>(&mut self, mut there: impl FnMut() -> Option<T>) -> T {
         for _ in 0..TURNS {
             if let Some(found) = there() {
@@ -128,7 +128,7 @@ impl World {
             node.cq.request_notify(Notify::Any).unwrap();
             (node.cq.poll(&mut one) > 0).then(|| one[0])
         };
-        // An event may be of a completion that was taken at once.
+        // The event may be for a completion that was polled already.
         take().unwrap_or_else(|| self.until(|| node.channel.next_event().and_then(|_| take())))
     }
 }
@@ -138,7 +138,7 @@ fn threads() -> Vec<String> {
     fs::read_dir("/proc/self/task").unwrap().map(|task| name(task.unwrap()).trim().to_owned()).collect()
 }
 
-/// Sends over a bad network; returns everything that could be seen.
+/// Sends over a lossy network; returns all observations.
 fn run(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let hub = Hub::new();
@@ -181,7 +181,7 @@ fn run(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_seed_decides_everything_that_happens_and_when() {
+fn equal_seeds_give_equal_events_at_equal_times() {
     let one = run(1);
     assert_eq!(one, run(1));
     assert_ne!(one, run(2));

@@ -133,7 +133,7 @@ pub(super) fn j11(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn m9(lab: &Lab) -> Verdict {
-    // Three bits on the wire; libfabric asks for 15.
+    // Three bits on the wire; libfabric requests 15.
     let many = ConnectParameters { retry_count: 15, rnr_retry_count: 15, ..ConnectParameters::default() };
     let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &many)?;
     let ini = route.ini.query()?;

@@ -15,14 +15,14 @@ pub(super) fn i1(lab: &Lab) -> Verdict {
     let bystander = lab.route_into(Arc::clone(&route.xrcd), &Terms::default())?;
     let data = [lab.near.piece(0, 8)];
     let nowhere = RemoteAddress { rkey: Rkey(!lab.far.region.rkey().0), ..lab.far.remote(0) };
-    let behind =
+    let after_it =
         |wr_id, flags| SendRequest { flags, ..request(wr_id, SendOperation::Send, &data, route.srq_number) };
     route.ini.post_send(&[
         request(1, SendOperation::RdmaWrite(nowhere), &data, route.srq_number),
-        behind(2, SendFlags::SIGNALED),
-        behind(3, SendFlags::empty()),
-        behind(4, SendFlags::SIGNALED),
-        behind(5, SendFlags::empty()),
+        after_it(2, SendFlags::SIGNALED),
+        after_it(3, SendFlags::empty()),
+        after_it(4, SendFlags::SIGNALED),
+        after_it(5, SendFlags::empty()),
     ])?;
     lab.ends("the WRITE that fails", &lab.near.cq, 1, Status::RemoteAccessError)?;
     flushed(lab, &route, 2..=5)?;

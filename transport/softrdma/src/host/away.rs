@@ -1,7 +1,7 @@
 //! Devices that the operator has taken away, as a file in the members' folder records.
 //!
 //! Owns those files. Only devices that were opened as removable look at them, a few times a second;
-//! it serves to try what programs do when `rdma link delete` meets them, without that device.
+//! this tests what programs do when their device is removed, as by `rdma link delete`.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -25,7 +25,7 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back what [`take_away`] with the same address took. Returns whether they were away.
+/// Puts back the devices that [`take_away`] removed with the same address. Returns whether they were away.
 ///
 /// # Errors
 /// As [`take_away`].

@@ -1,6 +1,6 @@
 //! XRC domains of all members, by inode.
 //!
-//! Owns who refers to which domain (contract A1 to A5, A12, A14). There is no record of a domain
+//! Owns the references of members to domains (contract A1 to A5, A12, A14). There is no record of a domain
 //! itself: it exists while a member that lives refers to it, so a member that dies at any
 //! point leaves either its reference or none. Opening checks the locks of the members that refer to
 //! the file.
@@ -16,9 +16,9 @@ use trunkline_verbs::{VerbsError, XrcdFlags};
 /// Identifies a file by device and inode (contract A1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileId {
-    /// Of the file system.
+    /// Device number of the file system.
     pub(crate) device: u64,
-    /// In it.
+    /// Inode number in that file system.
     pub(crate) inode: u64,
 }
 
@@ -75,7 +75,7 @@ mod tests {
     const FILE: FileId = FileId { device: 1, inode: 2 };
 
     #[test]
-    fn outcomes_follow_the_table() {
+    fn outcomes_of_an_open_follow_the_table() {
         let folder = Folder::new("a5");
         let root = folder.path().join("run");
         let members = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_of_the_dead_counts_for_nothing() {
+    fn a_reference_of_a_dead_member_does_not_keep_a_domain() {
         let folder = Folder::new("a14");
         let root = folder.path().join("run");
         let host = Host::join(Some(&root)).unwrap();

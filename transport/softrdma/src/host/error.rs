@@ -15,7 +15,7 @@ pub enum HostError {
          remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
     )]
     Unsafe {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// What is wrong with it.
         fault: &'static str,
@@ -23,9 +23,9 @@ pub enum HostError {
     /// The operating system refused something.
     #[error("cannot {doing} {path:?}: {source}; TRUNKLINE_RUNTIME_DIR names another place")]
     Os {
-        /// What was tried.
+        /// The operation that failed, as a verb.
         doing: &'static str,
-        /// Where.
+        /// The file or directory.
         path: PathBuf,
         /// What the system returned.
         source: io::Error,

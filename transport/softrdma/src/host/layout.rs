@@ -1,4 +1,4 @@
-//! Where each of the registry's tables is.
+//! The layout of the registry: offset and size of each table.
 //!
 //! Owns the format: any change here needs another [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
@@ -8,9 +8,9 @@ use super::segment::HEADER;
 /// Identifies the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x02");
 
-/// Members at most. Comm ids of the connection manager carry 10 bits of slot.
+/// The largest number of members. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
-/// Numbers in a block.
+/// Number of QP or SRQ numbers in a block.
 pub(super) const BLOCK: u32 = 64;
 /// Blocks in the space of 24 bits.
 pub(super) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
@@ -38,12 +38,12 @@ pub(super) struct Table {
     pub(super) holds: &'static str,
     /// Word that bounds the records that were ever used.
     pub(super) used: usize,
-    /// Records at most.
+    /// Largest number of records.
     pub(super) capacity: usize,
     start: usize,
 }
 
-/// Bytes of a record.
+/// Length of a record in bytes.
 const RECORD: usize = 32;
 
 /// CM services: service id, address in two halves.
@@ -56,7 +56,7 @@ pub(super) static PORTS: Table =
 pub(super) static DOMAINS: Table =
     Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 5120 };
 
-/// Bytes in the registry.
+/// Length of the registry in bytes.
 pub(super) const LENGTH: usize = RECORDS + RECORD * (5120 + 16384);
 
 impl Table {

@@ -50,7 +50,7 @@ pub(crate) struct Host {
     me: MemberId,
 }
 
-/// Where the members meet, and what shows that this one lives.
+/// The folder or memory that the members share, and the proof that this one lives.
 #[derive(Debug)]
 enum Place {
     Folder {
@@ -78,7 +78,7 @@ impl Host {
         let (path, locked) = enter(directory)?;
         let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH)?;
         registry.reserve().map_err(|source| HostError::Os {
-            doing: "make room for",
+            doing: "allocate",
             path: path.join("registry"),
             source,
         })?;
@@ -149,7 +149,7 @@ impl Host {
         }
     }
 
-    /// A number that nobody can foresee; in a simulation the next one of its source.
+    /// An unpredictable number; in a simulation the next one of its seeded source.
     pub(super) fn random(&self) -> u64 {
         self.memory().map_or_else(random, |memory| memory.random())
     }
@@ -165,7 +165,7 @@ impl Host {
         self.current(member.slot) == Some(member)
     }
 
-    /// Whether a member lives, which is whether somebody holds its lock. A dead one leaves its slot.
+    /// Whether a member lives, that is, whether its lock is held. The slot of a dead one is freed.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
         member == self.me
             || (self.is_member(member) && lives(&self.registry, member, |member| self.is_held(member)))
@@ -192,7 +192,7 @@ impl Host {
         }
     }
 
-    /// Whether somebody holds the slot of a member.
+    /// Whether the slot lock of a member is held.
     fn is_held(&self, member: MemberId) -> bool {
         match &self.place {
             Place::Folder { path, .. } => holds_lock(path, member.slot),
@@ -235,7 +235,7 @@ fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
         let folder = namespace_folder(directory)?;
         match lock(&folder) {
             Ok(locked) => {
-                // Shows whoever looks for unused folders that this one is in use.
+                // The modification time shows `tidy` that this folder is in use.
                 let _refused = locked.0.as_ref().map(|file| file.set_modified(SystemTime::now()));
                 return Ok((folder, locked));
             }
@@ -247,7 +247,7 @@ fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
     }
 }
 
-/// Takes the lock of a folder unless somebody holds it.
+/// Takes the lock of a folder unless it is held.
 pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
     Flock::lock(open(&folder.join("lock")).ok()?, FlockArg::LockExclusiveNonblock)
         .ok()
@@ -278,14 +278,14 @@ fn lock(folder: &Path) -> Result<Locked, HostError> {
                 }
             }
         };
-        // Somebody may have removed the file meanwhile: then others hold another one.
+        // The file may have been removed meanwhile: then others lock another one.
         if is_at(&held, &path) {
             return Ok(Locked(Some(held)));
         }
     }
 }
 
-/// Whether the file is the one that others find at the path.
+/// Whether the open file is still the one at the path.
 fn is_at(file: &File, path: &Path) -> bool {
     let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
     let there = std::fs::metadata(path).map(inode).ok();
@@ -296,7 +296,7 @@ fn slot_path(folder: &Path, slot: u16) -> PathBuf {
     folder.join(format!("slot-{slot}"))
 }
 
-/// Whether somebody holds the lock of a slot. When that cannot be found out, as when a cleaner of
+/// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of
 /// old files took the file away, nobody is declared dead.
 fn holds_lock(folder: &Path, slot: u16) -> bool {
     match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(slot_path(folder, slot)) {
@@ -334,7 +334,8 @@ fn current(registry: &Segment, slot: u16) -> Option<MemberId> {
     (generation != 0).then_some(MemberId { slot, generation })
 }
 
-/// So that a registry made after this one was removed gives other numbers.
+/// Chooses a random first domain number, so that a registry created after this one was removed assigns
+/// other numbers.
 fn choose_first_domain(registry: &Segment, random: impl Fn() -> u64) {
     let last_domain = registry.word64(LAST_DOMAIN);
     if last_domain.load(Ordering::Relaxed) == 0 {
@@ -381,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_come_and_go() {
+    fn slots_are_reused_with_new_generations() {
         let folder = Folder::new("members");
         let root = folder.path().join("run");
         let one = Host::join(Some(&root)).unwrap();
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_lock_file_is_made_again() {
+    fn a_removed_lock_file_is_recreated() {
         let folder = Folder::new("lock");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         let before = host.lock().unwrap();
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn any_word_is_a_member_or_none() {
+    fn unpack_accepts_exactly_the_words_of_pack() {
         let member = MemberId { slot: 1023, generation: u32::MAX };
         assert_eq!(MemberId::unpack(member.pack()), Some(member));
         assert_eq!(MemberId::unpack(0), None);

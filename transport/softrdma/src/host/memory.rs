@@ -1,10 +1,10 @@
 //! A host inside one process, for simulations: segments, liveness and messages without files and
 //! sockets.
 //!
-//! Owns the memory that the simulated processes of a host share, and who of them lives. A process
-//! that is killed takes no part from that moment on: what it stores or sends after it vanishes,
-//! although its code may still run until the simulation drops it. It may be killed between two
-//! stores, so that other members find what it was writing half done.
+//! Owns the memory that the simulated processes of a host share, and which of them live. From the moment
+//! a process is killed, what it stores or sends is dropped, although its code may still run until the
+//! simulation drops it. It may be killed between two stores, so that other members find what it was
+//! writing half done.
 //!
 //! Called by `member`, `segment` and `members` for those that joined with [`Host::in_memory`]
 //! (`super::Host`), and by the module `simulation`.
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_machine::Runtime;
 
-/// Bytes of messages that wait for one member at most, as a socket's buffer would hold.
+/// Capacity of a member's inbox in bytes, like that of a socket's buffer.
 const INBOX_BYTES: usize = 1 << 20;
 
 /// A number of stores that is never reached.
@@ -28,7 +28,7 @@ const UNLIMITED: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Life {
     is_alive: AtomicBool,
-    /// Stores to shared memory that it may still do.
+    /// Number of stores to shared memory that it may still do.
     stores_left: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl Life {
     }
 }
 
-/// What waits in a member's inbox.
+/// An entry of a member's inbox.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// The sender has connected; it is reported as lost from now on when it ends.
@@ -104,7 +104,7 @@ pub(crate) struct HostMemory {
     state: Mutex<State>,
 }
 
-/// Why an inbox took no message.
+/// Why an inbox did not accept a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotTaken {
     /// The member is dead or has left.
@@ -149,17 +149,17 @@ impl HostMemory {
         self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
     }
 
-    /// A member starts to take messages.
+    /// A member starts to accept messages.
     pub(super) fn open_inbox(&self, member: MemberId) {
         self.lock().inboxes.insert(member, Inbox::default());
     }
 
-    /// A member takes no messages any more.
+    /// A member stops accepting messages.
     pub(super) fn close_inbox(&self, member: MemberId) {
         self.lock().inboxes.remove(&member);
     }
 
-    /// Whether a member lives and takes messages.
+    /// Whether a member lives and accepts messages.
     pub(super) fn is_open(&self, member: MemberId) -> bool {
         self.lives(member) && self.lock().inboxes.contains_key(&member)
     }
@@ -201,7 +201,7 @@ impl HostMemory {
 }
 
 impl Entry {
-    /// What it takes of an inbox, so that empty messages count, too.
+    /// The space that the entry takes in an inbox in bytes; empty messages take some too.
     fn bytes(&self) -> usize {
         match self {
             Self::Connected(_) => 0,

@@ -1,4 +1,4 @@
-//! What the members of a host share: who the members are, and who owns which number.
+//! The registry of a host: its members, and the numbers, services and domains that each of them owns.
 //!
 //! A *member* is one opened device over UDP; a process may have several. The members of one user
 //! in one network namespace share the addresses of the one device `trunkline0`, and find each
@@ -13,23 +13,23 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `runtime_dir` | which directory, and that nobody else can write there |
+//! | `runtime_dir` | the choice of the directory, and the check that only its user can write there |
 //! | `segment` | mapped files, or memory of a simulation, whose words are atomics |
-//! | `layout` | where each of the registry's tables is |
-//! | `member` | joining, leaving, who lives, cleaning up after the dead |
+//! | `layout` | offset and size of each of the registry's tables |
+//! | `member` | joining, leaving, which members live, cleaning up after the dead |
 //! | `members` | messages between members |
-//! | `memory` | what takes the place of the files in a simulation |
+//! | `memory` | the replacement of the files in a simulation |
 //! | `tidy` | folders of network namespaces that are gone |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `away` | devices that the operator has taken away |
-//! | `records` | what members put into tables; a record is void without its member |
-//! | `services` | who listens for which CM service, who holds port 4791 |
-//! | `domains` | who refers to which XRC domain |
+//! | `records` | the records that members put into tables; a record is void without its member |
+//! | `services` | which member listens for which CM service, which holds port 4791 |
+//! | `domains` | which member refers to which XRC domain |
 //!
 //! When the registry is removed while it is in use, its members continue among themselves, and later
 //! ones create a new one. The two groups do not know each other: the later one finds port 4791 taken
-//! by a stranger, and their XRC domains are distinct.
+//! by a process that is not a member, and their XRC domains are distinct.
 //!
 //! Reading takes no lock, and no system call where packets are handed on; every change is made under
 //! `lock`. Everything in the registry may be garbage, written by a faulty member: it is checked when

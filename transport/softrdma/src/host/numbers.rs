@@ -63,7 +63,7 @@ mod tests {
         for round in 0..30 {
             let member = &members[round % 3];
             for number in member.take_block().unwrap() {
-                assert!(seen.insert(number), "{number} was given twice");
+                assert!(seen.insert(number), "{number} was assigned twice");
                 assert!(members.iter().all(|other| other.owner_of(number) == Some(member.me())));
             }
         }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_owns_nothing() {
+    fn garbage_in_the_block_table_names_no_owner() {
         let folder = Folder::new("garbage");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16)] {

@@ -146,7 +146,7 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // After a fork, too: a child that closes what its parent has opened closes it for both, as
+        // Also after a fork: a child that closes an object of its parent closes it for both, as
         // with a kernel's device, and a daemon is the child of the process that has opened it.
         self.host.take_out(self.table, self.index, self.tag);
     }

@@ -1,7 +1,7 @@
-//! Where the processes of one user and one network namespace meet.
+//! The directory that the processes of one user and one network namespace share.
 //!
-//! Owns the choice of the directory and the checks that nobody else can write there. The folder
-//! inside is named by the network namespace, since addresses mean something within one only.
+//! Owns the choice of the directory and the check that only its user can write there. The folder
+//! inside is named after the network namespace, since addresses are valid within one only.
 #![forbid(unsafe_code)]
 
 use super::HostError;
@@ -10,10 +10,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// How the names of those folders begin; the inode of the namespace follows.
+/// The prefix of the names of those folders; the inode of the namespace follows.
 pub(super) const NAMESPACE: &str = "net-";
-/// How they end. It changes with the format of any file inside, so that programs of two versions
-/// never read each other's tables: at an address they meet as strangers do, at port 4791.
+/// The suffix of their names. It changes with the format of any file inside, so that programs of two versions
+/// never read each other's tables: at a shared address one of them finds port 4791 in use.
 const FORMAT: &str = ".4";
 
 /// The folder of this process's network namespace, made when it is not there.
@@ -40,13 +40,13 @@ fn from_environment() -> PathBuf {
         .unwrap_or_else(|| std::env::temp_dir().join(format!("trunkline-{}", nix::unistd::geteuid())))
 }
 
-/// Makes the directory, or checks that it is ours alone.
+/// Creates the directory, or checks that only its user, who is ours, can write to it.
 fn private_directory(path: &Path) -> Result<(), HostError> {
     let failed = |doing| move |source| HostError::Os { doing, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed("make the runtime directory")(error)),
+        Err(error) => return Err(failed("create the runtime directory")(error)),
     }
     let found = std::fs::symlink_metadata(path).map_err(failed("examine"))?;
     fault(&found).map_or(Ok(()), |fault| Err(HostError::Unsafe { path: path.to_owned(), fault }))
@@ -102,6 +102,6 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert!(refusal(&file).contains("not a directory"));
-        assert!(refusal(&folder.path().join("a/b")).contains("cannot make"));
+        assert!(refusal(&folder.path().join("a/b")).contains("cannot create"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns words that are reached as atomics only, by offsets that are checked: those of a mapped file,
 //! or, in a simulation, of a heap allocation. The registry and the table of shared targets are
-//! segments. Whoever has the user's rights can write to the file, so what is read is a hint until it
+//! segments. Any process of the user can write to the file, so a value is only a hint until it
 //! has been checked; any bit pattern is safe.
 //!
 //! Stores go through [`Word32`] and [`Word64`], so that those of a simulated process that was killed
@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Bytes at the start that belong to the segment itself.
+/// Length of the segment's own header in bytes, at its start.
 pub(crate) const HEADER: usize = 64;
 /// Offset of the format's name within the header.
 const MAGIC: usize = 0;
@@ -51,7 +51,7 @@ enum Memory {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// What is mapped.
+    /// The mapped file.
     file: File,
 }
 
@@ -75,15 +75,15 @@ impl HeapWords {
     }
 }
 
-// SAFETY: `start` points into memory that `memory` owns or shares, and that no thread has a special
-// claim on; it is reached through atomics only (`word32`, `word64`, `words64`).
+// SAFETY: `start` points into memory that `memory` owns or shares and that has no thread affinity; the
+// methods of this type reach it through atomics only (`word32`, `word64`, `words64`).
 unsafe impl Send for Segment {}
-// SAFETY: as for Send: shared references lead to atomics only.
+// SAFETY: the methods of this type give out shared references to atomics only.
 unsafe impl Sync for Segment {}
 // SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself reads nothing
 // through `start`.
 unsafe impl Send for Mapping {}
-// SAFETY: as for Send.
+// SAFETY: a shared reference to a `Mapping` gives access to nothing that changes.
 unsafe impl Sync for Mapping {}
 
 impl Segment {
@@ -107,7 +107,7 @@ impl Segment {
         let wanted = length as u64;
         let found = file.metadata().map_err(failed("examine"))?.len();
         if found == 0 {
-            file.set_len(wanted).map_err(failed("make room in"))?;
+            file.set_len(wanted).map_err(failed("set the length of"))?;
         } else if found != wanted {
             return Err(HostError::OtherVersion(path.to_owned()));
         }
@@ -135,7 +135,7 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Makes sure that the file system has room for all of it: touching a page that it has no
+    /// Allocates all of it in the file system: touching a page that the file system has no
     /// room for would kill the process.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
@@ -153,9 +153,9 @@ impl Segment {
     /// indices that it has checked, never read from the segment.
     pub(crate) fn word32(&self, offset: usize) -> Word32<'_> {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.length));
-        // SAFETY: `start` is valid for `length` bytes and aligned to 8, as `Segment` promises, and
-        // the assertion keeps the word inside and aligned; the word outlives `self`'s borrow;
-        // everybody reaches it as an atomic of this size only.
+        // SAFETY: `start` is valid for `length` bytes and aligned to 8 (the constructors ensure both), and
+        // the assertion keeps the word inside and aligned; the memory outlives `self`'s borrow;
+        // all members access it as an atomic of this size only.
         let word = unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) };
         Word32 { word, life: self.life() }
     }
@@ -177,9 +177,9 @@ impl Segment {
         let bytes = count.checked_mul(8);
         let end = bytes.and_then(|bytes| offset.checked_add(bytes));
         assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.length));
-        // SAFETY: `start` is valid for `length` bytes and aligned to 8, as `Segment` promises, and
-        // the assertion keeps the words inside and aligned; they outlive `self`'s borrow; atomics
-        // have the layout of their words, and everybody reaches these as atomics of this size only.
+        // SAFETY: `start` is valid for `length` bytes and aligned to 8 (the constructors ensure both), and
+        // the assertion keeps the words inside and aligned; the memory outlives `self`'s borrow; atomics
+        // have the layout of their words, and all members access these as atomics of this size only.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
@@ -216,7 +216,7 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Word<'a, A> {
     word: &'a A,
-    /// Of the process that stores, in a simulation.
+    /// The life of the storing process, in a simulation.
     life: Option<&'a Life>,
 }
 

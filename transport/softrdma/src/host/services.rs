@@ -1,6 +1,6 @@
-//! Who listens for which CM service, and who holds UDP port 4791.
+//! Which member listens for which CM service, and which holds UDP port 4791.
 //!
-//! Owns the claims on services across members, and the record of who hands on what arrives at an
+//! Owns the claims on services across members, and the record of the member that relays datagrams at an
 //! address. Lookups take no lock and make no system call; a claim is made under the lock.
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
 
-/// Who has port 4791 at an address.
+/// The holder of port 4791 at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortHolder {
-    /// A member that lives; it hands on what arrives for others.
+    /// A member that lives; it relays datagrams to the others.
     Alive(MemberId),
     /// A member had it, and died without releasing it.
     Dead,
@@ -25,7 +25,7 @@ pub(crate) enum PortHolder {
     Nobody,
 }
 
-/// Where somebody listens, as IPv6 addresses write it: `::` is every address, `::ffff:0.0.0.0`
+/// The address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0`
 /// every one of IPv4, all ones every one of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place(u128);
@@ -64,7 +64,7 @@ impl Place {
         self == Self::ALL || (self.0 >> 32) != 0xffff
     }
 
-    /// Whether a request can be meant for both.
+    /// Whether a request can match both.
     fn meets(self, other: Self) -> bool {
         if self.is_wildcard() || other.is_wildcard() {
             (self.has_v4() && other.has_v4()) || (self.has_v6() && other.has_v6())
@@ -115,12 +115,12 @@ impl Host {
         everywhere
     }
 
-    /// Binds port 4791 at an address by `bind`, and notes that this member has it: one step for all
-    /// members, so that whoever finds the port bound learns by whom. If the registry's lock cannot
+    /// Binds port 4791 at an address by `bind`, and records this member as its holder: one step for all
+    /// members, so that a member that finds the port bound learns by whom. If the registry's lock cannot
     /// be had, the port is bound all the same, and a warning logged.
     ///
     /// # Errors
-    /// What `bind` failed with, and who had the port at that moment.
+    /// The error of `bind`, and the holder of the port at that moment.
     pub(crate) fn hold_port<T, E>(
         &self,
         address: IpAddr,
@@ -134,15 +134,15 @@ impl Host {
             self.put(&locked, &PORTS, [words[0], words[1], 0])
         });
         if let Err(error) = noted {
-            tracing::warn!(%error, %address, "the other processes do not learn who holds port 4791");
+            tracing::warn!(%error, %address, "the holder of port 4791 could not be recorded; other processes will find the port in use");
         }
         Ok(bound)
     }
 
-    /// Closes what this member has bound at an address by `close`, and notes that it does not have
+    /// Closes this member's sockets at an address by `close`, and records that it does not have
     /// port 4791 there any more: one step for all members.
     pub(crate) fn release_port(&self, address: IpAddr, close: impl FnOnce()) {
-        // Without the lock, whoever opens the address at this moment may take us for a stranger.
+        // Without the lock, a member that opens the address at this moment may find the port in use.
         let _locked = self.lock();
         close();
         let words = Place::new(address, false).words();
@@ -152,7 +152,7 @@ impl Host {
         }
     }
 
-    /// Who has port 4791 at an address, as far as members know.
+    /// The holder of port 4791 at an address, as far as it is recorded.
     pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
         let words = Place::new(address, false).words();
         let mut records = self.records(&PORTS).filter(|record| record.words[..2] == words);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn any_garbage_is_read_without_harm() {
+    fn garbage_in_the_tables_is_read_without_a_panic() {
         let folder = Folder::new("garbage");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {

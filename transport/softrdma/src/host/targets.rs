@@ -1,6 +1,6 @@
 //! TGTs that processes share through XRC domains.
 //!
-//! Owns the table of them, in a segment of its own: which domain a TGT belongs to, which member
+//! Owns their table, in its own segment: which domain a TGT belongs to, which member
 //! executes it (its *executor*), how many handles each member has, and the last published image of its
 //! state. The card's sharing side calls it. Handles change under the host's lock; the executor changes
 //! by compare-and-swap, from a dead member to one that lives; the executor of a number is looked up
@@ -11,7 +11,7 @@
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
-//! A record is at a place computed from its number, or soon after it. As everything in shared
+//! A record is at a place computed from its number, or soon after it. Like everything in shared
 //! memory it may be garbage: at worst, numbers that are not found.
 #![forbid(unsafe_code)]
 
@@ -23,22 +23,22 @@ use std::sync::atomic::Ordering;
 use trunkline_rings::published::Published;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt4");
-/// Shared TGTs that a host can have; a power of two.
+/// Largest number of shared TGTs of a host; a power of two.
 const RECORDS: usize = 1 << RECORDS_LOG;
 const RECORDS_LOG: u32 = 12;
-/// Places, from the computed one on, where a record may be.
+/// Number of places, from the computed one on, where a record may be.
 const PROBES: usize = 64;
-/// Words of an image, the length included.
+/// Number of words of an image, including its length.
 pub(crate) const BUFFER_WORDS: usize = 832;
 
 /// The numbers of all records are stored together, a word of 32 bits each: looking up a number
-/// that nobody owns then touches these few pages and no record.
+/// that does not exist then touches these few pages and no record.
 const NUMBERS: usize = HEADER;
-/// Where the records begin.
+/// Offset of the first record.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
 
 const DOMAIN: usize = 0;
-const HOME: usize = 8;
+const EXECUTOR: usize = 8;
 const SEQUENCE: usize = 16;
 const PLACEMENTS: usize = 24;
 const HANDLES: usize = 64;
@@ -50,7 +50,7 @@ const NEVER: u32 = 0;
 /// A place that had one.
 const FREE: u32 = u32::MAX;
 
-/// The table.
+/// The table of shared TGTs, as one member accesses it.
 #[derive(Debug)]
 pub(crate) struct Targets {
     host: Arc<Host>,
@@ -103,7 +103,7 @@ impl Targets {
         self.word64(record, SEQUENCE).store(0, Ordering::Relaxed);
         self.word64(record, PLACEMENTS).store(0, Ordering::Relaxed);
         self.word64(record, DOMAIN).store(domain, Ordering::Relaxed);
-        self.word64(record, HOME).store(self.host.me().pack(), Ordering::Relaxed);
+        self.word64(record, EXECUTOR).store(self.host.me().pack(), Ordering::Relaxed);
         self.put_count(record, self.host.me(), 1);
         self.number(record).store(number, Ordering::Release);
         Ok(record)
@@ -183,7 +183,7 @@ impl Targets {
     /// The member that executes a TGT. It may have died.
     pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
         // SYNC: target-executor
-        let word = self.word64(record, HOME).load(Ordering::Acquire);
+        let word = self.word64(record, EXECUTOR).load(Ordering::Acquire);
         MemberId::unpack(word).filter(|_| self.exists(record))
     }
 
@@ -197,8 +197,12 @@ impl Targets {
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
         // SYNC: target-executor
-        let taken =
-            self.word64(record, HOME).compare_exchange(dead.pack(), me, Ordering::AcqRel, Ordering::Acquire);
+        let taken = self.word64(record, EXECUTOR).compare_exchange(
+            dead.pack(),
+            me,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
         taken.is_ok() && self.exists(record)
     }
 
@@ -226,21 +230,21 @@ impl Targets {
         image.len() < BUFFER_WORDS
     }
 
-    /// The placement of this serial number has been carried out, and all before it. Whoever places a
-    /// packet notes it before the program can see the message: then it is known even if the process
-    /// that placed it and the one that executes the TGT both end before the state is published.
+    /// Records that the placements up to this serial number have been executed. The member that places a
+    /// packet calls this before the program can see the message, so that the placement is known even if
+    /// that member and the TGT's executor both end before the state is published.
     pub(crate) fn note_placement(&self, record: TargetRecord, serial: u64) {
         // SYNC: target-placements
         self.word64(record, PLACEMENTS).fetch_max(serial.saturating_add(1), Ordering::Release);
     }
 
-    /// Whether the placement of this serial number was noted.
+    /// Whether the placement of this serial number was recorded.
     pub(crate) fn is_placed(&self, record: TargetRecord, serial: u64) -> bool {
         // SYNC: target-placements
         self.word64(record, PLACEMENTS).load(Ordering::Acquire) > serial && self.exists(record)
     }
 
-    /// The members that have handles, as far as is known without asking who lives.
+    /// The members that have handles, including members that have died.
     pub(crate) fn holders(&self, record: TargetRecord) -> Vec<MemberId> {
         let slots = (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
         let present = slots.filter_map(|slot| self.host.current(slot));
@@ -252,7 +256,7 @@ impl Targets {
         self.count(record, member) > 0
     }
 
-    /// Whether somebody who lives has a handle.
+    /// Whether a living member has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
         self.holders(record).into_iter().any(|member| self.host.is_alive(member))
     }
@@ -308,7 +312,7 @@ impl Targets {
         self.segment.word32(record.start + HANDLES + 4 * slot)
     }
 
-    /// Handles of a member; those that one before it in its slot left do not count.
+    /// Number of handles of a member; those of earlier members of its slot do not count.
     fn count(&self, record: TargetRecord, member: MemberId) -> u16 {
         let [c0, c1, g0, g1] =
             self.handles(record, usize::from(member.slot)).load(Ordering::Relaxed).to_le_bytes();
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_handle_destroys() {
+    fn closing_the_last_handle_destroys_the_target() {
         let folder = Folder::new("targets-handles");
         let all = members(&folder, 2);
         let [one, two] = &all[..] else { unreachable!() };
@@ -377,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn one_heir_takes_over() {
+    fn exactly_one_member_takes_over_from_a_dead_executor() {
         let folder = Folder::new("targets-heirs");
         let mut all = members(&folder, 3);
         let record = all[2].create(5, 77).unwrap();
@@ -396,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_is_known_to_all_until_the_target_is_made_again() {
+    fn a_recorded_placement_is_visible_to_all_until_the_target_is_recreated() {
         let folder = Folder::new("targets-placements");
         let all = members(&folder, 2);
         let record = all[0].create(5, 77).unwrap();
@@ -410,20 +414,20 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_held_counts_for_nothing() {
+    fn handles_of_dead_members_do_not_keep_a_target() {
         let folder = Folder::new("targets-dead");
         let mut all = members(&folder, 2);
         let record = all[1].create(5, 77).unwrap();
         assert_eq!(all[1].sweep(record).unwrap(), Left::Others);
         drop(all.pop());
         let one = &all[0];
-        assert!(one.exists(record), "nobody has looked");
+        assert!(one.exists(record), "no sweep has run yet");
         assert_eq!(one.join(5, 77).unwrap(), None);
         assert!(!one.exists(record));
     }
 
     #[test]
-    fn numbers_with_the_same_place_follow_each_other() {
+    fn numbers_with_the_same_place_use_the_next_places() {
         let folder = Folder::new("targets-meet");
         let all = members(&folder, 1);
         let one = &all[0];
@@ -437,7 +441,7 @@ mod tests {
         assert!(matches!(one.create(further, 1), Err(HostError::Full(_))));
         one.leave(records[3]).unwrap();
         assert_eq!(one.find(meeting[3]), None);
-        assert_eq!(one.find(meeting[PROBES - 1]), Some(records[PROBES - 1]), "behind a free place");
+        assert_eq!(one.find(meeting[PROBES - 1]), Some(records[PROBES - 1]), "after a free place");
         one.create(further, 1).unwrap();
         for record in records {
             one.sweep(record).unwrap();
@@ -450,13 +454,13 @@ mod tests {
     }
 
     #[test]
-    fn garbage_leads_nowhere() {
+    fn garbage_in_the_table_finds_no_target() {
         let folder = Folder::new("targets-garbage");
         let all = members(&folder, 1);
         let one = &all[0];
         let record = one.create(9, 1).unwrap();
         for word in [0, u64::MAX, 5 << 16 | 5000] {
-            one.word64(record, HOME).store(word, Ordering::Relaxed);
+            one.word64(record, EXECUTOR).store(word, Ordering::Relaxed);
             assert_eq!(one.executor_of(9), None);
         }
         one.segment.word64(record.start + BUFFERS).store(u64::MAX, Ordering::Relaxed);

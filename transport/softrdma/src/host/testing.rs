@@ -1,10 +1,10 @@
-//! A folder for a test, removed with what is in it.
+//! A folder for a test, removed with its content.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder.
+/// A new folder; dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

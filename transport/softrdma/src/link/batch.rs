@@ -1,7 +1,7 @@
 //! Many datagrams in one buffer.
 //!
 //! Owns the bytes between the engine and a link. The device keeps one of each and reuses them,
-//! so that a packet costs no allocation. Neither ever grows beyond what was put in: sends are
+//! so that a packet costs no allocation. Neither grows beyond the datagrams in it: sends are
 //! bounded by the device, which stops to ask its QPs while a batch is not empty.
 #![forbid(unsafe_code)]
 
@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 /// 4,096 + 96 (contract rocev2 3.3).
 pub const MAX_DATAGRAM_BYTES: usize = 4352;
 
-/// One datagram: the UDP payload and where it goes from and to.
+/// One datagram: its UDP payload, source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Where it comes from. On a received one the true source port.
+    /// Source address and port. A received datagram has its true source port.
     pub source: SocketAddr,
-    /// Where it goes to.
+    /// Destination address and port.
     pub destination: SocketAddr,
-    /// BTH to ICRC.
+    /// The UDP payload, from BTH to ICRC.
     pub bytes: &'a [u8],
 }
 
@@ -35,7 +35,7 @@ struct Entry {
 pub struct SendBatch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// Entries before this one have left.
+    /// Index of the oldest entry; those before it were removed.
     first: usize,
 }
 
@@ -46,13 +46,13 @@ impl SendBatch {
         Self::default()
     }
 
-    /// Datagrams in it.
+    /// Number of datagrams in it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.first
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -127,7 +127,7 @@ impl SendBatch {
         self.first = 0;
     }
 
-    /// Moves what is left to the front once more than half of the buffer has left, so that a
+    /// Moves the entries to the front once more than half of the buffer is unused, so that a
     /// batch that is never quite empty does not grow indefinitely.
     fn make_room(&mut self) {
         if self.first < 64 || self.first * 2 < self.entries.len() {
@@ -158,7 +158,7 @@ impl Entry {
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// Slots that are taken, by datagrams or by what a link gave up on.
+    /// Number of slots in use, by datagrams or by datagrams that a link discarded.
     used: usize,
     slots: usize,
 }
@@ -176,19 +176,19 @@ impl ReceiveBatch {
         }
     }
 
-    /// Datagrams it can hold.
+    /// Number of datagrams that it can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots
     }
 
-    /// Datagrams in it.
+    /// Number of datagrams in it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -211,7 +211,7 @@ impl ReceiveBatch {
         self.used = 0;
     }
 
-    /// Appends a copy; returns whether it fitted. For links and tests.
+    /// Appends a copy; returns `false` if it is full. For links and tests.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
         let length = datagram.bytes.len();
         if self.used == self.slots || length > MAX_DATAGRAM_BYTES {
@@ -222,7 +222,7 @@ impl ReceiveBatch {
         true
     }
 
-    /// Slots that are taken.
+    /// Number of slots in use.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_batch_holds_what_it_has_slots_for() {
+    fn a_receive_batch_holds_one_datagram_per_slot() {
         let mut batch = ReceiveBatch::new(2);
         assert!(batch.push(datagram(b"one")));
         batch.take_slot(None);

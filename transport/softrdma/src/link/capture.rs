@@ -1,7 +1,7 @@
-//! Writes what travels over a link into a capture file.
+//! Writes the datagrams of a link into a capture file.
 //!
-//! Wraps any link and records what is given to it to send and what it receives. Beneath a
-//! [`super::FaultyLink`] that is what is on the wire, faults included. The file can be shared by
+//! Wraps any link and records the datagrams that it sends and receives. Below a
+//! [`super::FaultyLink`] that is the traffic on the wire, faults included. The file can be shared by
 //! several devices and processes: each record is appended whole by one system call, and a capture
 //! that exists is continued. A failing disk loses records, never packets.
 #![forbid(unsafe_code)]
@@ -39,13 +39,13 @@ impl CapturedLink {
         Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
     }
 
-    /// A datagram that leaves: it carries DF and identification 0, as `IpUdp::new` assumes.
+    /// Records a sent datagram. It has DF set and identification 0, as `IpUdp::new` assumes.
     fn record_sent(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
 
-    /// A datagram that arrived. The socket did not show its identification; that of a foreign peer
-    /// is found again, so that readers of the capture find the ICRC right.
+    /// Records a received datagram. The socket does not report its identification, so that of a foreign
+    /// peer is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
         headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
@@ -57,7 +57,7 @@ impl CapturedLink {
             Ok(()) => self.written += 1,
             Err(error) => {
                 if self.lost == 0 {
-                    tracing::warn!(%error, "the capture file takes no more records");
+                    tracing::warn!(%error, "the capture file could not be written; no more datagrams are recorded");
                 }
                 self.lost += 1;
             }
@@ -85,7 +85,8 @@ fn open_file(path: &Path) -> io::Result<File> {
     let mut start = vec![0; header.len()];
     let is_ours = file.read_exact(&mut start).is_ok() && start == header;
     if !is_ours {
-        let text = "the file exists and is no capture that can be continued; remove it or name another";
+        let text =
+            "the file exists and is not a capture that can be continued; remove it or choose another name";
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
     Ok(file)
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_holds_what_was_sent_and_received_with_a_good_icrc() {
+    fn sent_and_received_datagrams_are_recorded_with_a_good_icrc() {
         let scratch = Scratch::new("capture");
         let hub = Hub::new();
         let open = |last| {
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identification_of_a_foreign_peer_is_found_again() {
+    fn the_identification_of_a_foreign_peer_is_recorded() {
         let scratch = Scratch::new("capture-foreign");
         let hub = Hub::new();
         let mut foreign = hub.link().unwrap();
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_not_touched() {
+    fn a_file_that_is_not_a_capture_is_refused_unchanged() {
         let scratch = Scratch::new("capture-other");
         fs::write(&scratch.0, b"somebody's notes, longer than the header of a capture").unwrap();
         let inner = Box::new(Hub::new().link().unwrap());
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_to_wait_is_recorded_once() {
+    fn a_datagram_that_is_sent_late_is_recorded_once() {
         let scratch = Scratch::new("capture-wait");
         let mut link = CapturedLink::open(Box::new(Full { room: 1 }), &scratch.0).unwrap();
         let mut batch = SendBatch::new();

@@ -1,38 +1,38 @@
-//! Why a link refused an address.
+//! Errors of opening an address.
 #![forbid(unsafe_code)]
 
 use std::io;
 use std::net::IpAddr;
 use trunkline_verbs::VerbsError;
 
-/// A refused address.
+/// Why a link refused an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// Somebody else has it.
+    /// A process that is not a member of this host's devices uses the port.
     #[error(
         "UDP port 4791 at {address} is taken: another program, or the kernel's rxe driver, already \
          serves RoCE there; stop it (`rdma link` shows rxe, `ss -lunp sport = 4791` the program) or \
          use another address by TRUNKLINE_ADDRESS"
     )]
     AddressInUse {
-        /// Which.
+        /// The address.
         address: IpAddr,
     },
     /// This host does not have it.
     #[error("no interface of this host has the address {address}; `ip address` shows those it has")]
     NoSuchAddress {
-        /// Which.
+        /// The address.
         address: IpAddr,
     },
     /// The operating system refused for another reason.
     #[error("cannot {doing} for {address}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that failed, as a verb.
         doing: &'static str,
-        /// For which address.
+        /// The address.
         address: IpAddr,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,8 +1,8 @@
 //! Datagrams between devices of one process.
 //!
-//! A [`Hub`] is a network: links made from it reach each other, and nothing else. Owns one
-//! bounded queue per link; a full queue drops what comes, and counts it, as UDP does. A receiver
-//! that sleeps is woken through an eventfd, one that polls costs no system call.
+//! A [`Hub`] is a network: its links reach each other and nothing else. Owns one bounded queue per
+//! link; a full queue drops datagrams and counts them, as UDP does. A sleeping receiver is woken
+//! through an eventfd; a polling one costs no system call.
 #![forbid(unsafe_code)]
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use trunkline_verbs::{Counter, Time};
 
-/// Datagrams that wait at one link before further ones are dropped.
+/// Capacity of a link's queue in datagrams; further ones are dropped.
 const QUEUE_DATAGRAMS: usize = 4096;
-/// The MTU that a hub shows: enough for payloads of 4,096 bytes.
+/// The MTU of a hub in bytes: enough for payloads of 4,096 bytes.
 const HUB_MTU_BYTES: u32 = 9000;
 
 /// A network inside one process.
@@ -41,7 +41,7 @@ struct Queue {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A queue has no invariant that a panic elsewhere could have broken half way.
+        // A queue has no invariant that a panic could leave broken.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,7 +56,7 @@ impl Hub {
     /// A link for one device.
     ///
     /// # Errors
-    /// What the operating system answered when it was asked for an eventfd.
+    /// The operating system's error, if it has no eventfd left.
     pub fn link(self: &Arc<Self>) -> io::Result<InProcessLink> {
         let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         let inbox = Arc::new(Inbox { queue: Mutex::default(), wake });
@@ -165,7 +165,7 @@ impl Link for InProcessLink {
     }
 
     fn arm(&mut self) -> bool {
-        // An old wake-up is taken away first: one that comes after this belongs to a datagram
+        // An old wake-up is cleared first: a later one belongs to a datagram
         // that the queue then holds.
         let _ = self.inbox.wake.read();
         let mut queue = self.inbox.lock();
@@ -284,7 +284,7 @@ mod tests {
         let mut got = ReceiveBatch::new(8);
         send(&mut a, 1, 2, b"polled");
         assert!(!readable(&b, PollTimeout::ZERO));
-        assert!(b.arm(), "one waits already");
+        assert!(b.arm(), "one is waiting already");
         assert_eq!(b.receive(&mut got), 1);
         assert!(!b.arm());
         assert!(!readable(&b, PollTimeout::ZERO));
@@ -294,11 +294,11 @@ mod tests {
         });
         assert_eq!(b.receive(&mut got), 1);
         assert!(!b.arm());
-        assert!(!readable(&b, PollTimeout::ZERO), "arming took the old wake-up away");
+        assert!(!readable(&b, PollTimeout::ZERO), "arming cleared the old wake-up");
     }
 
     #[test]
-    fn an_address_belongs_to_one_link_and_is_free_after_it() {
+    fn an_address_belongs_to_one_link_and_becomes_free_when_it_closes() {
         let hub = Hub::new();
         let mut a = open(&hub, 1);
         let mut b = hub.link().unwrap();
@@ -307,7 +307,7 @@ mod tests {
         b.open(address(1).ip()).unwrap();
         b.close(address(1).ip());
         a = open(&hub, 1);
-        // What was sent to the one that is gone does not reach its successor.
+        // Datagrams to a closed link do not reach the next link of the address.
         let mut got = ReceiveBatch::new(8);
         assert_eq!(a.receive(&mut got), 0);
     }

@@ -1,6 +1,6 @@
-//! Which interface has an address.
+//! The network interface of an address.
 //!
-//! Asked by the UDP link when an address is opened, and for its MTU.
+//! The UDP link calls it when it opens an address, and for the MTU.
 #![forbid(unsafe_code)]
 
 use super::{LinkError, udp_ffi};
@@ -40,7 +40,7 @@ impl Interface {
 
     /// Its MTU in bytes.
     pub(super) fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
-        let failed = |source| LinkError::Os { doing: "ask for the MTU", address, source };
+        let failed = |source| LinkError::Os { doing: "read the MTU", address, source };
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).map_err(failed)?;
         udp_ffi::interface_mtu(socket.as_fd(), &self.name).map_err(failed)
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_has_its_whole_network() {
+    fn all_of_127_8_belongs_to_the_loopback() {
         let interface = Interface::of("127.45.6.7".parse().unwrap()).unwrap();
         assert!(interface.index > 0);
         assert!(interface.mtu("127.45.6.7".parse().unwrap()).unwrap() >= 1280);

@@ -1,18 +1,18 @@
-//! How packets travel: the payloads of RoCE v2's UDP datagrams, ICRC included, between addresses.
+//! The network below the device: it carries the UDP payloads of RoCEv2, ICRC included, between addresses.
 //!
 //! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`]
-//! under its lock. A link looks into a datagram no further than to see which process of the host it
-//! is for, never waits, and may lose, duplicate or reorder datagrams like any network: the engine
-//! above repairs that.
+//! under its lock. A link examines a datagram only to find out which process of the host it is for. It
+//! never waits, and may lose, duplicate or reorder datagrams like any network; the engine above
+//! recovers from that.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
-//! | `sockets` | the seam between it and whoever makes sockets |
+//! | `sockets` | the interface between it and the operating system or a simulated host |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
-//! | `capture` | [`CapturedLink`]: writes what travels into a capture file |
+//! | `capture` | [`CapturedLink`]: writes the datagrams into a capture file |
 //! | `faults` | [`FaultyLink`]: loses, duplicates, reorders, corrupts and delays what is sent |
 //!
 //! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
@@ -43,7 +43,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// A way for datagrams to travel.
+/// A network interface for datagrams.
 ///
 /// Call order: `open` an address, then `send` from it and `receive` at it, until `close`. With a
 /// link whose [`Link::next_timeout`] returns a time, call [`Link::poll`] then. Before sleeping on
@@ -53,7 +53,7 @@ pub trait Link: Send + Debug {
     /// Its name in reports: `udp`, `in-process`.
     fn name(&self) -> &'static str;
 
-    /// Takes the address: packets to port 4791 there that are for us reach us from now on. Opening
+    /// Opens the address: from now on packets to its port 4791 that are for us are received. Opening
     /// it again does nothing.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ pub trait Link: Send + Debug {
     /// Releases the address. Does nothing when it is not open.
     fn close(&mut self, address: IpAddr);
 
-    /// What datagrams from an open address are sent from. It stays so while the address is open.
+    /// The source of datagrams from an open address. It does not change while the address is open.
     fn source(&self, address: IpAddr) -> SocketAddr {
         SocketAddr::new(address, ROCE_PORT)
     }
@@ -75,18 +75,18 @@ pub trait Link: Send + Debug {
     /// [`LinkError::NoSuchAddress`].
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
 
-    /// Sends from the front of the batch, in order, each datagram from the open address that its
-    /// `source` names. What was sent, or could never be, leaves the batch; what the system has no
-    /// room for now stays in it, to be given again later.
+    /// Sends from the front of the batch, in order, each datagram from the open address in its
+    /// `source`. Datagrams that were sent, or never can be, are removed from the batch; those that the
+    /// system has no room for now stay in it for a later call.
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
     /// Replaces the content of the batch by datagrams that have arrived, as many as it holds.
     /// Returns how many were taken, including those that were refused or another process's. 0 means
-    /// that nothing waits at any open address, the batch's capacity that more may.
+    /// that no datagram waits at any open address; the batch's capacity means that more may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
-    /// Tells the link that its owner is about to sleep on [`Link::fds`]: a datagram that arrives
-    /// from now on makes one of them readable. Returns whether some wait already; then do not
+    /// Prepares for the owner to sleep on [`Link::fds`]: a datagram that arrives
+    /// from now on makes one of them readable. Returns whether datagrams are waiting already; then do not
     /// sleep. The next `receive` ends it.
     fn arm(&mut self) -> bool;
 
@@ -96,7 +96,7 @@ pub trait Link: Send + Debug {
         false
     }
 
-    /// Whether datagrams wait, armed or not. A simulation asks, where a thread would sleep on
+    /// Whether datagrams wait, armed or not. A simulation calls this where a thread would sleep on
     /// [`Link::fds`].
     fn has_arrivals(&self) -> bool {
         udp_ffi::any_readable(self.fds().into_iter())
@@ -106,17 +106,17 @@ pub trait Link: Send + Debug {
     /// `close`, and when [`Link::changes`] does.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Grows when the descriptors have changed by themselves.
+    /// A number that grows when the descriptors have changed without `open` or `close`.
     fn changes(&self) -> u64 {
         0
     }
 
-    /// When [`Link::poll`] wants to be called, if ever.
+    /// When [`Link::poll`] has to be called, if at all.
     fn next_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// Does what has become due, such as sending what was held back.
+    /// Does the work that has become due, such as sending delayed datagrams.
     fn poll(&mut self, now: Time) {
         let _ = now;
     }

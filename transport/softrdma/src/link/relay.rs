@@ -1,10 +1,10 @@
 //! Datagrams of one address for several processes.
 //!
-//! Owns what the holder of port 4791 does with datagrams that are another member's, and what that
-//! member does with them: they travel in bundles as messages between members, addresses attached, and are
-//! judged by their receiver as if they had come by UDP. Called by the UDP link only. It looks into
-//! a datagram no further than its addressee, trusts none of it, and keeps nothing: what a
-//! member's socket has no room for is dropped and counted.
+//! Owns how the holder of port 4791 forwards datagrams to other members, and how those receive them: they
+//! are sent in bundles as messages between members, with their addresses, and the receiver checks them
+//! as if they had arrived by UDP. The UDP link alone calls it. It examines a datagram only to find its
+//! addressee, trusts none of it, and queues nothing: datagrams that a member's socket has no room for
+//! are dropped and counted.
 //!
 //! | datagram for | goes to |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | another QP | the member whose number it is |
 //! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
 //! | QP 1, another message of the CM | the member whose slot is in the comm id that it names as ours |
-//! | anything else | nobody: it stays here, and is counted here |
+//! | anything else | no other member: the holder receives and counts it |
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -27,15 +27,17 @@ use trunkline_roce::wire::cm::{CmMessage, ServiceId};
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::Counter;
 
-/// The kind of message that carries datagrams; the card has all others.
+/// The kind of message that carries datagrams; all others are for the card.
 const DATAGRAMS: u8 = 1;
-/// Length 2, family 1, source port 2 and address 16, scope 4, destination port 2 and address 16.
+/// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
+/// destination port 2 and address 16.
 const HEADER_BYTES: usize = 43;
-/// Bundles being filled; one more is sent at once.
+
+/// Largest number of bundles being filled; one more makes all of them leave at once.
 const MAX_BUNDLES: usize = 8;
-/// Messages read in one go.
+/// Largest number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
-/// Requests for connections remembered at most.
+/// Largest number of connection requests remembered.
 const MAX_REQUESTS: usize = 1024;
 /// While nothing arrives from other members, they are polled once in so many receives, and always
 /// before the card sleeps.
@@ -52,20 +54,20 @@ struct Counts {
     nonsense: u64,
 }
 
-/// What the UDP link does with the datagrams of other members.
+/// Forwards datagrams to other members, and receives those that they forward.
 #[derive(Debug)]
 pub(super) struct Relay {
     members: Arc<Members>,
     /// TGTs that move from member to member.
     targets: Option<Arc<Targets>>,
     bundles: Vec<(MemberId, Vec<u8>)>,
-    /// Buffers of bundles that have left.
+    /// Buffers of bundles that were sent, for reuse.
     spare: Vec<Vec<u8>>,
-    /// A bundle that came and was taken up to `at`.
+    /// A received bundle, consumed up to `at`.
     arrived: Vec<u8>,
     at: usize,
-    /// Which member got which request, and for which service: the request may be repeated when nobody
-    /// listens any more, and it may be withdrawn.
+    /// Which member got which request, and for which service: the request may be repeated after its
+    /// listener is gone, and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     looks: u32,
     counts: Counts,
@@ -94,7 +96,7 @@ impl Relay {
         &self.members
     }
 
-    /// Whose a datagram is, if it is another member's.
+    /// The member that a datagram is for, if that is another member.
     pub(super) fn owner(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let bth = Bth::parse(datagram.bytes).ok()?;
         let owner = if bth.destination == QP1 {
@@ -132,7 +134,7 @@ impl Relay {
             let datagrams = Pieces { bytes: &bundle }.count() as u64;
             match self.members.send(to, DATAGRAMS, &[&bundle]) {
                 Ok(()) => self.counts.handed_on += datagrams,
-                // The peer sends it again.
+                // The peer retransmits them.
                 Err(_) => self.counts.not_handed_on += datagrams,
             }
             bundle.clear();
@@ -140,9 +142,9 @@ impl Relay {
         }
     }
 
-    /// Fills half of an empty batch with datagrams that others hand on to us and that are addressed
-    /// to an open address, so that neither they nor those that arrive by UDP starve the others.
-    /// Returns whether a member was lost.
+    /// Fills half of an empty batch with datagrams that other members forward to us and whose address is
+    /// open, so that neither they nor those that arrive by UDP starve the others. Returns whether a
+    /// member was lost.
     pub(super) fn take(&mut self, batch: &mut ReceiveBatch, is_open: impl Fn(IpAddr) -> bool) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOK_EVERY) && self.at == self.arrived.len() {
@@ -169,7 +171,7 @@ impl Relay {
         lost
     }
 
-    /// Whether `take` would find something.
+    /// Whether `take` would find a message.
     pub(super) fn is_readable(&mut self) -> bool {
         let readable = self.has_arrivals();
         if readable {
@@ -178,7 +180,7 @@ impl Relay {
         readable
     }
 
-    /// As [`Relay::is_readable`], without consequences.
+    /// As [`Relay::is_readable`], but does not affect the next `take`.
     pub(super) fn has_arrivals(&self) -> bool {
         self.at < self.arrived.len() || self.members.has_arrivals()
     }
@@ -220,25 +222,25 @@ impl Relay {
 
     /// The member that listens for the service that a peer requests, or did at its first request.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
-        let asks = (datagram.source.ip(), id);
+        let request = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
             Some(owner) => {
-                self.remember(asks, service, owner);
+                self.remember(request, service, owner);
                 Some(owner)
             }
-            None => self.requests.get(&asks).filter(|(of, _)| *of == service).map(|(_, owner)| *owner),
+            None => self.requests.get(&request).filter(|(of, _)| *of == service).map(|(_, owner)| *owner),
         }
     }
 
-    fn remember(&mut self, asks: Request, service: ServiceId, owner: MemberId) {
-        if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&asks) {
-            // Forged ones displace others, which matters only to requests whose listener is gone.
+    fn remember(&mut self, request: Request, service: ServiceId, owner: MemberId) {
+        if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&request) {
+            // Forged requests displace others, which matters only to requests whose listener is gone.
             self.requests.clear();
         }
-        self.requests.insert(asks, (service, owner));
+        self.requests.insert(request, (service, owner));
     }
 
-    /// The next `take` looks.
+    /// Makes the next `take` poll the other members.
     fn look_soon(&mut self) {
         self.looks = LOOK_EVERY - 1;
     }
@@ -322,7 +324,7 @@ fn split(bytes: &[u8]) -> Option<(Datagram<'_>, &[u8])> {
         }
     };
     let length = usize::from(half(0));
-    // Only what came to that port is handed on.
+    // Only datagrams to that port are forwarded.
     let is_sane = length <= MAX_DATAGRAM_BYTES && half(25) == ROCE_PORT;
     let (body, rest) = rest.split_at_checked(length).filter(|_| is_sane)?;
     let datagram =

@@ -1,7 +1,7 @@
-//! Datagram sockets, as the UDP link needs them.
+//! The interface between the UDP link and datagram sockets.
 //!
-//! The seam between the UDP link and whoever owns ports: the operating system (`udp::system`), or a
-//! simulated host. Calls through it are made per batch of datagrams, never per datagram.
+//! Implemented by the operating system's sockets (`udp::system`) and by a simulated host. Calls are made
+//! per batch of datagrams, never per datagram.
 #![forbid(unsafe_code)]
 
 use super::{LinkError, ReceiveBatch, SendBatch};
@@ -10,18 +10,18 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// What one [`DatagramSocket::receive`] brought.
+/// The result of one [`DatagramSocket::receive`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
-    /// Datagrams that were too long for a slot and are left out.
+    /// Number of datagrams that were too long for a slot and were dropped.
     pub(crate) too_long: usize,
     /// Whether the socket may hold more.
     pub(crate) may_have_more: bool,
 }
 
-/// Makes sockets.
+/// Creates sockets.
 pub(crate) trait Sockets: Send + Debug {
-    /// Binds a socket; port 0 is one of the system's choice.
+    /// Binds a socket; port 0 lets the system choose.
     ///
     /// # Errors
     /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
@@ -36,7 +36,7 @@ pub(crate) trait Sockets: Send + Debug {
 
 /// A bound socket that never blocks. Dropping it frees its port.
 pub(crate) trait DatagramSocket: Send + Debug {
-    /// Its address, with the port that it got.
+    /// Its address, with the actual port.
     fn local(&self) -> SocketAddr;
 
     /// Sends datagrams from the front of the batch, `count` at most, and leaves the batch as it is.
@@ -49,7 +49,7 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Receives into the free slots of the batch.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when it holds no datagram, and what the system reports else.
+    /// [`io::ErrorKind::WouldBlock`] when no datagram is waiting, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
     /// Whether [`DatagramSocket::receive`] would return something other than
@@ -59,6 +59,6 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// The descriptor that becomes readable when a datagram arrives; simulated sockets have none.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Datagrams that were dropped because its receive buffer was full.
+    /// Number of datagrams that were dropped because the receive buffer was full.
     fn dropped(&self) -> u64;
 }

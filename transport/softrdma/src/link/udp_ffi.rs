@@ -10,10 +10,10 @@ use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most datagrams of one system call.
+/// Largest number of datagrams per system call.
 pub(super) const BATCH: usize = 32;
 
-/// Lets a socket build the IP header that the ICRC covers (contract rocev2 5.1), and take
+/// Makes a socket build the IP header that the ICRC covers (contract rocev2 5.1), and accept
 /// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6).
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
@@ -24,8 +24,8 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
     }
 }
 
-/// Asks for a receive buffer. With the right to pass the system's limit, it is passed; without,
-/// and when the system gives less, that is what there is.
+/// Requests a receive buffer, beyond the system's limit if the process may exceed it. If the system
+/// grants less, the socket works with that.
 pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     let forced = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes);
     if forced.is_err() {
@@ -34,7 +34,7 @@ pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     }
 }
 
-/// Datagrams that the kernel dropped because the socket's receive buffer was full.
+/// Number of datagrams that the kernel dropped because the socket's receive buffer was full.
 pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
     // `SK_MEMINFO_VARS` words, of which the last is `SK_MEMINFO_DROPS`.
     let mut words = [0u32; 9];
@@ -146,8 +146,8 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sends up to [`BATCH`] datagrams with one call; returns how many the kernel took, or why it
-/// did not take the first.
+/// Sends up to [`BATCH`] datagrams with one call; returns how many the kernel accepted, or why it
+/// refused the first.
 pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
     datagrams: impl Iterator<Item = Datagram<'a>>,
@@ -234,7 +234,7 @@ pub(super) fn receive(
         let content = address.get().filter(|_| whole).map(|source| (source, destination, length));
         batch.take_slot(content);
     }
-    // Less than a full table: drained, or the batch is full.
+    // Fewer than a full table: the socket is empty, or the batch is full.
     Ok(Received { too_long, may_have_more: taken == BATCH })
 }
 
@@ -252,7 +252,7 @@ pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) ->
 pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // SAFETY: ifreq is plain data, for which zero bytes are valid values.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero, so that the name always ends.
+    // The last byte stays zero, so that the name is always terminated.
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name.iter_mut().take(room).zip(name.bytes()) {
         *to = from.cast_signed();

@@ -1,4 +1,4 @@
-//! A device, and on its network a sender made by hand, whose packets are what a test wants them to be.
+//! A device and, on its network, a sender whose packets the test builds itself.
 
 use super::node::{Node, bring_up_with};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(crate) struct ByHand {
 }
 
 impl ByHand {
-    /// The sender has this UDP port.
+    /// A sender with this UDP port.
     pub(crate) fn new(port: u16) -> Self {
         let hub = Hub::new();
         let options = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..super::udp() };
@@ -37,7 +37,7 @@ impl ByHand {
         Self { node, tgt, link, source }
     }
 
-    /// Sends a message of one packet; `headers` may change what goes before it.
+    /// Sends a message of one packet; `headers` may change its headers.
     pub(crate) fn send(&mut self, psn: Psn, ack_request: bool, headers: impl FnOnce(&mut IpUdp)) {
         let opcode = Opcode::new(Service::XRC, Operation::SEND_ONLY);
         let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by hand");

@@ -1,13 +1,13 @@
-//! Processes that share a runtime directory of the test's own, as the processes of one host do.
+//! Processes that share the test's own runtime directory, like the processes of one host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::{Folder, Process};
 
-/// What a process that a test started is to do.
+/// The variable that names the part of a process started by a test.
 const PART: &str = "TRUNKLINE_TEST_PART";
-/// Names the runtime directory.
+/// The variable that names the runtime directory.
 const RUNTIME: &str = "TRUNKLINE_RUNTIME_DIR";
 
 /// A directory of one test, with the runtime directory of its processes in it. Removed when dropped.
@@ -47,12 +47,12 @@ impl Host {
     }
 }
 
-/// What this process is to do; `None` in the test itself.
+/// The part of this process; `None` in the test itself.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Files whose names start so.
+/// Number of files whose names start with a prefix.
 pub(crate) fn count_files(folder: &Path, start: &str) -> usize {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(start)).count()

@@ -1,4 +1,4 @@
-//! What the tests of the software device share: devices at addresses of their own, and what is made on them.
+//! Shared by the tests of the software device: devices at addresses of their own, and objects on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod by_hand;

@@ -1,4 +1,4 @@
-//! A device with what a small XRC test needs.
+//! A device with the objects that a small XRC test needs.
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -15,9 +15,9 @@ use trunkline_verbs::{
     SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
-/// How long anything may take on a loaded machine.
+/// The bound of every wait, for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
-/// READs and atomics that the connections serve and have outstanding at once.
+/// Number of outstanding READs and atomics of the connections, in both directions.
 pub(crate) const READS: u8 = 128;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
@@ -138,7 +138,7 @@ pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn Q
     connect_at(near, far, Mtu::Mtu1024)
 }
 
-/// The same with a path MTU.
+/// Connects with the given path MTU.
 pub(crate) fn connect_at(near: &Node, far: &Node, mtu: Mtu) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
     bring_up_at(&*ini, far.address, tgt.number(), mtu);

@@ -1,4 +1,4 @@
-//! Puppets of the conformance suite: this program again, serving at an address.
+//! Puppets of the conformance suite: further processes of this program.
 
 use super::host::Host;
 use std::io::{self, BufReader};
@@ -10,16 +10,16 @@ use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::{same_program, same_test};
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
-/// Makes this program a puppet at the address it holds.
+/// The variable that makes this program a puppet at the address in its value.
 pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
-/// Where the processes of one item meet.
+/// The variable for the runtime directory that the processes of one item share.
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
-/// What puppets lose.
+/// The variable for the faults that puppets inject.
 const FAULTS: &str = "TRUNKLINE_FAULTS";
 
-/// The software device, its puppets started with these arguments. All meet in a directory of
-/// their own, which goes with it.
+/// The software device with puppets. They share their own runtime directory, which is removed when this is
+/// dropped.
 pub(crate) struct Soft {
     /// The test that is the puppet, if the program is a test binary.
     test: Option<[&'static str; 2]>,
@@ -33,7 +33,7 @@ impl Soft {
         Self::new(Some([module, name]))
     }
 
-    /// For a program that is a puppet whenever the variable is there.
+    /// For a program that is a puppet whenever the variable is set.
     pub(crate) fn from_program() -> Self {
         Self::new(None)
     }
@@ -42,13 +42,13 @@ impl Soft {
         Self { test, host: Host::new(), faults: None }
     }
 
-    /// The same, where all lose packets by this plan.
+    /// The same with packet loss by this plan in all processes.
     pub(crate) fn with_faults(self, plan: &'static str) -> Self {
         Self { faults: Some(plan), ..self }
     }
 }
 
-/// Serves as a puppet at the address that the variable holds.
+/// Serves as a puppet at the address in the variable.
 pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;
@@ -98,7 +98,7 @@ impl ProcessBench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // Where packets are lost, the few retries of such a send may all be.
+        // With loss, all of the few retries of such a send may be lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
         if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }

@@ -38,8 +38,8 @@ impl Bench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // The default policy is NAK 0x64; where packets are lost, the few retries of such a send
-        // may all be.
+        // The default policy is NAK 0x64; with loss, all of the few retries of such a send may be
+        // lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
         if self.link.contains("lossy") { &STATUSES } else { &STATUSES[..1] }

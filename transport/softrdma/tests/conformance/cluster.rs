@@ -19,7 +19,7 @@ mod tests {
     const NODES: usize = 4;
     const PROCESSES: usize = 3;
 
-    /// What one process of a node has: its own CQ, SRQ and memory, and an INI for each other node.
+    /// The objects of one process of a node: its own CQ, SRQ and memory, and an INI for each other node.
     struct Process {
         cq: Arc<dyn CompletionQueue>,
         srq: Arc<dyn SharedReceiveQueue>,
@@ -99,7 +99,7 @@ mod tests {
         (0..NODES).flat_map(|from| (0..NODES).filter(move |to| *to != from).map(move |to| (from, to)))
     }
 
-    /// Each process sends to each process of each other node, through those few.
+    /// Each process sends to each process of each other node through these QPs.
     fn everybody_reaches_everybody(nodes: &[Node]) {
         let due = (NODES - 1) * PROCESSES;
         for node in nodes {

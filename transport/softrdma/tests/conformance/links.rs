@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::suite::{Soft, open};
 use trunkline_softrdma::device::SoftOptions;
 
-/// One of the answers to a message for an SRQ that nobody has, in place of the default (contract G7).
+/// A device with another response than the default to a message for a nonexistent SRQ (contract G7).
 #[cfg(test)]
 mod policies {
     use super::open;
@@ -48,7 +48,7 @@ mod policies {
         let status = [CompletionStatus::RetryExceeded];
         let policy = Policy { choice: UnknownSrq::Drop, status };
         assert_item(&policy, "G7");
-        // The TGT lives on, for others too (contract G8).
+        // The TGT survives, also for others (contract G8).
         assert_item(&policy, "G8");
     }
 }
@@ -72,7 +72,7 @@ mod without_xrc {
         assert_eq!(run(&bench(), item), Outcome::Held);
     }
 
-    /// What needs no XRC works all the same.
+    /// The items that need no XRC hold.
     #[test]
     fn rc_without_xrc() {
         for id in ["R1", "R2"] {

@@ -6,10 +6,10 @@ use crate::common;
 use crate::common::processes::{PUPPET, Soft};
 use trunkline_conformance::{PROCESS_ITEMS, assert_process_item};
 
-/// What is lost, and more, in the lossy ones.
+/// The faults of the lossy runs.
 const PLAN: &str = "drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed=5";
 
-/// A puppet. Without the variable, a test of its own that has nothing to do.
+/// The entry point of a puppet. Without the variable it is a test that does nothing.
 #[test]
 fn puppet() {
     if std::env::var_os(PUPPET).is_some() {

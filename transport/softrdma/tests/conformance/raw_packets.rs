@@ -1,4 +1,4 @@
-//! Items of the XRC contract that only raw packets can ask: what a TGT answers on the wire.
+//! Items of the XRC contract that only raw packets can check: the responses of a TGT on the wire.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, bring_up_with};
@@ -14,7 +14,7 @@ use trunkline_verbs::{Psn, QpNumber, QpState, QpType, QueuePair, SrqNumber, Time
 const FIRST_PSN: u32 = 0xff_fff0;
 const OWN_QP: u32 = 0x4711;
 
-/// A peer that speaks by hand, connected to a TGT of a device.
+/// A peer that builds its packets itself, connected to a TGT of a device.
 struct Peer {
     node: Node,
     tgt: Arc<dyn QueuePair>,
@@ -60,7 +60,7 @@ impl Peer {
         self.send(bytes);
     }
 
-    /// The syndrome of the next answer, as a byte, and its PSN.
+    /// The syndrome byte of the next response, and its PSN.
     fn answer(&mut self) -> (u8, Psn) {
         let until = Instant::now() + BOUND;
         let mut batch = ReceiveBatch::new(8);
@@ -71,7 +71,7 @@ impl Peer {
                 let packet = Packet::parse(body).expect("an answer");
                 assert_eq!(packet.bth.destination, QpNumber::new(OWN_QP));
                 assert_eq!(packet.bth.opcode.service(), Service::XRC);
-                assert!(packet.xrceth.is_none(), "answers have no XRCETH");
+                assert!(packet.xrceth.is_none(), "responses have no XRCETH");
                 return (packet.aeth.expect("an acknowledgement").syndrome, packet.bth.psn);
             }
             assert!(Instant::now() < until, "no answer: {:#?}", self.node.device_counters());
@@ -113,12 +113,13 @@ fn g12_acknowledgements_of_a_tgt_grant_no_credits() {
     peer.node.receive(1, 0, 64);
     let only = peer.request(Operation::SEND_ONLY, 0, srq, b"four");
     peer.send_packet(&only);
-    assert_eq!(peer.answer(), (0x1f, Psn::new(FIRST_PSN)), "an ACK whose credit field says: none told");
+    assert_eq!(peer.answer(), (0x1f, Psn::new(FIRST_PSN)), "an ACK without a credit limit");
 }
 
 #[test]
 fn rocev2_7_9_a_request_that_breaks_its_opcode_s_rule_on_lengths_is_refused() {
-    // contract rocev2 7.9: wrong pad, no multiple of the MTU, nothing where something must be.
+    // contract rocev2 7.9: a wrong pad, a length that is not the MTU, an empty payload where bytes are
+    // required.
     let rules: [(Operation, &[u8]); 3] =
         [(Operation::SEND_FIRST, &[1; 100]), (Operation::SEND_LAST, &[]), (Operation::SEND_MIDDLE, &[])];
     for (operation, payload) in rules {

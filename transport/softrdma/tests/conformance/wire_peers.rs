@@ -1,4 +1,5 @@
-//! The two ends of one wire, as they are put on either side of a kernel's, here both on the software device.
+//! The two ends of the interoperability test, of which the kernel lab puts one on the kernel's device; here
+//! both are on the software device.
 
 use crate::common;
 use std::io::{self, Write};
@@ -8,10 +9,10 @@ use trunkline_conformance::WireOrder;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::Device;
 
-/// What an end says, and word of each line.
+/// The output of an end, which also signals each line.
 struct Lines {
     text: Vec<u8>,
-    said: Sender<()>,
+    sent: Sender<()>,
 }
 
 impl Write for Lines {
@@ -21,13 +22,13 @@ impl Write for Lines {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nobody listens after the first line.
-        let _ = self.said.send(());
+        // Nobody receives after the first line.
+        let _ = self.sent.send(());
         Ok(())
     }
 }
 
-/// Starts an end; its verdict and what it said come from the thread.
+/// Starts an end on a thread, which returns its verdict and its output.
 fn start(
     options: &SoftOptions,
     role: &str,
@@ -37,16 +38,16 @@ fn start(
     let words: Vec<String> = format!("{role} {own} {rest}").split_whitespace().map(str::to_owned).collect();
     let order = WireOrder::parse(&words).unwrap_or_else(|| panic!("{words:?} is no order"));
     let device: Arc<dyn Device> = SoftDevice::open(options.clone()).unwrap();
-    let (said, hears) = channel();
+    let (sent, lines) = channel();
     let end = std::thread::spawn(move || {
-        let mut lines = Lines { text: Vec::new(), said };
+        let mut lines = Lines { text: Vec::new(), sent };
         let well = order.run(&device, &mut lines);
         (well, String::from_utf8(lines.text).unwrap())
     });
-    (end, hears)
+    (end, lines)
 }
 
-/// Both ends, to the end; all has to be well, and a check of the name to have passed.
+/// Runs both ends; every check has to pass, and the output has to contain the named line.
 fn converse(roles: [&str; 2], how: &str, passed: &str) {
     let [near, far] = common::in_process();
     let (server, listening) = start(&far, roles[1], "4477");
@@ -58,23 +59,23 @@ fn converse(roles: [&str; 2], how: &str, passed: &str) {
 }
 
 #[test]
-fn client_and_server_agree_on_everything() {
+fn client_and_server_pass_every_check() {
     converse(["client", "server"], "", "pass wrong-key\n");
 }
 
 #[test]
-fn they_do_with_shared_receive_queues() {
+fn client_and_server_pass_every_check_with_shared_receive_queues() {
     converse(["client", "server"], "srq", "pass connections-at-once\n");
 }
 
 #[test]
-fn our_ends_of_the_programs_of_librdmacm_fit_each_other() {
+fn both_ends_of_the_librdmacm_programs_interoperate() {
     converse(["rdma-client", "rdma-server"], "", "0 of them wrong");
     converse(["rping-client", "rping-server"], "", "0 of them wrong");
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn invalid_arguments_are_refused() {
     for words in [
         "",
         "client",

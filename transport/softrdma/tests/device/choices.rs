@@ -1,5 +1,5 @@
-//! What the software device does where the XRC contract leaves a device the choice. The conformance suite
-//! accepts every allowed outcome; a program that was written on this device may rely on these.
+//! The behaviour of the software device where the XRC contract allows several outcomes. The conformance suite
+//! accepts every allowed outcome; programs for this device may rely on these.
 
 #[cfg(test)]
 mod tests {
@@ -15,7 +15,7 @@ mod tests {
         in_process().map(|options| Node::open(options, 8192))
     }
 
-    /// Moves a fresh INI and TGT to `state` and RTS, with one change to what both would be given.
+    /// Moves a new INI and TGT to `state` and RTS, with one change to the usual attributes of both.
     fn joined(
         [near, far]: &[Node; 2],
         state: QpState,

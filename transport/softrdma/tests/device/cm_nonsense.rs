@@ -1,8 +1,8 @@
 //! Connection attempts with nonsense in every field of the connection manager's messages.
 //!
-//! One field after the other is set to its boundary values and to random ones; everything else is
-//! right. Each message must do exactly one thing: be taken, be refused for a named reason, or be
-//! dropped for a named cause; and the device's counters must say which.
+//! One field after the other is set to its boundary values and to random ones, with all others valid.
+//! Each message must have exactly one effect: it is accepted, refused for a named reason, or dropped for
+//! a named cause; and the device's counters must show which.
 
 mod asker;
 mod fields;
@@ -14,7 +14,7 @@ use trunkline_roce::wire::{Attribute, MAD_BYTES};
 use trunkline_verbs::{QpNumber, RejectReason};
 
 #[test]
-fn every_field_of_a_request() {
+fn nonsense_in_every_field_of_a_request_is_refused_or_dropped() {
     let mut asker = Asker::new(64);
     for field in REQ {
         for value in values(field) {
@@ -49,7 +49,7 @@ fn every_field_of_a_request() {
 }
 
 #[test]
-fn every_field_of_a_reply() {
+fn nonsense_in_every_field_of_a_reply_is_refused_or_dropped() {
     let mut asker = Asker::new(64);
     for field in REP {
         for value in values(field) {
@@ -63,7 +63,7 @@ fn every_field_of_a_reply() {
                 Verdict::Taken => assert_eq!(took, Took::Established, "{what}"),
                 Verdict::Dropped(counter) => {
                     assert_eq!(took, Took::counted(&[counter]), "{what}");
-                    // The right one still counts.
+                    // The valid reply is still accepted.
                     let right = cm(CmMessage::Rep(asker.reply(&req)));
                     assert_eq!(asker.send_mad(&right), Took::Established, "{what}");
                 }
@@ -76,7 +76,7 @@ fn every_field_of_a_reply() {
 }
 
 #[test]
-fn every_attribute_and_every_field_of_the_header() {
+fn nonsense_in_every_attribute_and_header_field_is_dropped() {
     let mut asker = Asker::new(64);
     for attribute in 0..=u16::MAX {
         let mut mad = cm(CmMessage::Req(asker.request()));
@@ -93,7 +93,7 @@ fn every_attribute_and_every_field_of_the_header() {
             | Attribute::DREQ
             | Attribute::DREP
             | Attribute::SIDR_REP => Took::counted(&["cm_unknown_connection"]),
-            // Where its address header would be, a REQ has the GUID.
+            // A REQ has its GUID at the offset of the SIDR_REQ's address header.
             Attribute::SIDR_REQ => Took::counted(&["cm_refused", "cm_refused_consumer"]),
             _ => Took::counted(&["cm_unserved_attribute"]),
         };
@@ -107,7 +107,7 @@ fn every_attribute_and_every_field_of_the_header() {
             bytes[byte] = value;
             let expected = match byte {
                 0..=3 if value != right => Took::counted(&["cm_not_cm"]),
-                16 | 17 if value != right => continue, // Attributes were above.
+                16 | 17 if value != right => continue, // attributes are covered above
                 _ => Took::Taken,
             };
             assert_eq!(asker.send_payload(&bytes), expected, "byte {byte} = {value:#x}");
@@ -118,7 +118,7 @@ fn every_attribute_and_every_field_of_the_header() {
 }
 
 #[test]
-fn every_length_and_every_frame_around_it() {
+fn wrong_lengths_and_wrong_packets_are_dropped() {
     let mut asker = Asker::new(64);
     for length in (0..=MAD_BYTES + 64).chain([512, 1024, 2048, 4096]) {
         let mut bytes = cm(CmMessage::Req(asker.request())).to_bytes().to_vec();
@@ -127,7 +127,7 @@ fn every_length_and_every_frame_around_it() {
         assert_eq!(asker.send_payload(&bytes), expected, "{length} bytes");
         asker.refuse_requests();
     }
-    // What is not even a datagram for QP 1.
+    // Packets that are not datagrams for QP 1.
     for (spoil, cause) in asker::SPOILED {
         let bytes = cm(CmMessage::Req(asker.request())).to_bytes();
         assert_eq!(asker.send_spoiled(&bytes, *spoil), Took::counted(&[cause]), "{cause}");
@@ -142,34 +142,34 @@ fn every_length_and_every_frame_around_it() {
 }
 
 #[test]
-fn every_message_that_does_not_fit() {
+fn messages_in_the_wrong_state_are_dropped() {
     let mut asker = Asker::new(64);
-    let elsewhere = 0x7777_7777;
+    let unknown_id = 0x7777_7777;
     let (req, id) = asker.half_made();
-    // To a connection whose reply was not confirmed yet.
+    // Messages to a connection whose reply has not been confirmed yet.
     let rtu = |local_id, remote_id| CmMessage::Rtu(asker::ids(local_id, remote_id));
     for (message, cause) in [
-        (rtu(req.local_id, elsewhere), "cm_unknown_connection"),
-        (rtu(elsewhere, id), "cm_wrong_peer"),
+        (rtu(req.local_id, unknown_id), "cm_unknown_connection"),
+        (rtu(unknown_id, id), "cm_wrong_peer"),
         (CmMessage::Drep(asker::ids(req.local_id, id)), "cm_duplicate"),
-        (CmMessage::Drep(asker::ids(elsewhere, id)), "cm_wrong_peer"),
-        (CmMessage::Drep(asker::ids(req.local_id, elsewhere)), "cm_unknown_connection"),
+        (CmMessage::Drep(asker::ids(unknown_id, id)), "cm_wrong_peer"),
+        (CmMessage::Drep(asker::ids(req.local_id, unknown_id)), "cm_unknown_connection"),
         (asker::dreq(req.local_id, id, 0x0055_5555), "cm_wrong_qp"),
-        (asker::dreq(elsewhere, id, 0x0055_5555), "cm_unknown_connection"),
-        (asker::rej(elsewhere, id), "cm_wrong_peer"),
-        (asker::rej(req.local_id, elsewhere), "cm_unknown_connection"),
-        (asker::mra(req.local_id, elsewhere), "cm_unknown_connection"),
-        (asker::mra(elsewhere, id), "cm_wrong_peer"),
+        (asker::dreq(unknown_id, id, 0x0055_5555), "cm_unknown_connection"),
+        (asker::rej(unknown_id, id), "cm_wrong_peer"),
+        (asker::rej(req.local_id, unknown_id), "cm_unknown_connection"),
+        (asker::mra(req.local_id, unknown_id), "cm_unknown_connection"),
+        (asker::mra(unknown_id, id), "cm_wrong_peer"),
     ] {
         assert_eq!(asker.send(message), Took::counted(&[cause]), "{message:?}");
     }
     assert_eq!(asker.send(rtu(req.local_id, id)), Took::Established, "it was not disturbed");
     assert_eq!(asker.send(rtu(req.local_id, id)), Took::counted(&["cm_duplicate"]));
-    // Another request from its QP: the old connection is brought to its end.
+    // Another request from its QP ends the old connection.
     let mut again = asker.request();
     again.qpn = req.qpn;
     assert_eq!(asker.send(CmMessage::Req(again)), Took::counted(&["cm_refused", "cm_refused_stale"]));
-    // Before the program has decided.
+    // Messages before the program has accepted or refused.
     let req = asker.request();
     assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);
     let id = asker.newest_connection(&req);
@@ -179,7 +179,7 @@ fn every_message_that_does_not_fit() {
 }
 
 #[test]
-fn more_than_a_listener_and_a_peer_may_leave_open() {
+fn requests_beyond_the_limits_of_a_listener_and_a_peer_are_refused() {
     let mut asker = Asker::new(300);
     let mut counted = Vec::new();
     for _ in 0..400 {
@@ -202,7 +202,7 @@ fn more_than_a_listener_and_a_peer_may_leave_open() {
         .collect();
     assert_eq!(counted[3], Took::Unseen);
     assert_eq!(counted[4..], [(); 2].map(|()| Took::counted(&["cm_backlog_full"])));
-    // Who has heard of them may take its time: others are heard of meanwhile.
+    // A program that has received requests may take its time; further ones are reported meanwhile.
     assert_eq!(asker.come_back(), 4);
     let req = asker.request();
     assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);

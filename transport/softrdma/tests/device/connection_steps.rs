@@ -1,5 +1,5 @@
-//! Connections made step by step, as librdmacm's programs make them: ids that are nowhere yet,
-//! resolving as events, and QPs that the program brings up itself.
+//! Connections made step by step, as librdmacm's programs make them: unbound ids, resolution with
+//! events, and QPs that the program moves to RTS itself.
 
 use crate::common;
 use crate::common::node::{Node, next_event, post};
@@ -43,7 +43,7 @@ impl Side {
         listener
     }
 
-    /// An id that knows the way to a peer.
+    /// An id with a resolved route to a peer.
     fn resolved(&self, remote: SocketAddr) -> Arc<dyn CmId> {
         let id = self.id(QpType::XrcIni);
         id.resolve_address(None, remote).unwrap();
@@ -80,7 +80,7 @@ fn named(qp: &Arc<dyn QueuePair>, private_data: &[u8]) -> ConnectParameters {
 const ALL: [QpState; 3] = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
 
 #[test]
-fn a_program_that_brings_up_its_own_qps_connects() {
+fn a_program_that_modifies_its_own_qps_connects() {
     let (near, far) = (Side::new(), Side::new());
     let listener = far.listener();
     let near_id = near.resolved(listener.local_address());
@@ -96,7 +96,7 @@ fn a_program_that_brings_up_its_own_qps_connects() {
     far_id.accept(&named(&tgt, b"answered")).unwrap();
 
     let CmEvent { kind: CmEventKind::ConnectResponse { parameters }, private_data, .. } = near.next() else {
-        panic!("the answer shows")
+        panic!("the reply is reported")
     };
     assert!(private_data.starts_with(b"answered") && private_data.len() == 196);
     assert_eq!(parameters.qp_number, Some(tgt.number()));
@@ -116,9 +116,10 @@ fn a_program_that_brings_up_its_own_qps_connects() {
     assert_eq!(tgt.query().unwrap().state, QpState::ReadyToSend, "a QP that was only named is left alone");
 }
 
-/// As when the RTU is lost: the peer's first message does as well, long before the reply is repeated.
+/// If the RTU is lost, the peer's first message establishes the connection, long before the reply is
+/// repeated.
 #[test]
-fn a_first_message_stands_for_the_last_word() {
+fn a_first_message_replaces_a_lost_rtu() {
     let (near, far) = (Side::new(), Side::new());
     let listener = far.listener();
     let near_id = near.resolved(listener.local_address());
@@ -135,14 +136,14 @@ fn a_first_message_stands_for_the_last_word() {
     post(&*ini, SendOperation::Send, &[near.node.sge(0, 64)], &*far.node.srq);
     assert!(matches!(far.next().kind, CmEventKind::Established));
     assert_eq!(far.node.completion().status, CompletionStatus::Success);
-    // What is said after all changes nothing.
+    // The late RTU changes nothing.
     near_id.establish().unwrap();
     near_id.disconnect().unwrap();
     assert!(matches!(far.next().kind, CmEventKind::Disconnected { .. }));
 }
 
 #[test]
-fn ids_keep_the_order_of_their_steps() {
+fn steps_of_an_id_out_of_order_are_refused() {
     let (near, far) = (Side::new(), Side::new());
     let id = near.id(QpType::XrcIni);
     assert!(matches!(id.resolve_route(), Err(VerbsError::Invalid(_))));
@@ -156,7 +157,7 @@ fn ids_keep_the_order_of_their_steps() {
 }
 
 #[test]
-fn a_peer_of_no_reachable_family_is_an_event() {
+fn a_peer_of_an_unreachable_family_is_reported_as_an_event() {
     let near = Side::new();
     let id = near.id(QpType::XrcIni);
     id.resolve_address(None, "[2001:db8::1]:9".parse().unwrap()).unwrap();
@@ -167,7 +168,7 @@ fn a_peer_of_no_reachable_family_is_an_event() {
 }
 
 #[test]
-fn a_port_is_bound_once_unless_both_want_to_share_it() {
+fn a_port_is_bound_once_unless_both_ids_share_it() {
     let side = Side::new();
     let (first, second) = (side.id(QpType::XrcTgt), side.id(QpType::XrcTgt));
     first.set_option(CmOption::ReuseAddress(true)).unwrap();
@@ -182,7 +183,7 @@ fn a_port_is_bound_once_unless_both_want_to_share_it() {
 }
 
 #[test]
-fn a_refusal_says_its_reason() {
+fn a_refusal_carries_its_reason() {
     let (near, far) = (Side::new(), Side::new());
     let listener = far.listener();
     let id = near.resolved(listener.local_address());

@@ -1,4 +1,4 @@
-//! Connection endpoints: addresses, channels, and what is left when one of them goes.
+//! Connection endpoints: addresses, channels, and the state after one of them is dropped.
 
 use crate::common;
 use crate::common::node::{Node, next_event, post, wait_readable};
@@ -27,7 +27,7 @@ fn listen(node: &Node, at: IpAddr, on: &Arc<dyn CmChannel>) -> Arc<dyn CmId> {
     listener
 }
 
-/// Asks `to` for a connection; the QP is attached.
+/// Requests a connection from `to` with an attached QP.
 fn ask(node: &Node, to: SocketAddr, on: &Arc<dyn CmChannel>) -> (Arc<dyn CmId>, Arc<dyn QueuePair>) {
     let side = EndpointSide::Active { remote: to, source: None };
     let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
@@ -126,7 +126,7 @@ fn dropping_the_initiators_end_disconnects_the_other() {
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_refused_when_its_channel_goes() {
+fn a_pending_request_is_refused_when_its_channel_is_dropped() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let (near_channel, far_channel) = (channel(&near), channel(&far));
     let listener = listen(&far, far.address, &far_channel);
@@ -151,7 +151,7 @@ fn a_port_without_listener_refuses_and_a_silent_host_is_unreachable() {
 }
 
 #[test]
-fn events_move_along_to_another_channel() {
+fn waiting_events_move_with_an_endpoint_to_another_channel() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let (near_channel, far_channel, other) = (channel(&near), channel(&far), channel(&near));
     let listener = listen(&far, far.address, &far_channel);
@@ -166,7 +166,7 @@ fn events_move_along_to_another_channel() {
 }
 
 #[test]
-fn a_wildcard_listener_hears_every_address() {
+fn a_wildcard_listener_accepts_requests_to_every_address() {
     let hub = Hub::new();
     let link = LinkChoice::InProcess(hub);
     let addresses: Vec<IpAddr> = vec![common::address(), common::address()];
@@ -187,12 +187,12 @@ fn a_wildcard_listener_hears_every_address() {
 }
 
 #[test]
-fn a_client_finds_an_address_when_its_own_is_served_by_another() {
+fn a_client_uses_another_address_when_its_first_is_held_by_the_server() {
     // Two unconfigured devices have the same addresses; the server came first.
     let hub = Hub::new();
     let open = || {
         let link = LinkChoice::InProcess(Arc::clone(&hub));
-        // Node takes the first address for its own; here it means nothing.
+        // `Node` uses the first address by default, which does not matter here.
         let device =
             trunkline_softrdma::device::SoftDevice::open(SoftOptions { link, ..SoftOptions::default() });
         Node::with_device(device.unwrap(), IpAddr::from([127, 0, 0, 1]), 4096)

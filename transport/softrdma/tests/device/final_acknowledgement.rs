@@ -1,5 +1,5 @@
-//! A QP that stops repeats its last acknowledgement: who has the last message may go, and its peer
-//! shall not be left with a request that nobody answers.
+//! A QP that stops repeats its last acknowledgement: a receiver of the last message may exit at once, and
+//! its peer must not be left with an unanswered request.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::BOUND;
@@ -8,7 +8,7 @@ use trunkline_roce::wire::{Opcode, Operation, Packet, ROCE_PORT, Service, Syndro
 use trunkline_softrdma::link::{Link, ReceiveBatch};
 use trunkline_verbs::{Psn, QpModify, QpState};
 
-/// A peer made by hand, so that no acknowledgement is asked for but by the test.
+/// A peer that builds its packets itself, so that only the test requests acknowledgements.
 struct Setup(ByHand);
 
 impl Setup {
@@ -29,7 +29,7 @@ impl Setup {
         assert_eq!(came, 1);
     }
 
-    /// How many acknowledgements of the message wait; nothing else does.
+    /// Number of waiting acknowledgements of the message; nothing else may wait.
     fn acknowledgements(&mut self) -> usize {
         let mut batch = ReceiveBatch::new(64);
         self.0.link.receive(&mut batch);
@@ -58,7 +58,7 @@ fn a_qp_that_stops_repeats_its_last_acknowledgement() {
             "reset" => setup.change(QpState::Reset),
             _ => setup.change(QpState::Error),
         }
-        // They have left when the call is over.
+        // They have been sent when the call returns.
         assert_eq!(setup.acknowledgements(), 3, "{end}");
         let _destroyed_before = setup.0.tgt.destroy();
         assert_eq!(setup.acknowledgements(), 0, "{end}: once is enough");
@@ -66,7 +66,7 @@ fn a_qp_that_stops_repeats_its_last_acknowledgement() {
 }
 
 #[test]
-fn a_qp_that_took_nothing_goes_without_a_word() {
+fn a_qp_that_received_nothing_sends_nothing_when_it_stops() {
     let mut setup = Setup::new();
     setup.0.tgt.destroy().unwrap();
     assert_eq!(setup.acknowledgements(), 0);

@@ -1,4 +1,4 @@
-//! A sender that is not of our kind: its packets carry identifications that have to be solved for.
+//! A sender that is not our device: its packets have IPv4 identifications that must be derived from the ICRC.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::{BOUND, Node};
@@ -20,8 +20,8 @@ impl Setup {
         &self.hands.node
     }
 
-    /// Sends the packet at the present PSN; waits until the device has seen it. Answers whether a
-    /// receive completed, in which case the PSN moves on.
+    /// Sends the packet at the present PSN and waits until the device has received it. Returns whether a
+    /// receive completed, in which case the PSN advances.
     fn send(&mut self, identification: u16) -> bool {
         let before = self.node().counter("packets_received");
         self.hands.send(self.psn, false, |headers| headers.v4_identification = identification);
@@ -40,7 +40,7 @@ impl Setup {
 }
 
 #[test]
-fn a_foreign_peer_is_believed_from_its_third_packet_on() {
+fn a_foreign_peer_is_accepted_from_its_third_packet_on() {
     let mut setup = Setup::new();
     assert!(!setup.send(500));
     assert!(!setup.send(501));
@@ -52,7 +52,7 @@ fn a_foreign_peer_is_believed_from_its_third_packet_on() {
 }
 
 #[test]
-fn nothing_is_solved_for_a_peer_of_our_kind() {
+fn no_identification_is_derived_for_a_peer_of_our_own_device() {
     let mut setup = Setup::new();
     assert!(setup.send(0));
     for identification in 700..710 {

@@ -1,6 +1,7 @@
-//! A peer that sends anything: with right checksums, to the right QPs, from the right address.
+//! A hostile peer that sends arbitrary packets with right checksums, to the right QPs, from the right
+//! address.
 //!
-//! Nothing it does may stop the device, reach memory without the right to it, or disturb others.
+//! It must not be able to stop the device, access memory without the right, or disturb others.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, bring_up_with, connect, post};
@@ -23,7 +24,7 @@ use trunkline_verbs::{
 const PACKETS: usize = 60_000;
 const FIRST_PSN: u32 = 0xff_fff0;
 
-/// SplitMix64, so that a seed that fails fails again.
+/// SplitMix64, so that a failing seed can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +58,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Puts the ICRC behind and sends; now and then a wrong one, or a truncated packet.
+    /// Appends the ICRC and sends; sometimes with a wrong ICRC or truncated.
     fn send(&mut self, mut bytes: Vec<u8>) {
         icrc::append(&IpUdp::new(self.source, self.destination), &mut bytes);
         if self.random.one_in(50) {
@@ -112,7 +113,7 @@ impl Attacker {
         self.send(bytes);
     }
 
-    /// A message of the connection manager full of chance.
+    /// A random message of the connection manager.
     fn message(&mut self) {
         let attribute = Attribute(0x10 + u16::from(self.random.next().to_le_bytes()[0] % 12));
         let mut data = [0; MAD_DATA_BYTES];
@@ -121,7 +122,7 @@ impl Attacker {
         }
         let mut mad = Mad { header: MadHeader::cm(self.random.next(), attribute), data };
         if let CmMessage::Req(mut req) = CmMessage::parse(&mad) {
-            // Often enough one that a listener could take.
+            // Often one that a listener could accept.
             req.transport = trunkline_roce::wire::cm::TransportType::XRC;
             mad.data = CmMessage::Req(req).data();
         }
@@ -131,7 +132,7 @@ impl Attacker {
     }
 }
 
-/// Waits until the device has taken what was sent so far.
+/// Waits until the device has received all packets sent so far.
 fn drain(node: &Node, sent: u64) {
     let until = Instant::now() + BOUND;
     while node.counter("packets_received") + node.counter("drop_receive_queue_full") < sent {
@@ -219,7 +220,7 @@ fn a_hostile_peer_harms_only_itself() {
     {
         assert!(node.counter(cause) > 0, "the attack never led to {cause}: {:#?}", node.device_counters());
     }
-    // The friend's connection has seen none of it.
+    // The connection of the other peer is not affected.
     for victim in &victims {
         victim.destroy().unwrap();
     }

@@ -1,5 +1,5 @@
-//! The XRC calls of OFED 1.x on a device without XRC (contract B3). What they do on one with it is section B of the
-//! conformance suite.
+//! The XRC calls of OFED 1.x on a device without XRC (contract B3). Their behaviour with XRC is section B of
+//! the conformance suite.
 
 #[cfg(test)]
 mod tests {
@@ -20,7 +20,7 @@ mod tests {
         assert_eq!(result.expect_err("it is refused").errno(), 38);
     }
 
-    /// A device without XRC; it must be asked nothing else.
+    /// A device without XRC, of which nothing else may be called.
     #[derive(Debug)]
     struct WithoutXrc(DeviceAttributes);
 
@@ -29,52 +29,52 @@ mod tests {
             &self.0
         }
         fn port(&self, _: u8) -> Result<PortAttributes, VerbsError> {
-            unreachable!("asked for a port")
+            unreachable!("called for a port")
         }
         fn gid_table(&self) -> Vec<GidEntry> {
-            unreachable!("asked for GIDs")
+            unreachable!("called for GIDs")
         }
         fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-            unreachable!("asked for a PD")
+            unreachable!("called for a PD")
         }
         fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-            unreachable!("asked for a channel")
+            unreachable!("called for a channel")
         }
         fn create_cq(&self, _: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-            unreachable!("asked for a CQ")
+            unreachable!("called for a CQ")
         }
         fn open_xrcd(
             &self,
             _: Option<BorrowedFd<'_>>,
             _: XrcdFlags,
         ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
-            unreachable!("asked for a domain")
+            unreachable!("called for a domain")
         }
         fn create_srq(&self, _: SrqInit) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
-            unreachable!("asked for an SRQ")
+            unreachable!("called for an SRQ")
         }
         fn create_qp(&self, _: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
-            unreachable!("asked for a QP")
+            unreachable!("called for a QP")
         }
         fn open_qp(&self, _: &Arc<dyn XrcDomain>, _: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError> {
-            unreachable!("asked to open a QP")
+            unreachable!("called to open a QP")
         }
         fn connection_manager(&self) -> &dyn ConnectionManager {
-            unreachable!("asked for its CM")
+            unreachable!("called for its CM")
         }
         fn next_async_event(&self) -> Option<AsyncEvent> {
-            unreachable!("asked for events")
+            unreachable!("called for events")
         }
         fn async_event_fd(&self) -> BorrowedFd<'_> {
-            unreachable!("asked for a descriptor")
+            unreachable!("called for a descriptor")
         }
         fn counters(&self) -> Vec<Counter> {
-            unreachable!("asked for counters")
+            unreachable!("called for counters")
         }
     }
 
     #[test]
-    fn b3_a_device_without_xrc_answers_enosys() {
+    fn b3_a_device_without_xrc_returns_enosys() {
         let [options, _] = common::in_process();
         let node = Node::open(options, 4096);
         let domain = &node.xrcd;

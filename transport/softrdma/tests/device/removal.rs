@@ -1,4 +1,4 @@
-//! A device that is taken away under its users, and put back (contract I5).
+//! A device that is removed while in use, and put back (contract I5).
 
 use crate::common;
 use crate::common::node::{Node, connect, next_event, post, wait_readable};
@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
-/// Two devices, the first in a slot.
+/// Two devices, of which the first can be removed.
 fn pair(options: [SoftOptions; 2]) -> (Slot, SoftOptions, Node, Node) {
     let slot = Slot::new();
     let [near, far] = options;
@@ -24,7 +24,7 @@ fn links() -> [[SoftOptions; 2]; 2] {
 }
 
 #[test]
-fn i5_a_removed_device_answers_gone() {
+fn i5_calls_on_a_removed_device_return_gone() {
     for options in links() {
         let (slot, again, near, far) = pair(options);
         let (ini, _tgt) = connect(&near, &far);
@@ -36,8 +36,8 @@ fn i5_a_removed_device_answers_gone() {
 
         slot.remove();
         wait_readable(&near.device.async_event_fd());
-        let told = near.device.next_async_event().map(|event| event.kind);
-        assert_eq!(told, Some(AsyncEventKind::DeviceFatal));
+        let event = near.device.next_async_event().map(|event| event.kind);
+        assert_eq!(event, Some(AsyncEventKind::DeviceFatal));
         assert_eq!(near.device.next_async_event(), None, "once is enough");
 
         let gone = VerbsError::Gone;
@@ -87,7 +87,7 @@ fn i5_a_removed_device_answers_gone() {
 }
 
 #[test]
-fn every_endpoint_is_told_once_that_its_device_goes() {
+fn every_endpoint_gets_one_event_when_its_device_is_removed() {
     for options in links() {
         let (slot, again, near, far) = pair(options);
         let manager = near.device.connection_manager();
@@ -102,7 +102,7 @@ fn every_endpoint_is_told_once_that_its_device_goes() {
         listener.listen(4).unwrap();
         let bound = manager.create_id(PortSpace::Ib, QpType::XrcIni, &channel).unwrap();
 
-        // A request that nobody has taken goes with its listener.
+        // A pending request ends with its listener.
         let asking = far.device.connection_manager();
         let far_channel = asking.create_channel().unwrap();
         let side = EndpointSide::Active { remote: listener.local_address(), source: Some(far.address) };
@@ -113,22 +113,22 @@ fn every_endpoint_is_told_once_that_its_device_goes() {
         wait_readable(&*channel);
 
         slot.remove();
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for _ in 0..2 {
             let event = next_event(&*channel);
             assert!(matches!(event.kind, CmEventKind::DeviceRemoval), "{event:?}");
-            told.push(event.id);
+            notified.push(event.id);
         }
-        told.sort_unstable();
+        notified.sort_unstable();
         let mut all = [listener.number(), bound.number()];
         all.sort_unstable();
-        assert_eq!(told, all);
+        assert_eq!(notified, all);
         assert!(channel.next_event().is_none());
         assert_eq!(bound.bind(local).unwrap_err(), VerbsError::Gone);
         assert_eq!(listener.listen(1).unwrap_err(), VerbsError::Gone);
         assert_eq!(manager.create_endpoint(&passive, &channel).unwrap_err(), VerbsError::Gone);
 
-        // The address is free for another device at once, though the objects are still there.
+        // The address is free for another device at once, although the objects still exist.
         let local = listener.local_address();
         assert!(local.ip().is_unspecified(), "an endpoint of nothing has no address: {local}");
         slot.restore();
@@ -141,7 +141,7 @@ fn every_endpoint_is_told_once_that_its_device_goes() {
 }
 
 #[test]
-fn devices_that_come_and_go_leave_nothing() {
+fn removing_and_reopening_devices_leaks_nothing() {
     let slot = Slot::new();
     let options = SoftOptions { slot: Some(slot.clone()), ..common::udp() };
     for _ in 0..50 {
@@ -157,9 +157,9 @@ fn devices_that_come_and_go_leave_nothing() {
     }
 }
 
-/// What `trunkctl device` does.
+/// Tests the operation of `trunkctl device`.
 #[test]
-fn a_removable_device_goes_at_the_operator_s_word() {
+fn the_operator_can_take_a_removable_device_away() {
     let host = common::host::Host::new();
     let runtime = host.runtime();
     let options = SoftOptions { removable: true, ..host.options() };

@@ -1,4 +1,4 @@
-//! Endpoints of port space UDP: they ask for a QP and are told of one, and nothing is connected.
+//! Endpoints of port space UDP, which resolve a service to a QP without a connection.
 
 use crate::common;
 use crate::common::node::{Node, next_event};
@@ -47,7 +47,7 @@ impl Side {
         listener
     }
 
-    /// An id that has asked a peer.
+    /// An id that has sent its request to a peer.
     fn asking(&self, remote: SocketAddr, private_data: &[u8]) -> Arc<dyn CmId> {
         let id = self.id();
         id.resolve_address(None, remote).unwrap();
@@ -55,7 +55,10 @@ impl Side {
         id.resolve_route().unwrap();
         assert!(matches!(self.next().kind, CmEventKind::RouteResolved));
         id.connect(&with(private_data)).unwrap();
-        assert!(matches!(id.connect(&with(private_data)), Err(VerbsError::Invalid(_))), "it asks");
+        assert!(
+            matches!(id.connect(&with(private_data)), Err(VerbsError::Invalid(_))),
+            "the program sends requests"
+        );
         id
     }
 
@@ -82,7 +85,7 @@ fn naming(number: u32, private_data: &[u8]) -> ConnectParameters {
     ConnectParameters { qp_number: Some(QpNumber::new(number)), ..with(private_data) }
 }
 
-/// A question, its answer, and what either end sees of it.
+/// Sends a request and its reply, and checks the events of both ends.
 fn ask_and_answer(near: &Side, far: &Side) {
     let listener = far.listener();
     let near_id = near.asking(listener.local_address(), b"which");
@@ -98,7 +101,7 @@ fn ask_and_answer(near: &Side, far: &Side) {
     assert_eq!((id, parameters.qp_number), (near_id.number(), Some(QpNumber::new(0x4711))));
     assert_eq!((parameters.q_key, private_data.len()), (UDP_Q_KEY, 136));
     assert!(private_data.starts_with(b"this\0") && parameters.private_data == private_data);
-    // That was all.
+    // No other event arrives.
     assert!(matches!(near_id.connect(&with(b"")), Err(VerbsError::Invalid(_))));
     assert!(matches!(far_id.accept(&naming(1, b"")), Err(VerbsError::Invalid(_))));
     assert!(near_id.disconnect().is_err() && far_id.disconnect().is_err());
@@ -107,16 +110,16 @@ fn ask_and_answer(near: &Side, far: &Side) {
 }
 
 #[test]
-fn questions_are_answered_between_addresses() {
+fn services_are_resolved_between_addresses() {
     let (near, far) = (Side::new(), Side::new());
     ask_and_answer(&near, &far);
     ask_and_answer(&far, &near);
 }
 
 #[test]
-fn questions_find_the_member_of_an_address_and_so_do_answers() {
+fn requests_and_replies_reach_the_right_member_of_an_address() {
     let address = common::address();
-    // The first holds port 4791, and hands on what is the second's.
+    // The first member holds port 4791 and forwards datagrams to the second.
     let (holder, other) = (Side::at(address), Side::at(address));
     ask_and_answer(&holder, &other);
     ask_and_answer(&other, &holder);
@@ -140,7 +143,7 @@ fn a_service_belongs_to_one_member() {
 }
 
 #[test]
-fn refusals_and_absence_are_told_apart() {
+fn a_refusal_and_a_missing_service_have_different_statuses() {
     let (near, far) = (Side::new(), Side::new());
     let listener = far.listener();
     let at = listener.local_address();
@@ -150,7 +153,7 @@ fn refusals_and_absence_are_told_apart() {
     far_id.reject(b"no").unwrap();
     let (status, why) = near.refused();
     assert_eq!((status, why.len(), &why[..3]), (SidrStatus::REJECT, 136, b"no\0".as_slice()));
-    // Who destroys the new endpoint refuses, whatever reason it would have had.
+    // Destroying the new endpoint refuses the request.
     let second = near.asking(at, b"");
     let (far_id, _) = far.requested();
     far_id.reject_for(RejectReason::STALE_CONNECTION, &[]).unwrap();
@@ -166,7 +169,7 @@ fn refusals_and_absence_are_told_apart() {
 }
 
 #[test]
-fn lost_messages_are_asked_for_again() {
+fn requests_are_repeated_when_messages_are_lost() {
     let faults = |seed| {
         let faults = format!("drop=0.3,duplicate=0.3,seed={seed}").parse().unwrap();
         SoftOptions { faults: Some(faults), ..common::udp() }
@@ -179,7 +182,7 @@ fn lost_messages_are_asked_for_again() {
 }
 
 #[test]
-fn endpoints_of_questions_have_no_qp() {
+fn endpoints_of_port_space_udp_have_no_qp() {
     let side = Side::new();
     let id = side.id();
     let attached = id.attach(side.node.qp(QpType::XrcIni));

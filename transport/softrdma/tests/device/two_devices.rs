@@ -1,7 +1,7 @@
-//! Two devices and their threads: who does the work when a program polls, sleeps or does neither.
+//! Two devices and their threads: which thread does the work when a program polls, sleeps or does neither.
 //!
-//! What the verbs themselves must do is the conformance suite's; here are the parts that only a
-//! device with threads of its own has.
+//! The conformance suite covers the verbs themselves; these tests cover the parts that only a device
+//! with its own threads has.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, READS, connect, connect_at, post, wait_readable};
@@ -30,7 +30,7 @@ fn nodes(options: [SoftOptions; 2], memory_bytes: usize) -> [Node; 2] {
     options.map(|options| Node::open(options, memory_bytes))
 }
 
-/// Bytes that are nowhere the same twice in a row.
+/// Bytes without repetition from one packet to the next.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index * 7 + index / 251) % 256).unwrap()).collect()
 }
@@ -68,7 +68,8 @@ fn a_megabyte_arrives_whole_in_both_directions() {
     }
 }
 
-/// As many as the kernel's soft RoCE and common NICs serve: programs negotiate what both ends report.
+/// As many as the kernel's soft RoCE and common NICs accept: programs negotiate the depth from what both ends
+/// report.
 #[test]
 fn a_hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     for (link, options) in links() {
@@ -93,9 +94,9 @@ fn a_hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     }
 }
 
-/// What is under way fits the socket: without pacing a tenth of it is lost.
+/// Outstanding data fits into the socket's buffer: without pacing a tenth of it is lost.
 #[test]
-fn bulk_fits_into_the_buffer_that_linux_gives_without_asking() {
+fn bulk_transfers_fit_into_the_default_receive_buffer_of_linux() {
     for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
         let options =
             [(); 2].map(|()| SoftOptions { receive_buffer: Some(RMEM_MAX_OF_LINUX), ..common::udp() });
@@ -125,7 +126,7 @@ fn a_sleeping_receiver_is_woken() {
             let mut none = [trunkline_verbs::Completion::default()];
             assert_eq!(far.cq.poll(&mut none), 0, "{link}");
             post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
-            // The sender sleeps too: its acknowledgement is its background thread's to take.
+            // The sender sleeps too: its background thread receives the acknowledgement.
             near.cq.request_notify(Notify::Any).unwrap();
             let sent_before = near.cq.poll(&mut none);
             wait_readable(&*far.channel);
@@ -141,7 +142,7 @@ fn a_sleeping_receiver_is_woken() {
 }
 
 #[test]
-fn only_solicited_messages_wake_who_asked_for_those() {
+fn a_cq_armed_for_solicited_messages_ignores_others() {
     let [near, far] = nodes(common::in_process(), 4096);
     let (ini, _tgt) = connect(&near, &far);
     far.receive(1, 0, 8);
@@ -156,7 +157,7 @@ fn only_solicited_messages_wake_who_asked_for_those() {
         assert_eq!(near.completion().status, CompletionStatus::Success);
     };
     send(SendFlags::empty());
-    // Acknowledged means completed at the far side: no event can still come.
+    // An acknowledged message has completed at the far side, so no event can follow.
     assert_eq!(far.channel.next_event(), None);
     send(SendFlags::SOLICITED);
     assert_eq!(far.channel.next_event(), Some(7));
@@ -171,7 +172,7 @@ fn one_sided_work_is_served_while_the_target_does_not_poll() {
         let (ini, _tgt) = connect(&near, &far);
         far.memory.write(0, &pattern(30_000)).unwrap();
         // The far program polls for a while, so that its thread leaves the work to it, and then
-        // stops without a word.
+        // stops polling.
         let until = Instant::now() + Duration::from_millis(20);
         let mut none = [trunkline_verbs::Completion::default()];
         while Instant::now() < until {
@@ -200,8 +201,8 @@ fn one_sided_work_is_served_while_the_target_does_not_poll() {
 }
 
 #[test]
-fn a_sender_that_never_polls_has_its_losses_repaired() {
-    // All of it is the background thread's: timers of the sender, answers of the target.
+fn losses_of_a_sender_that_never_polls_are_repaired() {
+    // The background threads do all of it: timers of the sender, responses of the target.
     let plan = "drop=0.2,seed=11".parse().unwrap();
     let [near, far] = nodes([SoftOptions { faults: Some(plan), ..common::udp() }, common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);
@@ -264,8 +265,8 @@ fn corrupted_packets_are_counted_and_repaired() {
 }
 
 #[test]
-fn a_stranger_with_the_right_numbers_is_not_believed() {
-    // A third device knows QPN and PSN of a connection between two others.
+fn packets_with_the_right_numbers_from_a_wrong_address_are_dropped() {
+    // A third device uses QPN and PSN of a connection between two others.
     let [near, far] = nodes([common::udp(), common::udp()], 4096);
     let stranger = Node::open(common::udp(), 4096);
     let (_ini, tgt) = connect(&near, &far);
@@ -285,12 +286,12 @@ fn a_stranger_with_the_right_numbers_is_not_believed() {
 }
 
 #[test]
-fn the_last_object_gives_the_port_back() {
+fn dropping_the_last_object_releases_the_port() {
     let options = common::udp();
     let [near, far] = nodes([options.clone(), common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);
     drop(near);
-    // A program that is no member of this host's registry cannot share the port.
+    // A program that is not a member of this host's registry cannot share the port.
     let bind = || std::net::UdpSocket::bind((options.addresses[0], ROCE_PORT));
     let error = bind().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "the QP keeps its device");

@@ -1,5 +1,5 @@
-//! What XRC looks like on the wire: contract J8 and rocev2 10, judged by raw offsets in a
-//! capture, so that no parser of ours can hide a mistake of its own.
+//! XRC on the wire: contract J8 and rocev2 10, checked by raw offsets in a
+//! capture, so that our own parsers cannot hide their mistakes.
 
 #[cfg(test)]
 mod tests {
@@ -43,7 +43,7 @@ mod tests {
         bytes.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
     }
 
-    /// Every payload in the capture; each ICRC checks.
+    /// Every payload in the capture; each ICRC must be right.
     fn payloads(path: &Path) -> Vec<Vec<u8>> {
         let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
         let mut all = Vec::new();
@@ -112,20 +112,21 @@ mod tests {
             .map(|options| Node::open(SoftOptions { capture: Some(capture.0.clone()), ..options }, 4096));
         let [ini, tgt] = talk(&near, &far).map(|qp| qp.number().get());
         let srq = far.srq.number().unwrap().get();
-        // Until its device is gone, a node may still be appending a record, of which a reader sees only part.
+        // Until its device is dropped, a node may still be appending a record, which a reader would see in
+        // part.
         drop((near, far));
         let payloads = payloads(&capture.0);
 
         let req = cm_message(&payloads, 0x10);
-        assert_eq!(number(&req[32..35]), ini, "the INI's number stands in the QPN field");
+        assert_eq!(number(&req[32..35]), ini, "the INI's number is in the QPN field");
         assert_eq!(req[43] >> 1 & 3, 3, "transport service type: see the extended one");
         assert_eq!(req[51] & 7, 1, "extended transport type: XRC");
-        // Fields that an INI has no use for (contract rocev2 10.2).
+        // Fields that an INI does not use (contract rocev2 10.2).
         assert_eq!((req[35], req[51] >> 3 & 1), (0, 0), "responder resources, SRQ");
         assert_eq!((req[47] & 7, req[50] & 7), (0, 0), "retry count, RNR retry count");
 
         let rep = cm_message(&payloads, 0x13);
-        assert_eq!(number(&rep[16..19]), tgt, "the TGT's number stands in the EECN field");
+        assert_eq!(number(&rep[16..19]), tgt, "the TGT's number is in the EECN field");
         assert_eq!(number(&rep[12..15]), 0, "the QPN field is empty");
         assert_eq!(rep[27] >> 4 & 1, 1, "the SRQ bit");
         assert_eq!((rep[25], rep[26] & 1), (0, 0), "initiator depth, flow control");

@@ -1,4 +1,4 @@
-//! Processes of one host: what they share through the registry in the runtime directory.
+//! Processes of one host that share the registry in the runtime directory.
 //!
 //! The tests start this binary again for each further process (`play`).
 
@@ -20,11 +20,11 @@ use trunkline_verbs::{
 
 const FILE: &str = "TRUNKLINE_TEST_FILE";
 const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
-/// How often each process of a race tries to make the domain.
+/// Number of times that each process of a race tries to create the domain.
 const TRIES: usize = 5_000;
 const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
 
-/// A further process. Without a part, a test that has nothing to do.
+/// The entry point of a further process. Without a part it is a test that does nothing.
 #[test]
 fn play() {
     let Some(part) = part() else { return };
@@ -57,7 +57,7 @@ fn play() {
     }
 }
 
-/// Makes the domain as often as no other process has it; answers how often.
+/// Tries to create the domain [`TRIES`] times; returns how many times no other process had it.
 fn race(device: &dyn Device, path: &Path) -> usize {
     let witness = path.with_extension("witness");
     let mut made = 0;
@@ -75,7 +75,7 @@ fn race(device: &dyn Device, path: &Path) -> usize {
     made
 }
 
-/// Changes the registry on and on, in all ways there are, until it is killed.
+/// Changes the registry in every way until it is killed.
 fn churn(device: &Arc<SoftDevice>) {
     for round in 0_u64.. {
         let domain = open(&**device, Path::new(&variable(FILE)), XrcdFlags::CREATE).unwrap();
@@ -155,7 +155,7 @@ fn a4_one_of_32_processes_creates_the_domain() {
     errnos.sort();
     assert_eq!(errnos[0], "0", "one has made it");
     assert!(errnos[1..].iter().all(|errno| *errno == "22"), "{errnos:?}");
-    // It lives as long as the one that made it, or somebody who joined.
+    // It lives as long as a process has it open.
     let device = SoftDevice::open(host.options()).unwrap();
     let joined = open(&*device, &path, XrcdFlags::empty()).unwrap();
     for process in processes {
@@ -167,7 +167,7 @@ fn a4_one_of_32_processes_creates_the_domain() {
 }
 
 #[test]
-fn a4_never_two_processes_have_made_the_domain() {
+fn a4_a_domain_never_has_two_creators_at_a_time() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();
@@ -208,14 +208,14 @@ fn numbers_are_unique_across_16_processes() {
         }
     }
     assert_eq!(seen.len(), 16 * 200);
-    // The numbers of the dead do not come again soon.
+    // The numbers of dead processes are not reused soon.
     processes.iter_mut().for_each(|process| process.kill().unwrap());
     let device = SoftDevice::open(host.options()).unwrap();
     assert!(numbers(&make_objects(&*device)).into_iter().all(|number| seen.insert(number)));
 }
 
 #[test]
-fn a_port_is_one_process_s() {
+fn a_cm_port_belongs_to_one_process() {
     let host = Host::new();
     let address = common::address();
     let fixed = SocketAddr::new(address, 7471).to_string();
@@ -235,7 +235,7 @@ fn a_port_is_one_process_s() {
 }
 
 #[test]
-fn death_at_any_point_leaves_nothing_behind() {
+fn a_process_killed_at_any_point_leaves_no_state() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();
@@ -248,7 +248,7 @@ fn death_at_any_point_leaves_nothing_behind() {
         for _ in 0..=rounds % 3 {
             process.after("ROUND ").unwrap();
         }
-        // Wherever it is by now: in a change, with or without the lock.
+        // It may be anywhere by now: in a change, with or without the lock.
         (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
         process.kill().unwrap();
         open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();
@@ -260,7 +260,7 @@ fn death_at_any_point_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_directory_that_others_could_write_is_refused() {
+fn a_directory_writable_by_others_is_refused() {
     let host = Host::new();
     let refusal = |path: &Path| {
         let options = SoftOptions { runtime_directory: Some(path.to_owned()), ..host.options() };
@@ -284,13 +284,13 @@ fn a_directory_that_others_could_write_is_refused() {
     let file = host.path("file");
     File::create(&file).unwrap();
     assert!(refusal(&file).contains("not a directory"));
-    // Another's: one that we give away, or for want of the right to, the root directory.
+    // A directory of another user: one whose owner we change or, without the right to, the root directory.
     let given = std::os::unix::fs::chown(&open, Some(65_534), None).is_ok();
     assert!(refusal(if given { &open } else { Path::new("/") }).contains("another user"));
 }
 
 #[test]
-fn a_removed_registry_parts_those_before_from_those_after() {
+fn members_before_and_after_the_removal_of_a_registry_are_separate() {
     let host = Host::new();
     let path = host.path("domain");
     File::create(&path).unwrap();

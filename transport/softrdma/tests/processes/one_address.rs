@@ -1,4 +1,4 @@
-//! Several processes at one address: each is reached, whoever holds port 4791, and whoever dies.
+//! Several processes at one address: each is reachable, whichever holds port 4791 and whichever dies.
 //!
 //! The test starts itself again as the processes.
 
@@ -21,10 +21,10 @@ use trunkline_verbs::{
     EndpointSide, PortSpace, QpType, QueuePair, SendOperation,
 };
 
-/// How long anything may take on a loaded machine.
+/// The bound of every wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// A process of the group. Without the variable, a test of its own that has nothing to do.
+/// The entry point of a process of the group. Without the variable it is a test that does nothing.
 #[test]
 fn member() {
     let Ok(text) = std::env::var(Orders::VARIABLE) else { return };
@@ -35,7 +35,7 @@ fn member() {
 struct Group {
     orders: Orders,
     processes: Vec<Process>,
-    /// Where each listens.
+    /// The ports that each process listens at.
     ports: Vec<String>,
     /// Their runtime directory; removed at the end, after the processes.
     host: Host,
@@ -70,7 +70,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts a process. Returns where it listens, or why it cannot.
+    /// Starts a process. Returns its ports, or why it cannot listen.
     fn process(&mut self, index: usize) -> Result<(Process, String), String> {
         self.orders.index = index;
         let mut command = same_test(module_path!(), "member");
@@ -84,7 +84,7 @@ impl Group {
         Ok((process, ports.to_owned()))
     }
 
-    /// Starts another process in the place of the first, which has died, and joins it to the others.
+    /// Starts another process to replace the first, which has died, and connects it to the others.
     fn replace_the_first(&mut self) {
         for process in &mut self.processes {
             process.pick("DONE").unwrap();
@@ -107,7 +107,7 @@ impl Group {
         }
     }
 
-    /// Waits until all that are left are done, lets them connect anew, and ends them.
+    /// Waits until all remaining processes are done, makes them connect again, and ends them.
     fn finish(&mut self, again: bool) -> Vec<String> {
         for process in &mut self.processes {
             process.pick("DONE").unwrap();
@@ -124,7 +124,7 @@ impl Group {
         self.end()
     }
 
-    /// Ends all that are left. Answers what they counted.
+    /// Ends all remaining processes and returns their counters.
     fn end(&mut self) -> Vec<String> {
         let mut counters = Vec::new();
         for process in &mut self.processes {
@@ -147,7 +147,7 @@ fn counted(line: &str, name: &str) -> u64 {
 fn three_processes_talk_all_to_all_and_connect_again() {
     let mut group = Group::start(common::address(), 300, None, "");
     let counters = group.finish(true);
-    // The holder handed on; the others got what they got from it, and nobody took anything over.
+    // The holder forwarded datagrams and the others received them; no process took the port over.
     assert!(counted(&counters[0], "relayed_to") > 0, "{counters:?}");
     for line in &counters[1..] {
         assert!(counted(line, "relayed_from") > 0, "{counters:?}");
@@ -156,7 +156,7 @@ fn three_processes_talk_all_to_all_and_connect_again() {
 }
 
 #[test]
-fn with_faults_too() {
+fn three_processes_talk_all_to_all_with_faults() {
     let faults = "drop=0.02,duplicate=0.02,reorder=0.02,corrupt=0.01,seed=11";
     Group::start(common::address(), 150, None, faults).finish(true);
 }
@@ -176,7 +176,7 @@ fn the_holder_dies(faults: &str) {
         assert!(killed.elapsed() < BOUND, "nobody took over");
         std::thread::sleep(Duration::from_micros(200));
     };
-    // 100 ms of a machine that does nothing else.
+    // The bound is 100 ms on an otherwise idle machine.
     assert!(taken < Duration::from_secs(2), "{taken:?}");
     println!("port 4791 was taken over after {taken:?}");
     let counters = group.finish(true);
@@ -193,9 +193,9 @@ fn when_the_holder_dies_under_load_and_faults_the_others_lose_nothing() {
     the_holder_dies("drop=0.01,duplicate=0.01,reorder=0.01,seed=5");
 }
 
-/// The one that comes has the place of the dead one, so that connection messages for the dead reach it.
+/// The new process gets the slot of the dead one, so it receives connection messages for the dead one.
 #[test]
-fn another_process_takes_the_place_of_a_dead_one() {
+fn a_new_process_can_replace_a_dead_one() {
     let mut group = Group::start(common::address(), 200, Some(0), "");
     let holder = group.processes.remove(0);
     for process in &mut group.processes {
@@ -207,7 +207,7 @@ fn another_process_takes_the_place_of_a_dead_one() {
 }
 
 #[test]
-fn a_holder_that_stands_still_does_not_hold_up_those_that_know_each_other() {
+fn a_stopped_holder_does_not_delay_connected_processes() {
     let mut group = Group::start(common::address(), 400, Some(0), "");
     for process in &mut group.processes {
         process.pick("HALF").unwrap();
@@ -218,10 +218,10 @@ fn a_holder_that_stands_still_does_not_hold_up_those_that_know_each_other() {
 }
 
 #[test]
-fn ipv6_loopback_serves_several_processes_too() {
+fn several_processes_share_the_ipv6_loopback() {
     let address: IpAddr = "::1".parse().unwrap();
-    // Other tests and programs of this machine may hold the port. Nothing but the group's own attempt can
-    // tell: a probe would be out of date at once, and in the way of others meanwhile.
+    // Other tests and programs of this machine may hold the port. Only the group's own attempt can find
+    // out: a probe would be out of date at once, and would block others meanwhile.
     match Group::start_if_free(address, 100, None, "") {
         Ok(mut group) => drop(group.finish(true)),
         Err(why) if why.starts_with("IN-USE ") => eprintln!("SKIPPED: [::1]:4791: {why}"),
@@ -229,7 +229,7 @@ fn ipv6_loopback_serves_several_processes_too() {
     }
 }
 
-/// Devices of this process that share a runtime directory of their own.
+/// Devices of this process that share their own runtime directory.
 fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
     let options = SoftOptions {
         addresses: addresses.to_vec(),
@@ -289,7 +289,7 @@ fn send(ini: &dyn QueuePair, near: &Node, far: &Node) {
 }
 
 #[test]
-fn a_holder_whose_program_never_polls_hands_on() {
+fn a_holder_whose_program_never_polls_forwards_datagrams() {
     let (host, address) = (Host::new(), common::address());
     let nodes = devices(&host, &[address], 3);
     let channel = nodes[0].device.connection_manager().create_channel().unwrap();
@@ -297,11 +297,11 @@ fn a_holder_whose_program_never_polls_hands_on() {
     let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
     let holder = nodes[0].device.connection_manager().create_endpoint(&request, &channel).unwrap();
     holder.listen(1).unwrap();
-    // From here on nobody touches the first device but to read its counters.
+    // From here on the first device is used only to read its counters.
     let (ini, _ids) = connect_by_cm(&nodes[1], &nodes[2], address, address);
     send(&*ini, &nodes[1], &nodes[2]);
     let handed_on = nodes[0].counter("relayed_to_members");
-    // REQ, REP, RTU, the first packet; maybe some repeated.
+    // REQ, REP, RTU and the first packet; some may be repeated.
     assert!(handed_on >= 4, "{handed_on}");
     for _ in 0..100 {
         send(&*ini, &nodes[1], &nodes[2]);
@@ -310,7 +310,7 @@ fn a_holder_whose_program_never_polls_hands_on() {
 }
 
 #[test]
-fn a_capture_shows_what_was_handed_on_at_its_receiver_with_port_4791() {
+fn a_capture_of_the_receiver_has_forwarded_datagrams_with_port_4791() {
     let (host, address) = (Host::new(), common::address());
     let holder = devices(&host, &[address], 1).remove(0);
     let file = host.path("capture.pcap");
@@ -349,7 +349,7 @@ fn a_capture_shows_what_was_handed_on_at_its_receiver_with_port_4791() {
 }
 
 #[test]
-fn a_wildcard_listener_is_reached_at_every_address_that_others_hold() {
+fn a_wildcard_listener_is_reachable_at_every_address_held_by_others() {
     let (host, addresses) = (Host::new(), [common::address(), common::address()]);
     let holder = devices(&host, &addresses, 1).remove(0);
     let held = addresses.map(|address| connect_by_cm(&holder, &holder, address, address));

@@ -12,10 +12,10 @@ use actor::{Actor, pattern};
 use sender::Sender;
 use trunkline_verbs::{CompletionStatus, SendOperation, SrqNumber};
 
-/// Where `play` is.
+/// The module of the test `play`.
 const MODULE: &str = module_path!();
 
-/// An actor's process. In the test itself it does nothing.
+/// The entry point of an actor's process. Without a part it is a test that does nothing.
 #[test]
 fn play() {
     actor::play();
@@ -92,14 +92,14 @@ fn messages_of_all_kinds_reach_an_srq_of_another_process() {
 }
 
 #[test]
-fn an_error_of_a_receive_is_its_owners_and_all_handles_hear_of_it() {
+fn an_error_of_a_receive_completes_at_its_owner_and_is_reported_to_all_handles() {
     let mut cast = Cast::new(3, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
     actors[2].ok(&format!("open {tgt}"));
     actors[1].ok("post 2");
     let event = |kind: &str| format!("({kind}, {tgt})");
-    // Longer than the receive (contract G10).
+    // This message is longer than the receive (contract G10).
     sender.send(srq, 2, 8193);
     assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRequest);
     assert_eq!(actors[1].taken(1)[0].status, "LocalLengthError");
@@ -114,7 +114,7 @@ fn an_error_of_a_receive_is_its_owners_and_all_handles_hear_of_it() {
 }
 
 #[test]
-fn a_message_under_way_is_flushed_when_its_target_fails() {
+fn an_incomplete_message_is_flushed_when_its_target_fails() {
     let mut cast = Cast::new(2, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, .. } = &mut cast;
@@ -123,7 +123,7 @@ fn a_message_under_way_is_flushed_when_its_target_fails() {
     assert_eq!(sender.completed(), CompletionStatus::Success);
     assert_eq!(actors[1].taken(1)[0].word, 1);
     sender.send_first_packet_only(srq);
-    // It is taken, not completed; the error ends it (contract I2).
+    // Its receive is consumed but not completed; the error flushes it (contract I2).
     actors[1].until("counter local_received", |count| count != "0" && count != "1");
     actors[0].ok("error");
     assert_eq!(actors[1].taken(1)[0].status, "WorkRequestFlushed");
@@ -140,13 +140,13 @@ fn a_range_is_checked_by_the_domain_of_the_srq() {
     sender.post(theirs, SendOperation::RdmaWrite(remote), 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::Success);
     assert_eq!(actors[1].ask("word 0"), "5");
-    // The key is one of the other process: no key of this SRQ's domain (contract G4).
+    // The key belongs to the other process, so not to this SRQ's protection domain (contract G4).
     sender.post(mine, SendOperation::RdmaWrite(remote), 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::RemoteAccessError);
 }
 
 #[test]
-fn an_empty_srq_stalls_what_is_behind_it() {
+fn an_empty_srq_stalls_later_messages() {
     let mut cast = Cast::new(3, &[]);
     let srqs = [cast.srq(1), cast.srq(2)];
     let Cast { sender, actors, .. } = &mut cast;
@@ -154,7 +154,7 @@ fn an_empty_srq_stalls_what_is_behind_it() {
     actors[2].ok("arm 8");
     sender.send(srqs[0], 1, 3000);
     sender.send(srqs[1], 2, 3000);
-    // It was asked and has nothing (contract G9); the one behind waits (contract F4).
+    // Its owner had no receive (contract G9); the message after it waits (contract F4).
     actors[0].until("counter rnr_nak_sent", |count| count != "0");
     assert_eq!(actors[2].ask("counter local_received"), "0");
     actors[1].ok("post 8");
@@ -181,7 +181,7 @@ fn handles_of_other_processes_see_change_and_keep_the_target() {
     let step = |number: u32| format!("step {number} {} {}", sender.node.address, sender.number());
     actors[2].ok(&step(0));
     assert!(actors[1].ask("query").starts_with("Init"));
-    // contract B10: all of them move it on, and one does.
+    // contract B10: all of them try to move it, and one succeeds.
     for actor in &mut actors {
         actor.tell(&step(1));
     }
@@ -191,7 +191,7 @@ fn handles_of_other_processes_see_change_and_keep_the_target() {
     let connected = format!("ReadyToReceive {}", sender.number());
     assert_eq!(actors[2].ask("query"), connected);
     actors[1].ok(&step(2));
-    // contract C6: the maker closes its handle, and messages go on.
+    // contract C6: the creator closes its handle, and messages still arrive.
     let srq = actors[1].srq();
     actors[1].ok("post 4");
     actors[0].ok("close 0");
@@ -211,39 +211,39 @@ fn handles_of_other_processes_see_change_and_keep_the_target() {
 }
 
 #[test]
-fn the_target_outlives_its_maker_under_load() {
+fn the_target_outlives_its_killed_creator_under_load() {
     let mut cast = Cast::new(2, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
     actors[1].ok(&format!("open {tgt}"));
     actors[1].ok("post 64");
-    let mut heir = actors.remove(1);
+    let mut successor = actors.remove(1);
     let mut maker = Some(actors.remove(0));
     let mut load = Load::new(1..400);
-    load.run(sender, srq, &mut heir, |at| {
+    load.run(sender, srq, &mut successor, |at| {
         if at == 100
             && let Some(maker) = maker.take()
         {
             maker.kill();
         }
     });
-    assert_eq!(heir.ask("counter targets_taken_over"), "1");
-    // All of it lives on: the heir closes the last handle, and it is gone.
-    heir.ok("close 0");
-    assert_eq!(heir.ask(&format!("open {tgt}")), "22");
+    assert_eq!(successor.ask("counter targets_taken_over"), "1");
+    // The target still exists until the successor closes the last handle.
+    successor.ok("close 0");
+    assert_eq!(successor.ask(&format!("open {tgt}")), "22");
 }
 
 #[test]
-fn the_target_outlives_a_maker_that_ends_in_order() {
+fn the_target_outlives_a_creator_that_exits() {
     let mut cast = Cast::new(2, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
     actors[1].ok(&format!("open {tgt}"));
     actors[1].ok("post 64");
-    let mut heir = actors.remove(1);
+    let mut successor = actors.remove(1);
     let mut maker = actors.remove(0);
     let mut load = Load::new(1..200);
-    load.run(sender, srq, &mut heir, |at| {
+    load.run(sender, srq, &mut successor, |at| {
         if at == 100 {
             maker.tell("quit");
         }
@@ -251,22 +251,22 @@ fn the_target_outlives_a_maker_that_ends_in_order() {
 }
 
 #[test]
-fn of_several_heirs_one_goes_on_for_all() {
+fn one_of_several_successors_takes_the_target_over() {
     let mut cast = Cast::new(4, &[]);
     let srq = cast.srq(3);
     let Cast { sender, actors, tgt, .. } = &mut cast;
-    for heir in &mut actors[1..3] {
-        heir.ok(&format!("open {tgt}"));
+    for successor in &mut actors[1..3] {
+        successor.ok(&format!("open {tgt}"));
     }
-    // The last has no handle, only the SRQ that the messages go to.
+    // The last process has no handle, only the SRQ that the messages name.
     let mut owner = actors.remove(3);
     owner.ok("post 64");
     let mut load = Load::new(1..600);
     load.run(sender, srq, &mut owner, |at| {
         if at == 150 || at == 400 {
-            // Whoever executes it: first its maker, then one of its heirs.
-            let home = actors.iter_mut().position(|actor| actor.ask("counter acks_sent") != "0").unwrap();
-            actors.remove(home).kill();
+            // The executor is first its creator, then one of the successors.
+            let executor = actors.iter_mut().position(|actor| actor.ask("counter acks_sent") != "0").unwrap();
+            actors.remove(executor).kill();
         }
     });
     let survivor = &mut actors[0];
@@ -275,7 +275,7 @@ fn of_several_heirs_one_goes_on_for_all() {
 }
 
 /// Messages one after the other, each with the next word, some in several packets; the owner of the
-/// SRQ gets each once and in order.
+/// SRQ receives each once and in order.
 struct Load {
     words: std::ops::Range<u64>,
 }
@@ -306,7 +306,7 @@ impl Load {
 }
 
 #[test]
-fn the_death_of_an_srqs_owner_is_answered_by_policy() {
+fn the_response_after_the_death_of_an_srqs_owner_follows_the_policy() {
     for (policy, status) in
         [("nak64", CompletionStatus::RemoteInvalidRdRequest), ("nak62", CompletionStatus::RemoteAccessError)]
     {
@@ -326,7 +326,7 @@ fn the_death_of_an_srqs_owner_is_answered_by_policy() {
 }
 
 #[test]
-fn where_packets_for_the_dead_are_dropped_the_target_stays() {
+fn the_target_survives_when_packets_for_a_dead_process_are_dropped() {
     let mut cast = Cast::new(3, &[("TRUNKLINE_UNKNOWN_SRQ", "drop")]);
     let (doomed, other) = (cast.srq(2), cast.srq(1));
     let Cast { sender, actors, .. } = &mut cast;
@@ -337,12 +337,12 @@ fn where_packets_for_the_dead_are_dropped_the_target_stays() {
     assert_eq!(owner.taken(1)[0].word, 1);
     assert_eq!(sender.completed(), CompletionStatus::Success);
     owner.kill();
-    // The sender runs out of retries; the target is as it was, for a new connection.
+    // The sender runs out of retries; the target is unchanged and can be connected again.
     sender.send(doomed, 2, 3000);
     assert_eq!(sender.completed(), CompletionStatus::RetryExceeded);
     assert!(actors[0].ask("query").starts_with("ReadyToSend"));
     actors[0].ok("reset");
-    sender.connect_anew();
+    sender.reconnect();
     actors[0].ok(&format!("connect {} {}", sender.node.address, sender.number()));
     sender.send(other, 3, 3000);
     assert_eq!(actors[1].taken(1)[0].word, 3);

@@ -1,4 +1,4 @@
-//! Two processes over UDP, joined by the connection manager.
+//! Two processes over UDP, connected by the connection manager.
 //!
 //! The test starts itself again as the serving process, which sleeps between messages.
 
@@ -19,7 +19,7 @@ const MESSAGES: u64 = 2_000;
 const DEPTH: u64 = 64;
 const SIZE: u32 = 100;
 
-/// The serving process. Without the variable, a test of its own that has nothing to do.
+/// The entry point of the serving process. Without the variable it is a test that does nothing.
 #[test]
 fn serve() {
     let Ok(address) = std::env::var(SERVE) else { return };
@@ -43,7 +43,7 @@ fn serve() {
     id.attach(Arc::clone(&tgt)).unwrap();
     let parameters = ConnectParameters { private_data: introduction(&node), ..ConnectParameters::default() };
     id.accept(&parameters).unwrap();
-    // The connection manager leaves 655 ms there (contract J12).
+    // The connection manager sets a timer of 655 ms (contract J12).
     tgt.modify(&QpModify { min_rnr_timer: Some(12), ..QpModify::default() }).unwrap();
     let event = next_event(&*channel);
     assert!(matches!(event.kind, CmEventKind::Established), "{event:?}");
@@ -62,7 +62,7 @@ fn serve() {
     println!("SERVED {received}");
 }
 
-/// SRQ number, rkey and address of what may be read.
+/// SRQ number, and rkey and address of the memory that may be read.
 fn introduction(node: &Node) -> Vec<u8> {
     let remote = node.remote(0);
     let mut bytes = node.srq.number().unwrap().get().to_be_bytes().to_vec();
@@ -78,7 +78,7 @@ fn introduced(bytes: &[u8]) -> (SrqNumber, RemoteAddress) {
     (SrqNumber::new(srq), RemoteAddress { address: IoAddress(address), rkey: Rkey(rkey) })
 }
 
-/// Sleeps until a completion comes, as a program does that has nothing else to do.
+/// Sleeps until a completion arrives, like a program without other work.
 fn next_completion(node: &Node) -> Completion {
     let mut one = [Completion::default()];
     loop {
@@ -94,7 +94,7 @@ fn next_completion(node: &Node) -> Completion {
     }
 }
 
-/// Starts the serving process; returns the address where it listens.
+/// Starts the serving process; returns the address that it listens at.
 fn start_server() -> (Process, SocketAddr) {
     let mut command = same_test(module_path!(), "serve");
     command.env(SERVE, common::address().to_string());

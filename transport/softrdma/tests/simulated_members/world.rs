@@ -1,4 +1,4 @@
-//! Hosts, processes and a network of one seed.
+//! Simulated hosts, processes and a network, driven by one seed.
 
 use super::common::node::Node;
 use std::collections::BTreeMap;
@@ -10,16 +10,16 @@ use trunkline_softrdma::link::{Datagram, SendBatch};
 use trunkline_softrdma::simulation::{Network, SimulatedHost, SimulatedProcess};
 use trunkline_verbs::{Clock, Completion, Notify, Time, VirtualClock};
 
-/// Turns after which a run counts as stuck.
+/// Number of turns after which a run counts as stuck.
 const TURNS: usize = 400_000;
 
-/// The seeded source, and what has been asked of the scheduler since its last turn.
+/// The seeded random source, and the requests to the scheduler since its last turn.
 #[derive(Debug)]
 struct Scheduler {
     state: Mutex<u64>,
-    /// Machines to make, each with the process that started it.
+    /// Machines to start, each with the process that started it.
     spawned: Mutex<Vec<(usize, Spawned)>>,
-    /// Whose machines are started now.
+    /// The process whose machines are being started.
     starting: Mutex<usize>,
     bells: Mutex<Vec<Arc<Bell>>>,
 }
@@ -62,7 +62,7 @@ impl Simulator for Scheduler {
 struct Wire {
     clock: Arc<VirtualClock>,
     scheduler: Arc<Scheduler>,
-    /// By the time of arrival, and their number among all.
+    /// Datagrams in flight, by their time of arrival and their number.
     under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
     carried: Mutex<u64>,
 }
@@ -81,7 +81,7 @@ impl Network for Wire {
     }
 }
 
-/// A machine, whose it is, and until when it sleeps; `None` while it is awake.
+/// A machine, its process, and the time until which it sleeps; `None` while it is awake.
 struct Task {
     owner: usize,
     machine: Box<dyn Machine>,
@@ -95,7 +95,7 @@ pub(crate) struct Process {
     pub(crate) number: usize,
 }
 
-/// Everything that one seed decides.
+/// The whole simulation of one seed.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     scheduler: Arc<Scheduler>,
@@ -133,7 +133,7 @@ impl World {
         host
     }
 
-    /// A process of a host with a node.
+    /// Starts a process with a node on a host.
     pub(crate) fn process(&mut self, host: &Arc<SimulatedHost>) -> Process {
         let process = host.process();
         let number = {
@@ -151,14 +151,14 @@ impl World {
         Process { node: Node::with_device(device, address, 1 << 16), process, number }
     }
 
-    /// Kills a process without a goodbye: its machines never run again.
+    /// Kills a process: its machines never run again.
     pub(crate) fn kill(&mut self, process: &Process) {
         process.process.kill();
         self.tasks.retain(|task| task.owner != process.number);
         self.note("killed".to_owned());
     }
 
-    /// Records that something happened now.
+    /// Logs an event with the present time.
     pub(crate) fn note(&mut self, what: String) {
         self.log.push(format!("{:?} {what}", self.clock.now()));
     }
@@ -167,7 +167,7 @@ impl World {
         self.log
     }
 
-    /// A turn of some machine that is awake; when all sleep, the clock moves to what is due first.
+    /// Runs a turn of an awake machine. If all sleep, the clock advances to the earliest deadline.
     pub(crate) fn turn(&mut self) {
         for (owner, Spawned(make)) in std::mem::take(&mut *self.scheduler.spawned.lock().unwrap()) {
             self.tasks.push(Task { owner, machine: make().unwrap(), sleeps: None });
@@ -182,7 +182,7 @@ impl World {
         if awake.is_empty() {
             let deadlines = self.tasks.iter().filter_map(|task| task.sleeps?);
             let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
-            // A microsecond when nothing is due at all: the caller gives up after some.
+            // If there is no deadline, advance by a microsecond; the caller gives up after a number of turns.
             let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
             return self.clock.set(next.max(now));
         }
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Rings a bell some time after it was asked for.
+    /// Wakes machines some time after that was requested.
     fn ring_some(&self) {
         let mut bells = self.scheduler.bells.lock().unwrap();
         if !bells.is_empty() && self.scheduler.below(2) == 0 {
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Runs until something is there.
+    /// Runs until `there` returns a value.
     pub(crate) fn until<T>(&mut self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
         for _ in 0..TURNS {
             if let Some(found) = there() {
@@ -232,7 +232,7 @@ impl World {
         (node.cq.poll(&mut one) > 0).then(|| one[0])
     }
 
-    /// The same, once it has come.
+    /// Runs until a completion arrives.
     pub(crate) fn completion(&mut self, node: &Node) -> Completion {
         let take = || {
             let mut one = [Completion::default()];

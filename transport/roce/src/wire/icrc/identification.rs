@@ -79,12 +79,12 @@ pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option
         return Some(0);
     }
     headers.v4()?;
-    let behind = AFTER_IDENTIFICATION + UDP_HEADER + payload_with_icrc.len() - ICRC_LENGTH;
-    if behind >> BACK.len() != 0 {
+    let following = AFTER_IDENTIFICATION + UDP_HEADER + payload_with_icrc.len() - ICRC_LENGTH;
+    if following >> BACK.len() != 0 {
         return None; // No IPv4 packet is that long.
     }
     for (power, map) in BACK.iter().enumerate() {
-        if behind >> power & 1 == 1 {
+        if following >> power & 1 == 1 {
             register = apply(map, register);
         }
     }

@@ -1,4 +1,4 @@
-//! The sockets that messages between members travel by.
+//! The sockets that carry messages between members.
 //!
 //! Owns a listening socket per member and the connections, made on demand: each carries messages
 //! one way, from the member that made it. Called by [`Members`](super::Members) only. It never waits
@@ -31,15 +31,15 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline_verbs::Counter;
 
-/// Longest body of a message.
+/// Length of the longest message body in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 32 * 1024;
-/// Parts of a message at most.
+/// Largest number of parts of a message.
 const MAX_PARTS: usize = 8;
 const MAGIC: [u8; 4] = *b"TkL1";
 const HELLO_BYTES: usize = 16;
 /// Connections that have not sent a hello yet; beyond that the oldest is closed.
 const MAX_UNNAMED: usize = 32;
-/// Readable sockets asked for at once.
+/// Number of readable sockets fetched by one system call.
 const EVENTS: usize = 64;
 /// Messages looked at, good or not, before [`Connections::receive`] returns `None`.
 const LOOKS: usize = 64;
@@ -50,7 +50,7 @@ const LISTENER: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Undelivered {
     /// The member has died or left.
-    #[error("the member is gone")]
+    #[error("the member has left or died")]
     Gone,
     /// The socket has no room now.
     #[error("the member has more messages waiting than its socket holds")]
@@ -188,7 +188,7 @@ impl Connections {
                 return Some(Arrived::Lost(member));
             }
             let Some(key) = self.readable.pop_front() else {
-                if asked || !self.ask() {
+                if asked || !self.fetch_readable() {
                     return None;
                 }
                 asked = true;
@@ -222,8 +222,8 @@ impl Connections {
         ]);
     }
 
-    /// Asks which sockets are readable; whether any is.
-    fn ask(&mut self) -> bool {
+    /// Fetches the readable sockets; returns whether there are any.
+    fn fetch_readable(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); EVENTS];
         // Interrupted or not: what is not reported now is reported the next time.
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
@@ -285,7 +285,7 @@ impl Connections {
                 self.counts.nonsense += 1;
                 return;
             }
-            // None waits any more, or none can be accepted now: the listener stays readable for it.
+            // No connection waits, or none can be accepted now: then the listener stays readable.
             Err(_) => return,
         };
         if let Some(key) = self.add(socket, Peer::Unnamed) {
@@ -296,7 +296,7 @@ impl Connections {
                 self.counts.nonsense += 1;
                 self.end(oldest);
             }
-            // Its hello is most often there.
+            // Its hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);

@@ -2,7 +2,7 @@
 //!
 //! Owns what [`super::connections`] owns on a real one, with the same outcomes: a message arrives
 //! whole and in order or not at all, and the end of a member is reported once to each member that
-//! has talked with it.
+//! has exchanged messages with it.
 #![forbid(unsafe_code)]
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES, Undelivered};
@@ -20,7 +20,7 @@ struct Counts {
     gone: u64,
 }
 
-/// One member's inbox, and those that it has talked with.
+/// One member's inbox, and the members that it has exchanged messages with.
 #[derive(Debug)]
 pub(super) struct Inbox {
     memory: Arc<HostMemory>,
@@ -126,7 +126,7 @@ impl Inbox {
         self.memory.lives(self.host.me())
     }
 
-    /// A member that has ended since we talked with it.
+    /// A member that has ended since we exchanged messages with it.
     fn ended(&self) -> Option<MemberId> {
         self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::Counter;
 
-/// Messages for the card that are queued at most; further ones stay in their sockets.
+/// Largest number of messages queued for the card; further ones stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
 
 /// A message for the card.
@@ -53,7 +53,7 @@ pub(crate) enum Received {
     Lost,
 }
 
-/// This member's way to the others.
+/// This member's messages to and from the others.
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<State>,
@@ -71,7 +71,7 @@ struct State {
     queued: VecDeque<MemberMessage>,
 }
 
-/// How messages travel.
+/// How messages are transported.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -153,7 +153,7 @@ impl Members {
 
     /// Takes the oldest message that is queued for the card.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
-        // Whoever queues messages holds the card's lock, as the caller does, so that the order of
+        // Messages are queued under the card's lock, which the caller holds too, so the order of
         // this flag and the queue does not matter.
         if !self.has_queued.load(Ordering::Relaxed) {
             return None;
@@ -191,7 +191,7 @@ impl Members {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every method leaves the state whole between any two statements that could panic.
+        // Every method leaves the state consistent wherever it could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

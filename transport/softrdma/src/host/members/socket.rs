@@ -1,6 +1,6 @@
 //! The sockets between members: SEQPACKET, so that a message arrives whole or not at all.
 //!
-//! Owns their making and the checks of the peer's identity. Called by `connections` only. Nothing
+//! Owns their creation and the check of the peer's identity. Called by `connections` only. Nothing
 //! here ever waits.
 #![forbid(unsafe_code)]
 
@@ -12,10 +12,10 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Asked of the kernel for what waits at the receiver; it may give less.
+/// Requested size of the send buffer in bytes; the kernel may grant less.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 const BACKLOG: i32 = 64;
-/// What `sockaddr_un` holds, with its final zero.
+/// Length of the path in `sockaddr_un` in bytes, including its final zero.
 const PATH_BYTES: usize = 108;
 
 /// The folder of the sockets, open, so that a path too long for a socket address has a short form.
@@ -50,14 +50,14 @@ impl Folder {
 
     /// Removes the socket of a slot.
     pub(super) fn forget(&self, slot: u16) {
-        // It may never have been there.
+        // It may not exist.
         let _absent = std::fs::remove_file(self.path.join(format!("slot-{slot}.sock")));
     }
 
     /// Connects to the member in `slot`.
     pub(super) fn connect(&self, slot: u16) -> io::Result<Socket> {
         let socket = new_socket()?;
-        // A smaller buffer only loses more under load.
+        // A smaller buffer only drops more messages under load.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.connect(&self.address(slot)?)?;
         if !is_ours(&socket) {
@@ -74,7 +74,7 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
     Ok(is_ours(&socket).then_some(socket))
 }
 
-/// Sends a message or nothing.
+/// Sends a whole message or nothing.
 pub(super) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
 }

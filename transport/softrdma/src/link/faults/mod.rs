@@ -1,4 +1,4 @@
-//! A link that misbehaves on purpose.
+//! A link that injects faults.
 //!
 //! Wraps any link and loses, duplicates, reorders, corrupts and delays what is sent, as a
 //! [`FaultPlan`] describes; what is received passes untouched. Owns the datagrams it holds back, for a
@@ -21,11 +21,11 @@ use trunkline_verbs::{Counter, Time};
 const OVERTAKEN_AT_MOST: u64 = 4;
 /// ... and waits no longer than this for them.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
-/// Datagrams held back at once; beyond that a link drops.
+/// Largest number of datagrams held back at a time; further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
-/// Datagrams handed on together.
+/// Number of datagrams passed to the inner link at a time.
 const TAKEN_AT_ONCE: usize = 32;
-/// What the inner link had no room for is given to it again after this.
+/// Delay after which datagrams that the inner link had no room for are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A fixed and documented generator (SplitMix64), so that a seed means the same in every version.
@@ -52,7 +52,7 @@ struct Held {
     source: SocketAddr,
     destination: SocketAddr,
     bytes: Vec<u8>,
-    /// It leaves when this many datagrams were given to `send`, or at `due`.
+    /// It is sent when `given` reaches this value, or at `due`.
     overtaken_at: u64,
     due: Time,
 }
@@ -73,13 +73,13 @@ pub struct FaultyLink {
     inner: Box<dyn Link>,
     plan: FaultPlan,
     random: Random,
-    /// Datagrams given to `send` so far.
+    /// Number of datagrams passed to `send` so far.
     given: u64,
-    /// Those that others overtake.
+    /// Reordered datagrams, which later ones overtake.
     reordered: Vec<Held>,
-    /// Those that are under way, in order.
+    /// Delayed datagrams, in order.
     delayed: VecDeque<Held>,
-    /// On their way into the inner link.
+    /// Datagrams for the inner link.
     out: SendBatch,
     /// When `out` is tried again, if it is not empty.
     again_at: Option<Time>,
@@ -107,7 +107,7 @@ impl FaultyLink {
 
     fn take(&mut self, datagram: Datagram<'_>, now: Time) {
         // The same number of draws for each datagram, so that one probability can be changed
-        // without moving the other faults elsewhere.
+        // without changing which datagrams the other faults hit.
         let lost = self.random.happens(self.plan.drop);
         let corrupted = self.random.happens(self.plan.corrupt);
         let doubled = self.random.happens(self.plan.duplicate);
@@ -129,7 +129,7 @@ impl FaultyLink {
         let copies = if doubled { 2 } else { 1 };
         self.counts.duplicated += u64::from(doubled);
         for copy in 0..copies {
-            // Of a doubled one only the first copy can be late.
+            // Only the first copy of a duplicated datagram can be late.
             let late = reordered && copy == 0;
             self.place(datagram.source, datagram.destination, &bytes, late.then_some(detail >> 32), now);
         }
@@ -172,7 +172,7 @@ impl FaultyLink {
         }
     }
 
-    /// Lets go what has been overtaken enough or is due.
+    /// Sends the held datagrams that have been overtaken often enough or are due.
     fn release(&mut self, now: Time) {
         let mut position = 0;
         while let Some(held) = self.reordered.get(position) {
@@ -232,7 +232,7 @@ impl Link for FaultyLink {
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
         self.flush(now);
         while self.out.is_empty() && !batch.is_empty() {
-            // As many at once as one system call takes; the batch keeps what follows while the
+            // Pass as many at a time as one system call sends; the batch keeps the rest while the
             // inner link has no room.
             let mut taken = 0;
             while taken < TAKEN_AT_ONCE

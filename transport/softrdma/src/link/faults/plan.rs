@@ -1,10 +1,10 @@
-//! What a faulty link does, and how it is written in an environment variable.
+//! The faults that a faulty link injects, and their notation in an environment variable.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Which faults, how often. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
+/// The probability of each fault. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
 /// delay=200us,seed=7`, in any order; what is not named does not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
@@ -17,32 +17,32 @@ pub struct FaultPlan {
     pub(super) seed: u64,
 }
 
-/// A plan that cannot be read.
+/// Why a plan is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanError {
-    /// Not `key=value`.
+    /// A part is not of the form `key=value`.
     #[error("TRUNKLINE_FAULTS: `{part}` is not of the form key=value, such as drop=0.01")]
     Form {
         /// The part between two commas.
         part: String,
     },
-    /// A key that does not exist.
+    /// A key does not exist.
     #[error(
         "TRUNKLINE_FAULTS: there is no key `{key}`; those are drop, reorder, duplicate, corrupt, delay, seed"
     )]
     Key {
-        /// As it was written.
+        /// The text as it was written.
         key: String,
     },
-    /// A value that its key does not take.
+    /// A value does not fit its key.
     #[error("TRUNKLINE_FAULTS: `{value}` does not fit {key}, which takes {wanted}")]
     Value {
-        /// Whose.
+        /// The key.
         key: &'static str,
-        /// As it was written.
+        /// The text as it was written.
         value: String,
-        /// What the key takes.
+        /// The values that the key accepts.
         wanted: &'static str,
     },
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_read() {
+    fn a_plan_is_parsed() {
         let plan: FaultPlan =
             "drop=0.5, reorder=1,duplicate=0,corrupt=0.25,delay=200us,seed=7".parse().unwrap();
         let half = 1 << 31;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_plans_are_refused_by_name() {
+    fn malformed_plans_are_refused_with_their_cause() {
         for (text, named) in [
             ("drop", "key=value"),
             ("loss=0.1", "`loss`"),

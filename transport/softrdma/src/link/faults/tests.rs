@@ -7,7 +7,7 @@ fn address(last: u8) -> SocketAddr {
     SocketAddr::new(IpAddr::from([127, 0, 0, last]), 4791)
 }
 
-/// A faulty link at .1 and a plain one at .2, on a hub of their own.
+/// A faulty link at .1 and a plain one at .2, on their own hub.
 fn pair(plan: &str) -> (FaultyLink, Box<dyn Link>) {
     let hub = Hub::new();
     let mut sender = FaultyLink::new(Box::new(hub.link().unwrap()), plan.parse().unwrap());
@@ -53,7 +53,7 @@ fn count(counters: &[Counter], name: &str) -> u64 {
 }
 
 #[test]
-fn a_seed_repeats_and_another_differs() {
+fn equal_seeds_give_equal_faults_and_another_seed_differs() {
     let plan = "drop=0.1,reorder=0.1,duplicate=0.1,corrupt=0.1,seed=";
     let first = run(&format!("{plan}7"), 2000);
     assert_eq!(first, run(&format!("{plan}7"), 2000));
@@ -63,7 +63,7 @@ fn a_seed_repeats_and_another_differs() {
         assert!((100..=300).contains(&value), "{name} {value} of 2000 at 0.1");
     }
     let arrived = 2000 - count(&first.1, "fault_dropped") + count(&first.1, "fault_duplicated");
-    assert_eq!(first.0.len() as u64, arrived, "nothing is held for ever");
+    assert_eq!(first.0.len() as u64, arrived, "nothing is held indefinitely");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn without_faults_all_pass_in_order() {
 }
 
 #[test]
-fn corruption_is_one_bit() {
+fn corruption_flips_one_bit() {
     let (arrived, counters) = run("corrupt=1,seed=1", 200);
     assert_eq!(count(&counters, "fault_corrupted"), 200);
     for (number, bytes) in (0..200u32).zip(arrived) {
@@ -83,7 +83,7 @@ fn corruption_is_one_bit() {
 }
 
 #[test]
-fn reordered_ones_are_overtaken_by_few() {
+fn a_reordered_datagram_is_overtaken_by_at_most_a_few() {
     let (arrived, counters) = run("reorder=0.2,seed=5", 1000);
     assert!(count(&counters, "fault_reordered") > 100);
     let numbers: Vec<u32> =
@@ -95,7 +95,7 @@ fn reordered_ones_are_overtaken_by_few() {
 }
 
 #[test]
-fn the_last_one_is_not_held_for_ever() {
+fn a_last_datagram_is_sent_when_its_hold_expires() {
     let (mut sender, mut receiver) = pair("reorder=1,seed=1");
     let start = Time(0);
     let mut batch = SendBatch::new();
@@ -110,7 +110,7 @@ fn the_last_one_is_not_held_for_ever() {
 }
 
 #[test]
-fn delay_holds_each_for_its_time_in_order() {
+fn delayed_datagrams_arrive_on_time_and_in_order() {
     let (mut sender, mut receiver) = pair("delay=5ms");
     let start = Time(0);
     for number in 0..3u8 {

@@ -1,4 +1,5 @@
-//! Members of one address: who receives what, what hostile members achieve, and who succeeds a dead holder.
+//! Members of one address: which member receives which datagram, hostile members, and the successor of a dead
+//! holder.
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
@@ -50,7 +51,7 @@ impl Member {
     fn receive(&mut self) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
         let mut batch = ReceiveBatch::new(64);
         let mut all = Vec::new();
-        // Looks at the other members are rare while nothing comes, unless it was armed.
+        // Other members are polled rarely while no messages arrive, unless the link was armed.
         self.link.arm();
         while self.link.receive(&mut batch) > 0 {
             all.extend(batch.iter().map(|got| (got.source, got.destination, got.bytes.to_vec())));
@@ -77,7 +78,7 @@ fn to_port(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, ROCE_PORT)
 }
 
-/// A packet for a QP, with nothing in place of an ICRC: a holder does not look.
+/// A packet for a QP without a valid ICRC, which a holder does not check.
 fn packet(number: u32, mark: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     Packet::new(Opcode(0x04), QpNumber::new(number), Psn::new(1), &[mark; 20]).emit(&mut bytes);
@@ -93,13 +94,13 @@ fn cm_packet(message: &CmMessage) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
+fn a_packet_to_port_4791_reaches_the_member_that_owns_its_qp_number() {
     let folder = Folder::new("relay");
-    let (address, elsewhere) = (own_address(), own_address());
+    let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
     let mut others = [Member::at(&folder, address), Member::at(&folder, address)];
     let mut peer = UdpLink::new();
-    peer.open(elsewhere).unwrap();
+    peer.open(sender_address).unwrap();
     assert_eq!(holder.link.source(address), to_port(address));
     let ports = [0, 1].map(|index: usize| others[index].link.source(address).port());
     assert!(ports[0] != ports[1] && !ports.contains(&ROCE_PORT), "{ports:?}");
@@ -110,15 +111,20 @@ fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
     for round in 0..40 {
         for number in numbers {
             let bytes = packet(number, round);
-            batch.push(Datagram { source: to_port(elsewhere), destination: to_port(address), bytes: &bytes });
+            batch.push(Datagram {
+                source: to_port(sender_address),
+                destination: to_port(address),
+                bytes: &bytes,
+            });
         }
     }
     while !batch.is_empty() {
         peer.send(&mut batch, now());
     }
-    let of = |number| (0..40).map(move |round| (to_port(elsewhere), to_port(address), packet(number, round)));
+    let of =
+        |number| (0..40).map(move |round| (to_port(sender_address), to_port(address), packet(number, round)));
     let kept = holder.receive();
-    assert_eq!(kept.len(), 80, "its own, and what is nobody's");
+    assert_eq!(kept.len(), 80, "its own packets, and those that no member owns");
     assert!(of(numbers[0]).chain(of(nobody)).all(|expected| kept.contains(&expected)));
     for (member, number) in others.iter_mut().zip(&numbers[1..]) {
         assert_eq!(member.receive(), of(*number).collect::<Vec<_>>());
@@ -126,13 +132,13 @@ fn what_comes_to_4791_reaches_the_member_whose_number_it_names() {
     assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
     assert_eq!(others[0].counter("relayed_from_members"), 40);
 
-    // Directly, too, and with its true port.
+    // A datagram can also be sent to a member directly, from its true port.
     let to = others[0].link.source(address);
     others[1].send(address, to, &[packet(1, 1)]);
     assert_eq!(others[0].receive(), [(others[1].link.source(address), to, packet(1, 1))]);
 }
 
-/// After BTH, DETH and the header of the MAD.
+/// Offset of the comm id, after BTH, DETH and the header of the MAD.
 const FIRST_BYTE_OF_COMM_ID: usize = 12 + 8 + 24;
 
 fn other_after(holder: &mut Member, other: &mut Member) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)> {
@@ -141,7 +147,7 @@ fn other_after(holder: &mut Member, other: &mut Member) -> Vec<(SocketAddr, Sock
 }
 
 #[test]
-fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
+fn cm_messages_are_routed_by_service_or_by_the_slot_in_the_comm_id() {
     let folder = Folder::new("relay-cm");
     let address = own_address();
     let mut holder = Member::at(&folder, address);
@@ -169,7 +175,7 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
         let dreq = Dreq { local_id: 1, remote_id, qpn: QpNumber::new(9), reserved_11: 0, private: [0; 220] };
         messages.push(cm_packet(&CmMessage::Dreq(dreq)));
     }
-    // Cut short, and with no MAD inside: nobody's.
+    // A truncated one, and one without a MAD, belong to no member.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
     // SIDR requests, by the service that they name, and replies, by the requester's id.
@@ -196,8 +202,8 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
     assert_eq!(payloads(holder.receive()), pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]));
     assert_eq!(payloads(other.receive()), pick(&[0, 4, 5, 10, 13]));
-    // Taken back by who knows no id of ours yet, it goes where it was asked.
-    let taken_back = |local_id| {
+    // A withdrawal by a peer that does not know our id yet goes to the member that got the request.
+    let withdrawal = |local_id| {
         let (reason, answered) = (RejectReason::TIMEOUT, Answered::OTHER);
         cm_packet(&CmMessage::Rej(Rej {
             local_id,
@@ -212,19 +218,19 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
         }))
     };
     // The request above has the id 0.
-    let rejs = [taken_back(0), taken_back(1234)];
+    let rejs = [withdrawal(0), withdrawal(1234)];
     other.send(address, to_port(address), &rejs);
     assert_eq!(payloads(holder.receive()), rejs[1..]);
     assert_eq!(payloads(other.receive()), rejs[..1]);
     drop(claim);
-    // Repeated, it still goes to whom it went to; one that is new stays.
+    // A repeated request still goes to the same member; a new one stays with the holder.
     other.send(address, to_port(address), &messages[..1]);
     assert_eq!(payloads(other_after(&mut holder, &mut other)), pick(&[0]));
     let mut new = messages[0].clone();
     new[FIRST_BYTE_OF_COMM_ID] ^= 1;
     other.send(address, to_port(address), &[new.clone()]);
     assert_eq!(payloads(holder.receive()), [new]);
-    // Forged ones do not grow what is remembered.
+    // Forged requests do not grow the table of requests.
     let _claim = other.host.claim_service(service.0, address, false).unwrap();
     for number in 0..3 * u32::try_from(MAX_REQUESTS).unwrap() {
         let mut forged = messages[0].clone();
@@ -237,7 +243,7 @@ fn connection_messages_go_by_service_or_by_the_slot_in_the_comm_id() {
     assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
-/// A member that polls notices the end of the holder within this; the kernel's part is microseconds.
+/// Bound within which a polling member detects the end of the holder; the kernel needs microseconds.
 const SOON: Duration = Duration::from_millis(100);
 
 #[test]
@@ -276,16 +282,16 @@ fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own
     let number = others[1 - new].numbers.start;
     peer.link.open(address).unwrap();
     for (index, member) in others.iter().enumerate() {
-        assert_eq!(member.link.source(address), ports[index], "peers know that port");
+        assert_eq!(member.link.source(address), ports[index], "peers use that port");
     }
-    let elsewhere = peer.link.source(address);
+    let sender_address = peer.link.source(address);
     peer.send(address, ports[new], &[packet(3, 3)]);
-    assert_eq!(others[new].receive(), [(elsewhere, ports[new], packet(3, 3))]);
+    assert_eq!(others[new].receive(), [(sender_address, ports[new], packet(3, 3))]);
     peer.send(address, to_port(address), &[packet(number, 4)]);
     assert_eq!(others[new].receive(), []);
-    assert_eq!(others[1 - new].receive(), [(elsewhere, to_port(address), packet(number, 4))]);
+    assert_eq!(others[1 - new].receive(), [(sender_address, to_port(address), packet(number, 4))]);
 
-    // And once more: who is left watches the new one.
+    // Once more: the remaining members watch the new holder.
     let [a, b] = others;
     let (gone, mut left) = if new == 0 { (a, b) } else { (b, a) };
     drop(gone);
@@ -304,7 +310,7 @@ fn when_the_holder_leaves_another_holds_the_port_within_100_ms_and_keeps_its_own
 }
 
 #[test]
-fn a_port_that_no_member_holds_is_in_use() {
+fn a_port_bound_by_a_program_that_is_not_a_member_is_in_use() {
     let folder = Folder::new("relay-foreign");
     let address = own_address();
     let _foreign = std::net::UdpSocket::bind((address, ROCE_PORT)).unwrap();
@@ -313,18 +319,18 @@ fn a_port_that_no_member_holds_is_in_use() {
 }
 
 #[test]
-fn a_flood_for_a_member_that_does_not_read_keeps_nothing() {
+fn datagrams_for_a_member_that_does_not_read_are_not_queued() {
     let folder = Folder::new("relay-flood");
-    let (address, elsewhere) = (own_address(), own_address());
+    let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
     let mut silent = Member::at(&folder, address);
-    let mut peer = Member::at(&folder, elsewhere);
+    let mut peer = Member::at(&folder, sender_address);
     let mut one = packet(silent.numbers.start, 9);
     one.resize(4000, 0xee);
     let flood = vec![one; 50];
     let mut all = 0;
     for _ in 0..200 {
-        peer.send(elsewhere, to_port(address), &flood);
+        peer.send(sender_address, to_port(address), &flood);
         assert_eq!(holder.receive(), []);
         all += flood.len() as u64;
         let relay = holder.link.relay_for_tests();
@@ -379,7 +385,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     let from = hostile.host().me();
     let message = MemberMessage::Message { from, kind: 77, bytes: b"for the card".to_vec() };
     assert_eq!(victim.link.relay_for_tests().members().next_message(), Some(message));
-    // Kept back while the card does not take them.
+    // Further messages stay in their socket while the card does not take the queued ones.
     for _ in 0..3 * MAX_QUEUED {
         let _full = hostile.send(to, 77, &[b"more"]);
         victim.receive();
@@ -424,7 +430,7 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
 }
 
 #[test]
-fn bundles_of_any_bytes_are_read_without_harm() {
+fn bundles_of_any_bytes_are_parsed_without_a_panic() {
     let mut state = 1u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

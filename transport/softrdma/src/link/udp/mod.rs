@@ -1,15 +1,15 @@
 //! The link over UDP sockets, without privileges.
 //!
 //! Owns a socket or two per open address, and the relay to the other processes of the host. The
-//! card drives it as a [`Link`]. It never waits, and looks into a datagram only to see whose it is.
+//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee.
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `ports` | which ports are bound; who holds port 4791, and what follows when that member dies |
+//! | `ports` | which ports are bound; which member holds port 4791, and what happens when it dies |
 //! | `transfer` | sending and receiving, and the errors of both |
 //! | `system` | the operating system's sockets |
 //!
-//! Sockets are made through the seam in `link::sockets`, so that a simulation can bring its own.
+//! Sockets are created through the interface in `link::sockets`, so that a simulation can replace them.
 #![forbid(unsafe_code)]
 
 mod ports;
@@ -37,7 +37,7 @@ pub struct UdpLink {
     /// Which socket is read first next time, so that a busy address does not starve others.
     turn: usize,
     losses: transfer::Losses,
-    /// The other processes at our addresses.
+    /// Forwards datagrams to the other processes at our addresses.
     relay: Option<Relay>,
 }
 
@@ -54,13 +54,13 @@ impl UdpLink {
         Self::over(Box::new(SystemSockets::default()))
     }
 
-    /// With receive buffers of this many bytes at most, as on a host that allows no more.
+    /// A link with receive buffers of at most this many bytes, as on a host that allows no more.
     #[must_use]
     pub fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
     }
 
-    /// Over sockets from another source than the operating system.
+    /// A link over sockets of another source than the operating system.
     pub(crate) fn over(sockets: Box<dyn Sockets>) -> Self {
         Self { ports: Ports::new(sockets), turn: 0, losses: transfer::Losses::default(), relay: None }
     }
@@ -113,7 +113,7 @@ impl Link for UdpLink {
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         batch.clear();
-        // Slots that were used for datagrams of others are free again, and count all the same.
+        // Slots whose datagrams were forwarded are free again, but still count as received.
         let mut used = 0;
         if let Some(relay) = &mut self.relay {
             if relay.take(batch, |address| self.ports.is_open(address)) {
@@ -139,7 +139,7 @@ impl Link for UdpLink {
     }
 
     fn arm(&mut self) -> bool {
-        // First, so that the next `receive` looks there whatever waits here.
+        // This comes first, so that the next `receive` polls the members even if datagrams wait here.
         let members = self.relay.as_mut().is_some_and(Relay::is_readable);
         members || self.ports.all().iter().any(|bound| bound.socket.is_readable())
     }

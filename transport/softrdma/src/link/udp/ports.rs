@@ -1,19 +1,20 @@
-//! Which ports the UDP link has, and who has port 4791.
+//! The ports of the UDP link, and which member holds port 4791.
 //!
 //! Owns the sockets. Several processes of one host share an address: the first has port 4791 and
-//! hands on what is for others (`relay`); the others have a port of the system's choice, from which
-//! they send and at which peers that know it reach them. When the holder dies, whoever learns of it
-//! first takes 4791 as well, and keeps its other socket, since peers know that port.
+//! forwards datagrams to the others (`relay`); each of the others has a port chosen by the system, which it
+//! sends from and which peers that know it send to. When the holder dies, the first member to detect that
+//! takes 4791 as well, and keeps its other socket, since peers know that port.
 //!
 //! | port 4791 is | [`Ports::open`] |
 //! |---|---|
 //! | free | binds it |
 //! | held by a member that lives | binds another port, and watches the member |
-//! | bound, and the member that held it is dead | binds another port; takes 4791 over as soon as that is possible |
-//! | bound, and no member has held it | fails: a program that is no member serves RoCE there |
+//! | bound, and the member that held it is dead | binds another port; takes 4791 over as soon as that is
+//! possible |
+//! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
 //!
-//! A member binds the port and notes so in the registry in one step for all members, so the last
-//! row is certain without waiting. Nothing here waits: what cannot be done now is tried again at the
+//! A member binds the port and records that in the registry in one step for all members, so the last
+//! row is certain without waiting. Nothing here waits: a failed attempt is repeated at the
 //! time that [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Between two attempts to bind port 4791; doubled each time, up to the second.
+/// Wait between the first two attempts to bind port 4791; doubled each time, up to the maximum below.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LAST_WAIT: Duration = Duration::from_millis(50);
 
@@ -43,15 +44,15 @@ impl Bound {
     }
 }
 
-/// When port 4791 is tried again.
+/// The next attempt to bind port 4791.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     at: Time,
-    /// From this attempt to the next one.
+    /// Time from this attempt to the next.
     wait: Duration,
 }
 
-/// The sockets.
+/// The sockets of all open addresses.
 #[derive(Debug)]
 pub(super) struct Ports {
     sockets: Box<dyn Sockets>,
@@ -111,7 +112,7 @@ impl Ports {
         self.taken_over
     }
 
-    /// Opens an address, see the table above.
+    /// Opens an address by the table of the module.
     pub(super) fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
         if self.is_open(address) {
             return Ok(());
@@ -145,12 +146,12 @@ impl Ports {
         }
     }
 
-    /// A member is gone, perhaps one that had port 4791: take it wherever it is free now.
+    /// A member is gone, perhaps a holder of port 4791: tries to take the port at each address now.
     pub(super) fn attempt_now(&mut self) {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
     }
 
-    /// When [`Ports::poll`] has to be called; time 0 is at once.
+    /// When [`Ports::poll`] has to be called; time 0 means at once.
     pub(super) fn next_attempt(&self) -> Option<Time> {
         self.attempt.map(|attempt| attempt.at)
     }
@@ -160,7 +161,7 @@ impl Ports {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {
             if wait == LAST_WAIT {
-                tracing::debug!("UDP port 4791 is still bound, and no member that lives has it");
+                tracing::debug!("UDP port 4791 is still bound, but not by a living member");
             }
             self.attempt = Some(Attempt { at: now + wait, wait: (wait * 2).min(LAST_WAIT) });
         }
@@ -197,7 +198,7 @@ impl Ports {
         self.bound.iter().any(|bound| bound.address == address && bound.is_roce())
     }
 
-    /// Binds port 4791 and notes so in the registry; else who has it.
+    /// Binds port 4791 and records that in the registry; otherwise returns its holder.
     fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
         let bind = || self.sockets.bind(address, ROCE_PORT);
         match &self.members {

@@ -13,15 +13,15 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Asked of the kernel, which may silently give less.
+/// Requested size of the send buffer in bytes; the kernel may silently grant less.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// The same for what waits to be received; Linux counts about 8 KiB for a packet of 4.
+/// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
 const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
 
-/// Makes sockets of the operating system.
+/// Creates sockets of the operating system.
 #[derive(Debug)]
 pub(super) struct SystemSockets {
-    /// Receive buffer to ask for, in bytes.
+    /// Size of the receive buffer to request, in bytes.
     receive_buffer: i32,
 }
 
@@ -32,7 +32,7 @@ impl Default for SystemSockets {
 }
 
 impl SystemSockets {
-    /// With receive buffers of this many bytes at most.
+    /// Sockets with receive buffers of at most this many bytes.
     pub(super) fn with_receive_buffer(bytes: i32) -> Self {
         Self { receive_buffer: bytes }
     }
@@ -44,14 +44,14 @@ impl Sockets for SystemSockets {
         let is_v4 = address.is_ipv4();
         let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
         let socket =
-            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("make a UDP socket"))?;
+            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed("create a UDP socket"))?;
         socket.set_nonblocking(true).map_err(failed("make a UDP socket non-blocking"))?;
         if !is_v4 {
             socket.set_only_v6(true).map_err(failed("restrict a UDP socket to IPv6"))?;
         }
         udp_ffi::set_roce_options(socket.as_fd(), is_v4).map_err(failed("forbid fragments (PMTUDISC_DO)"))?;
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
-        // A smaller buffer only makes a batch wait.
+        // With a smaller buffer a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         let asked = with_interface(address, port)?;
         socket.bind(&asked.into()).map_err(|source| match source.kind() {
@@ -59,7 +59,7 @@ impl Sockets for SystemSockets {
             ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { address },
             _ => LinkError::Os { doing: "bind a UDP port", address, source },
         })?;
-        let named = socket.local_addr().map_err(failed("ask for the port of a UDP socket"))?;
+        let named = socket.local_addr().map_err(failed("read the port of a UDP socket"))?;
         let local = named.as_socket().ok_or(LinkError::NoSuchAddress { address })?;
         Ok(Box::new(SystemSocket { local, socket }))
     }
@@ -118,7 +118,7 @@ mod tests {
     use crate::link::udp::tests::own_address;
 
     #[test]
-    fn what_the_kernel_drops_is_counted() {
+    fn datagrams_that_the_kernel_drops_are_counted() {
         // The kernel doubles this, and allows no less.
         let sockets = SystemSockets::with_receive_buffer(1);
         let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(own_address(), 0).unwrap());

@@ -62,7 +62,7 @@ fn datagrams_cross_the_loopback() {
 
 #[test]
 fn one_link_serves_both_families() {
-    // ::1 is the only IPv6 address of a loopback, so it is the only test that takes it.
+    // ::1 is the only IPv6 address of the loopback, so only this test may use it.
     let v6: IpAddr = "::1".parse().unwrap();
     let v4 = own_address();
     let mut link = open(v4);
@@ -108,14 +108,14 @@ fn the_error_for_a_taken_address_names_the_remedy_and_close_frees_it() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_and_does_not_block() {
+fn datagrams_that_cannot_be_sent_are_counted_and_do_not_block() {
     let (a, b) = (own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
     let mut batch = SendBatch::new();
     batch.push(Datagram { source, destination, bytes: &[0; 65_507 + 1] });
     batch.push(Datagram { source: destination, destination: source, bytes: b"not ours" });
-    // Nobody listens there; the network's ICMP error must not affect the next datagram.
+    // The port is closed; the ICMP error must not affect the next datagram.
     batch.push(Datagram { source, destination: SocketAddr::new(b, 9), bytes: b"closed" });
     batch.push(Datagram { source, destination, bytes: &[1; 5000] });
     batch.push(Datagram { source, destination, bytes: b"arrives" });
@@ -154,7 +154,7 @@ fn a_watcher_is_notified_of_each_datagram_without_arming_again() {
 }
 
 #[test]
-fn arm_reports_what_waits() {
+fn arm_reports_waiting_datagrams() {
     let (a, b) = (own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     assert!(!receiver.arm());

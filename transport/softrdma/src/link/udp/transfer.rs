@@ -1,6 +1,6 @@
-//! Datagrams in and out of the UDP link's sockets.
+//! Sending and receiving by the UDP link's sockets.
 //!
-//! Owns what becomes of a datagram that a socket refuses, and of one that is another member's.
+//! Owns how errors of a socket are handled, and how datagrams of other members are forwarded.
 #![forbid(unsafe_code)]
 
 use super::ports::{Bound, Ports};
@@ -9,7 +9,7 @@ use crate::link::{ReceiveBatch, SendBatch};
 use std::io::ErrorKind;
 use trunkline_verbs::Counter;
 
-/// Datagrams that did not get through.
+/// Counters of datagrams that were not sent or received.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     too_big: u64,
@@ -54,8 +54,8 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
                         losses.no_room += 1;
                         return;
                     }
-                    // What the network reports of earlier datagrams is no reason to drop this one,
-                    // and reading the error took it off the socket.
+                    // The error is about an earlier datagram and no reason to drop this one;
+                    // reading it has cleared it.
                     Some(libc::ECONNREFUSED) => {}
                     Some(libc::EMSGSIZE) => {
                         losses.too_big += 1;
@@ -74,7 +74,7 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
     }
 }
 
-/// Receives from one socket into the batch, and hands on what is another member's. Returns how
+/// Receives from one socket into the batch, and forwards the datagrams of other members. Returns how
 /// many slots it used, or `None` when the socket is empty.
 pub(super) fn receive(
     bound: &mut Bound,

@@ -1,4 +1,4 @@
-//! A peer that speaks the connection manager's protocol by hand, and a device that it asks.
+//! A peer that builds the connection manager's messages itself, and the device that receives them.
 
 use crate::common::node::{BOUND, Node};
 use std::collections::BTreeMap;
@@ -20,16 +20,16 @@ use trunkline_verbs::{
 
 const PORT: u16 = 7;
 
-/// What a message did: exactly one thing.
+/// The one effect of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Took {
-    /// The program was asked.
+    /// The program got a connection request.
     Taken,
-    /// Nothing that can be seen while the program is away.
+    /// No visible effect while the program takes no events.
     Unseen,
-    /// A connection came to be.
+    /// A connection was established.
     Established,
-    /// These counters, and no other.
+    /// These counters increased, and no others.
     Counted(Vec<String>),
 }
 
@@ -49,16 +49,16 @@ pub(super) struct Asker {
     requests: Vec<Arc<dyn CmId>>,
     /// The program takes no events.
     is_away: bool,
-    /// What the node asked us for.
+    /// The connection that the node requests from us.
     asking: Option<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
     link: InProcessLink,
     address: IpAddr,
     next: u32,
-    /// Messages that the last one was answered with.
+    /// The messages that answered the last one.
     pub(super) answers: Vec<CmMessage>,
 }
 
-/// How to spoil a packet, and the counter that says so.
+/// How to invalidate a packet, and the counter that shows it.
 type Spoiled = (fn(&mut Packet<'_>), &'static str);
 
 pub(super) const SPOILED: &[Spoiled] = &[
@@ -147,7 +147,7 @@ impl Asker {
         }
     }
 
-    /// A right REQ with names of its own.
+    /// A valid REQ with new ids.
     pub(super) fn request(&mut self) -> Req {
         self.next += 1;
         let mut private = [0; 92];
@@ -191,7 +191,7 @@ impl Asker {
         }
     }
 
-    /// A right REP to a REQ of the node's.
+    /// A valid REP to a REQ of the node.
     pub(super) fn reply(&mut self, req: &Req) -> Rep {
         self.next += 1;
         Rep {
@@ -217,7 +217,7 @@ impl Asker {
         }
     }
 
-    /// Lets the node ask us; answers its REQ.
+    /// Makes the node request a connection; returns its REQ.
     pub(super) fn asked(&mut self) -> Req {
         let manager = self.node.device.connection_manager();
         let side = EndpointSide::Active { remote: SocketAddr::new(self.address, PORT), source: None };
@@ -242,7 +242,7 @@ impl Asker {
         }
     }
 
-    /// The node's connection to us goes, and no message of it is left.
+    /// Ends the node's connection to us and consumes all of its messages.
     pub(super) fn hang_up(&mut self) {
         self.asking = None;
         self.work();
@@ -250,7 +250,7 @@ impl Asker {
         while self.channel.next_event().is_some() {}
     }
 
-    /// A connection that the node has accepted and we have not confirmed: the REQ, and its id.
+    /// A connection that the node has accepted and that we have not confirmed: the REQ, and the node's id.
     pub(super) fn half_made(&mut self) -> (Req, u32) {
         let req = self.request();
         assert_eq!(self.send(CmMessage::Req(req)), Took::Taken);
@@ -265,7 +265,7 @@ impl Asker {
         (req, rep.local_id)
     }
 
-    /// The id of a connection that the program has not answered: an MRA tells.
+    /// The id of a connection that the program has not answered, taken from an MRA.
     pub(super) fn newest_connection(&mut self, req: &Req) -> u32 {
         assert_eq!(self.send(CmMessage::Req(*req)), Took::counted(&["cm_duplicate"]));
         let Some(CmMessage::Mra(mra)) = self.answers.first() else { panic!("{:?}", self.answers) };
@@ -277,7 +277,7 @@ impl Asker {
         self.is_away = true;
     }
 
-    /// The program hears of what it was asked for meanwhile; how often it was.
+    /// The program takes the connection requests that arrived meanwhile; returns their number.
     pub(super) fn come_back(&mut self) -> usize {
         self.is_away = false;
         let before = self.requests.len();
@@ -288,7 +288,7 @@ impl Asker {
         self.requests.len() - before
     }
 
-    /// The program refuses what it was asked for.
+    /// The program refuses the connection requests.
     pub(super) fn refuse_requests(&mut self) {
         for request in self.requests.drain(..) {
             request.reject(b"").unwrap();
@@ -297,7 +297,7 @@ impl Asker {
         self.take_answers();
     }
 
-    /// A good request is taken, accepted and confirmed.
+    /// A valid request is accepted and confirmed.
     pub(super) fn still_serves(&mut self) {
         let (req, id) = self.half_made();
         assert_eq!(self.send(CmMessage::Rtu(ids(req.local_id, id))), Took::Established);
@@ -330,7 +330,7 @@ impl Asker {
         self.send_packet(bytes)
     }
 
-    /// Sends only the first bytes of a packet, under a right ICRC.
+    /// Sends only the first bytes of a packet, with a right ICRC.
     pub(super) fn send_cut(&mut self, mad: &[u8; MAD_BYTES], length: usize) -> Took {
         let mut bytes = Vec::new();
         mad_packet(Psn::new(1), mad).emit(&mut bytes);
@@ -368,13 +368,13 @@ impl Asker {
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         let counters = self.node.device_counters();
-        let told = |name: &str| {
+        let changed = |name: &str| {
             name.starts_with("drop_")
                 || name.starts_with("cm_") && !["cm_received", "cm_sent", "cm_retransmitted"].contains(&name)
         };
         counters
             .iter()
-            .filter(|counter| told(counter.name))
+            .filter(|counter| changed(counter.name))
             .map(|counter| (counter.name, counter.value))
             .collect()
     }
@@ -402,7 +402,7 @@ impl Asker {
             ([one], true) => one.clone(),
             ([], false) => Took::Counted(counted),
             ([], true) if self.is_away => Took::Unseen,
-            other => panic!("not exactly one thing happened: {other:?}, {counted:?}"),
+            other => panic!("not exactly one effect: {other:?}, {counted:?}"),
         }
     }
 

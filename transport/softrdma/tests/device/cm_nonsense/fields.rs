@@ -1,21 +1,21 @@
-//! The fields of REQ and REP (contract rocev2 9.5) and what becomes of each of their values.
+//! The fields of REQ and REP (contract rocev2 9.5) and the effect of each of their values.
 
 use trunkline_roce::wire::MAD_DATA_BYTES;
 use trunkline_verbs::RejectReason;
 
-/// What becomes of a message.
+/// The effect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
-    /// Refused with a REJ; the counter beside `cm_refused`.
+    /// Refused with a REJ; counted by this counter and by `cm_refused`.
     Refused(&'static str, RejectReason),
-    /// Dropped in silence.
+    /// Dropped silently and counted by this counter.
     Dropped(&'static str),
 }
 
 use Verdict::{Dropped, Refused, Taken};
 
-/// A field: where it lies, and what a value leads to; the second argument is the right value.
+/// A field, its position and the effect of a value; the second argument is the valid value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) name: &'static str,
@@ -43,7 +43,7 @@ const MTU: Verdict = Refused("cm_refused_mtu", RejectReason::INVALID_PATH_MTU);
 const PKEY: Verdict = Refused("cm_refused_pkey", RejectReason::UNSUPPORTED);
 const GID: Verdict = Refused("cm_refused_gid", RejectReason::INVALID_PRIMARY_GID);
 
-/// Not ours to judge: any value is as good as another.
+/// Any value is accepted.
 const fn any(_: u64, _: u64) -> Verdict {
     Taken
 }
@@ -52,12 +52,12 @@ const fn only_right(value: u64, right: u64, otherwise: Verdict) -> Verdict {
     if value == right { Taken } else { otherwise }
 }
 
-/// Where a path lies, and the alternate one behind it.
+/// Offset of the primary path; the alternate path follows it.
 const PRIMARY: usize = 52;
 const ALTERNATE: usize = 96;
 const PRIVATE: usize = 140;
 
-/// All 232 bytes of a REQ that asks an XRC listener.
+/// All 232 bytes of a REQ to an XRC listener.
 pub(super) const REQ: &[Field] = &[
     field("local id", 0, 0, 32, |value, _| if value == 0 { Dropped("cm_malformed") } else { Taken }),
     field("reserved", 4, 0, 8, any),
@@ -74,7 +74,7 @@ pub(super) const REQ: &[Field] = &[
     field("remote response timeout", 43, 0, 5, any),
     field("transport service", 43, 5, 2, |value, _| match value {
         3 => Taken,
-        0 => OTHER_KIND, // RC, of which this listener wants none (contract J7).
+        0 => OTHER_KIND, // RC, which this listener refuses (contract J7)
         _ => TRANSPORT,
     }),
     field("flow control", 43, 7, 1, any),
@@ -104,7 +104,7 @@ pub(super) const REQ: &[Field] = &[
     field("reserved", PRIMARY + 42, 5, 3, any),
     field("local ACK timeout", PRIMARY + 43, 0, 5, any),
     field("reserved", PRIMARY + 43, 5, 3, any),
-    // No alternate path is ever used: whatever it says, the connection goes without.
+    // The alternate path is ignored, whatever its content.
     field("alternate LIDs", ALTERNATE, 0, 32, any),
     field("alternate local GID, high", ALTERNATE + 4, 0, 64, any),
     field("alternate local GID, low", ALTERNATE + 12, 0, 64, any),
@@ -115,7 +115,7 @@ pub(super) const REQ: &[Field] = &[
     field("CMA version", PRIVATE, 0, 8, |value, _| only_right(value, 0, CONSUMER)),
     field("IP version", PRIVATE + 1, 0, 4, |value, _| match value {
         4 => Taken,
-        6 => SERVICE, // The addresses are then others.
+        6 => SERVICE, // the addresses are then different ones
         _ => CONSUMER,
     }),
     field("reserved", PRIVATE + 1, 4, 4, any),
@@ -128,14 +128,14 @@ pub(super) const REQ: &[Field] = &[
     field("last private data", 224, 0, 64, any),
 ];
 
-/// All of a REP that answers an INI.
+/// All 232 bytes of a REP to an INI.
 pub(super) const REP: &[Field] = &[
     field("local id", 0, 0, 32, |value, _| if value == 0 { Dropped("cm_malformed") } else { Taken }),
     field("remote id", 4, 0, 32, |value, right| only_right(value, right, Dropped("cm_unknown_connection"))),
     field("Q_Key", 8, 0, 32, any),
     field("QPN", 12, 0, 24, any),
     field("vendor", 15, 0, 8, any),
-    // Where a TGT's number is (contract rocev2 10.3).
+    // The number of the TGT (contract rocev2 10.3).
     field("EECN", 16, 0, 24, |value, _| if value < 2 { Dropped("cm_malformed") } else { Taken }),
     field("vendor", 19, 0, 8, any),
     field("starting PSN", 20, 0, 24, any),
@@ -153,7 +153,7 @@ pub(super) const REP: &[Field] = &[
     field("last private data", 224, 0, 64, any),
 ];
 
-/// Boundaries, single bits at both ends, and chance.
+/// Boundary values, single bits at both ends, and random values.
 pub(super) fn values(field: &Field) -> Vec<u64> {
     let max = u64::MAX >> (64 - field.bits);
     let mut values = vec![0, 1, 2, max / 2, max / 2 + 1, max.wrapping_sub(1), max];
@@ -172,13 +172,13 @@ pub(super) fn values(field: &Field) -> Vec<u64> {
     values
 }
 
-/// The value that stands there.
+/// The value of the field.
 pub(super) fn at(field: &Field, data: &[u8; MAD_DATA_BYTES]) -> u64 {
     let bit = |at: usize| u64::from(data[at / 8] >> (7 - at % 8) & 1);
     (field.bit..field.bit + field.bits).fold(0, |value, at| value << 1 | bit(at))
 }
 
-/// Puts a value there.
+/// Sets the field.
 pub(super) fn put(field: &Field, data: &mut [u8; MAD_DATA_BYTES], value: u64) {
     for (index, at) in (field.bit..field.bit + field.bits).rev().enumerate() {
         let mask = 1 << (7 - at % 8);

@@ -2,8 +2,8 @@
 //! sends to all and checks what comes.
 //!
 //! ```text
-//! it says      READY rc-port xrc-port, or IN-USE reason and no more | HALF | TOOK micros | DONE | AGAIN-DONE | ENDED counters
-//! it is told   PEERS rc-port xrc-port ... | AGAIN rc-port xrc-port ... | QUIT
+//! output       READY rc-port xrc-port, or IN-USE reason and no more | HALF | TOOK micros | DONE | AGAIN-DONE | ENDED counters
+//! input        PEERS rc-port xrc-port ... | AGAIN rc-port xrc-port ... | QUIT
 //! ```
 
 use crate::common::node::{BOUND, Node};
@@ -20,21 +20,21 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Bytes of the longest message, of several packets.
+/// Length of the longest message in bytes; it has several packets.
 const ROOM: usize = 8192;
-/// Receives of an RC QP; the SRQ has [`SRQ_DEPTH`].
+/// Number of receives of an RC QP; the SRQ has [`SRQ_DEPTH`].
 const DEPTH: usize = 32;
 const SRQ_DEPTH: usize = 256;
-/// Messages on the way from one QP; so that RNR is rare.
+/// Number of outstanding messages of a QP, so few that RNR is rare.
 const WINDOW: u32 = 16;
 
-/// What the test says to a process that it starts.
+/// The parameters that the test passes to a process.
 pub(crate) struct Orders {
     pub(crate) index: usize,
     pub(crate) members: usize,
     pub(crate) address: IpAddr,
     pub(crate) messages: u32,
-    /// The member that will be killed or stopped: its silence is no failure.
+    /// The member that will be killed or stopped: its silence is not a failure.
     pub(crate) victim: Option<usize>,
     pub(crate) faults: String,
 }
@@ -62,23 +62,23 @@ impl Orders {
     }
 }
 
-/// A way to a peer.
-struct Outlet {
+/// The sending connection to a peer.
+struct SendConnection {
     peer: usize,
     qp: Arc<dyn QueuePair>,
-    /// What the peer said when it accepted.
+    /// The SRQ number from the peer's reply.
     srq: Option<SrqNumber>,
     sent: u32,
     acknowledged: u32,
     total: u32,
     failed: bool,
-    /// Its peer is dead.
+    /// Its peer is dead, so failures are expected.
     excused: bool,
     id: Option<Arc<dyn CmId>>,
 }
 
-/// A way from a peer.
-struct Inlet {
+/// The receiving connection from a peer.
+struct ReceiveConnection {
     peer: usize,
     qp: Arc<dyn QueuePair>,
     next: u32,
@@ -90,20 +90,20 @@ struct Member {
     orders: Orders,
     node: Node,
     events: Arc<dyn CmChannel>,
-    outlets: Vec<Outlet>,
+    senders: Vec<SendConnection>,
     by_id: HashMap<CmIdNumber, usize>,
-    inlets: HashMap<QpNumber, Inlet>,
-    /// Places in memory: for receives of RC QPs to come, and where those for sends begin.
+    receivers: HashMap<QpNumber, ReceiveConnection>,
+    /// Next free slot of memory for receives of RC QPs; the slots for sends follow those for receives.
     next_place: usize,
     send_places: usize,
     received: u32,
-    said_took: bool,
-    /// All is sent and received; who leaves now flushes the receives of the others.
+    has_reported_took: bool,
+    /// All messages were sent and received; a process that exits now flushes the receives of the others.
     is_over: bool,
     started: Instant,
 }
 
-/// The process. Ends when its input does.
+/// Runs the process until its input ends.
 pub(crate) fn run(orders: Orders) {
     let commands = Input::open();
     let options = SoftOptions {
@@ -113,7 +113,7 @@ pub(crate) fn run(orders: Orders) {
             .map(|text| text.parse().unwrap()),
         ..SoftOptions::default()
     };
-    // Twice connected, over RC and XRC.
+    // Each pair is connected twice, over RC and XRC.
     let send_places = 1 + SRQ_DEPTH + 2 * DEPTH * orders.members;
     let node = Node::open(options, ROOM * (send_places + 4 * WINDOW as usize * orders.members));
     for place in 1..=SRQ_DEPTH {
@@ -138,13 +138,13 @@ pub(crate) fn run(orders: Orders) {
         orders,
         node,
         events,
-        outlets: Vec::new(),
+        senders: Vec::new(),
         by_id: HashMap::new(),
-        inlets: HashMap::new(),
+        receivers: HashMap::new(),
         next_place: 1 + SRQ_DEPTH,
         send_places,
         received: 0,
-        said_took: false,
+        has_reported_took: false,
         is_over: false,
         started: Instant::now(),
     };
@@ -159,7 +159,7 @@ pub(crate) fn run(orders: Orders) {
         ports.or((command == "QUIT").then_some(None))
     };
     if let Some(Some(ports)) = member.wait_for(&commands, again) {
-        // In place of the victim there may be another process now.
+        // Another process may have replaced the victim by now.
         let dead = member.orders.victim.filter(|_| ports == peers);
         member.forget_the_victim();
         member.connect_all(&ports, dead);
@@ -176,12 +176,12 @@ pub(crate) fn run(orders: Orders) {
         counter("port_taken_over"),
         counter("drop_relayed_nonsense"),
     ));
-    // Until its input ends, so that all have counted before the first leaves.
+    // Wait for the end of the input, so that all have reported before the first exits.
     member.wait_for(&commands, |_| None::<()>);
 }
 
 impl Member {
-    /// Goes on working until a command comes that is wanted; `None` when no more can come.
+    /// Works until a wanted command arrives; `None` at the end of the input.
     fn wait_for<T>(&mut self, commands: &Input, wanted: impl Fn(&str) -> Option<T>) -> Option<T> {
         loop {
             match commands.next_line() {
@@ -194,22 +194,22 @@ impl Member {
                 NextLine::End => return None,
             }
             if !self.step() {
-                // Whether it polls or not, the card works.
+                // The card makes progress whether this process polls or not.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    /// The ways to the victim are closed; from now on nobody's silence is excused.
+    /// Closes the connections to the victim; from now on no member may be silent.
     fn forget_the_victim(&mut self) {
         let Some(victim) = self.orders.victim.take() else { return };
-        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.peer == victim) {
-            outlet.excused = true;
-            // Says goodbye to whoever has the place of the dead one now.
-            outlet.id = None;
+        for sender in self.senders.iter_mut().filter(|sender| sender.peer == victim) {
+            sender.excused = true;
+            // This sends a DREQ, which the process that has replaced the victim receives.
+            sender.id = None;
         }
-        for inlet in self.inlets.values_mut().filter(|inlet| inlet.peer == victim) {
-            inlet.excused = true;
+        for receiver in self.receivers.values_mut().filter(|receiver| receiver.peer == victim) {
+            receiver.excused = true;
         }
     }
 
@@ -228,13 +228,13 @@ impl Member {
                 id.attach(Arc::clone(&qp)).unwrap();
                 let index = u8::try_from(self.orders.index).unwrap();
                 let private_data = vec![index, u8::try_from(kind).unwrap()];
-                // 67 ms.
+                // 4.096 us * 2^14 = 67 ms.
                 let parameters =
                     ConnectParameters { private_data, ack_timeout: 14, ..ConnectParameters::default() };
                 id.connect(&parameters).unwrap();
-                self.by_id.insert(id.number(), self.outlets.len());
+                self.by_id.insert(id.number(), self.senders.len());
                 let total = self.orders.messages;
-                let outlet = Outlet {
+                let sender = SendConnection {
                     peer,
                     qp,
                     srq: None,
@@ -245,7 +245,7 @@ impl Member {
                     excused: false,
                     id: Some(id),
                 };
-                self.outlets.push(outlet);
+                self.senders.push(sender);
             }
         }
     }
@@ -269,25 +269,25 @@ impl Member {
         node.device.create_qp(init).unwrap()
     }
 
-    /// Sends everything, and receives everything that others send. With `says_half` it reports HALF on the
-    /// way, and ends only after that: the test waits for it before it kills the victim. A victim that is
-    /// slow to accept would otherwise be excused before this member knows it.
-    fn exchange(&mut self, commands: &Input, says_half: bool) {
+    /// Sends all messages and receives all messages of the others. With `reports_half` it prints HALF at half
+    /// of them and returns only after that: the test waits for it before it kills the victim. A victim that
+    /// is slow to accept would otherwise be excused before this member has connected to it.
+    fn exchange(&mut self, commands: &Input, reports_half: bool) {
         self.is_over = false;
-        let mut said_half = !says_half;
+        let mut has_reported_half = !reports_half;
         let others = u32::try_from(self.orders.members - 1).unwrap();
         let all = 2 * others * self.orders.messages;
         let mut until = Instant::now() + 3 * BOUND;
-        while !(said_half && self.is_finished()) {
+        while !(has_reported_half && self.is_finished()) {
             let busy = self.step();
             if busy {
                 until = Instant::now() + 3 * BOUND;
             } else {
                 std::thread::yield_now();
             }
-            let knows_all = self.outlets.iter().all(|outlet| outlet.acknowledged > 0);
-            if !said_half && knows_all && self.received >= all / 2 {
-                said_half = true;
+            let knows_all = self.senders.iter().all(|sender| sender.acknowledged > 0);
+            if !has_reported_half && knows_all && self.received >= all / 2 {
+                has_reported_half = true;
                 print_line("HALF");
             }
             if Instant::now() > until {
@@ -302,31 +302,33 @@ impl Member {
         self.orders.victim == Some(peer)
     }
 
-    fn is_excused(&self, outlet: &Outlet) -> bool {
-        outlet.excused || self.is_victim(outlet.peer)
+    fn is_excused(&self, sender: &SendConnection) -> bool {
+        sender.excused || self.is_victim(sender.peer)
     }
 
     fn is_finished(&self) -> bool {
-        let sent = |outlet: &Outlet| outlet.acknowledged == outlet.total || self.is_excused(outlet);
+        let sent = |sender: &SendConnection| sender.acknowledged == sender.total || self.is_excused(sender);
         let total = self.orders.messages;
-        let arrived = |inlet: &&Inlet| inlet.next == total && !inlet.excused && !self.is_victim(inlet.peer);
-        let wanted = self.outlets.iter().filter(|outlet| !self.is_excused(outlet)).count();
-        self.outlets.iter().all(sent) && self.inlets.values().filter(arrived).count() >= wanted
+        let arrived = |receiver: &&ReceiveConnection| {
+            receiver.next == total && !receiver.excused && !self.is_victim(receiver.peer)
+        };
+        let wanted = self.senders.iter().filter(|sender| !self.is_excused(sender)).count();
+        self.senders.iter().all(sent) && self.receivers.values().filter(arrived).count() >= wanted
     }
 
     fn report(&self) -> String {
         let out: Vec<_> = self
-            .outlets
+            .senders
             .iter()
-            .map(|outlet| (outlet.peer, outlet.sent, outlet.acknowledged, outlet.failed))
+            .map(|sender| (sender.peer, sender.sent, sender.acknowledged, sender.failed))
             .collect();
-        let within: Vec<_> = self.inlets.values().map(|inlet| (inlet.peer, inlet.next)).collect();
+        let within: Vec<_> = self.receivers.values().map(|receiver| (receiver.peer, receiver.next)).collect();
         let counters: Vec<_> =
             self.node.device_counters().into_iter().filter(|counter| counter.value > 0).collect();
         format!("out {out:?} in {within:?} {counters:#?}")
     }
 
-    /// Does what there is to do; whether there was anything.
+    /// Does one round of work; returns whether there was any.
     fn step(&mut self) -> bool {
         let mut busy = false;
         while let Some(event) = self.events.next_event() {
@@ -344,11 +346,11 @@ impl Member {
                 self.sent(completion);
             }
         }
-        for index in 0..self.outlets.len() {
+        for index in 0..self.senders.len() {
             busy |= self.send(index);
         }
-        if !self.said_took && self.node.counter("port_taken_over") > 0 {
-            self.said_took = true;
+        if !self.has_reported_took && self.node.counter("port_taken_over") > 0 {
+            self.has_reported_took = true;
             print_line(&format!("TOOK {}", self.started.elapsed().as_micros()));
         }
         busy || count > 0
@@ -360,12 +362,12 @@ impl Member {
             CmEventKind::Established => {
                 let Some(index) = self.by_id.get(&event.id) else { return };
                 let bytes: [u8; 4] = event.private_data[..4].try_into().unwrap();
-                self.outlets[*index].srq = Some(SrqNumber::new(u32::from_be_bytes(bytes)));
+                self.senders[*index].srq = Some(SrqNumber::new(u32::from_be_bytes(bytes)));
             }
             CmEventKind::TimewaitExit | CmEventKind::Disconnected { .. } => {}
             other => {
-                let outlet = self.by_id.get(&event.id).map(|index| &self.outlets[*index]);
-                let excused = outlet.is_none_or(|outlet| self.is_excused(outlet));
+                let sender = self.by_id.get(&event.id).map(|index| &self.senders[*index]);
+                let excused = sender.is_none_or(|sender| self.is_excused(sender));
                 assert!(excused, "{}: {other:?}, {}", self.orders.index, self.report());
             }
         }
@@ -375,18 +377,19 @@ impl Member {
         let (peer, is_xrc) = (usize::from(private_data[0]), private_data[1] == 1);
         let qp = if is_xrc { self.node.qp(QpType::XrcTgt) } else { self.rc() };
         id.attach(Arc::clone(&qp)).unwrap();
-        let inlet = Inlet { peer, qp: Arc::clone(&qp), next: 0, excused: false, _id: Arc::clone(&id) };
+        let receiver =
+            ReceiveConnection { peer, qp: Arc::clone(&qp), next: 0, excused: false, _id: Arc::clone(&id) };
         if !is_xrc {
             for _ in 0..DEPTH {
                 self.repost(&*qp, self.next_place);
                 self.next_place += 1;
             }
         }
-        self.inlets.insert(qp.number(), inlet);
+        self.receivers.insert(qp.number(), receiver);
         let srq = self.node.srq.number().unwrap();
         let private_data = srq.get().to_be_bytes().to_vec();
         id.accept(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
-        // The connection manager leaves 655 ms there (contract J12).
+        // The connection manager sets a timer of 655 ms (contract J12).
         qp.modify(&QpModify { min_rnr_timer: Some(8), ..QpModify::default() }).unwrap();
     }
 
@@ -395,22 +398,22 @@ impl Member {
         qp.post_receive(&[ReceiveRequest { wr_id: place as u64, scatter: &scatter }]).unwrap();
     }
 
-    /// A message: it must be the next of its sender, and whole.
+    /// Checks a message: it must be the next of its sender, and complete.
     fn take(&mut self, completion: &Completion) {
         let place = usize::try_from(completion.wr_id).unwrap();
-        let inlet = self.inlets.get_mut(&completion.qp_number).expect("a QP of ours");
-        assert_eq!(completion.immediate, inlet.next, "from {}", inlet.peer);
-        let expected = message(inlet.peer, self.orders.index, inlet.next);
+        let receiver = self.receivers.get_mut(&completion.qp_number).expect("a QP of ours");
+        assert_eq!(completion.immediate, receiver.next, "from {}", receiver.peer);
+        let expected = message(receiver.peer, self.orders.index, receiver.next);
         assert_eq!(completion.byte_length as usize, expected.len());
         let mut bytes = vec![0; expected.len()];
         self.node.memory.read(place * ROOM, &mut bytes).unwrap();
-        assert!(bytes == expected, "message {} of {} is not what was sent", inlet.next, inlet.peer);
-        inlet.next += 1;
+        assert!(bytes == expected, "message {} of {} is not what was sent", receiver.next, receiver.peer);
+        receiver.next += 1;
         self.received += 1;
         if place <= SRQ_DEPTH {
             self.node.receive(place as u64, place * ROOM, u32::try_from(ROOM).unwrap());
         } else {
-            let qp = Arc::clone(&inlet.qp);
+            let qp = Arc::clone(&receiver.qp);
             self.repost(&*qp, place);
         }
     }
@@ -419,18 +422,22 @@ impl Member {
         if self.is_over && completion.status == CompletionStatus::WorkRequestFlushed {
             return;
         }
-        let Some(outlet) = self.outlets.iter_mut().find(|outlet| outlet.qp.number() == completion.qp_number)
+        let Some(sender) = self.senders.iter_mut().find(|sender| sender.qp.number() == completion.qp_number)
         else {
-            let inlet = &self.inlets[&completion.qp_number];
-            assert!(inlet.excused || self.is_victim(inlet.peer), "{}: {completion:?}", self.orders.index);
+            let receiver = &self.receivers[&completion.qp_number];
+            assert!(
+                receiver.excused || self.is_victim(receiver.peer),
+                "{}: {completion:?}",
+                self.orders.index
+            );
             return;
         };
         if completion.status == CompletionStatus::Success {
-            assert_eq!(completion.wr_id, u64::from(outlet.acknowledged));
-            outlet.acknowledged += 1;
+            assert_eq!(completion.wr_id, u64::from(sender.acknowledged));
+            sender.acknowledged += 1;
         } else {
-            outlet.failed = true;
-            let (peer, excused) = (outlet.peer, outlet.excused || self.orders.victim == Some(outlet.peer));
+            sender.failed = true;
+            let (peer, excused) = (sender.peer, sender.excused || self.orders.victim == Some(sender.peer));
             assert!(excused, "{}: {completion:?} to {peer}, {}", self.orders.index, self.report());
         }
     }
@@ -438,35 +445,35 @@ impl Member {
     fn send(&mut self, index: usize) -> bool {
         let me = self.orders.index;
         let node = &self.node;
-        let outlet = &mut self.outlets[index];
-        let Some(srq) = outlet.srq.filter(|_| !outlet.failed) else { return false };
+        let sender = &mut self.senders[index];
+        let Some(srq) = sender.srq.filter(|_| !sender.failed) else { return false };
         let mut busy = false;
-        while outlet.sent < outlet.total && outlet.sent - outlet.acknowledged < WINDOW {
-            let bytes = message(me, outlet.peer, outlet.sent);
-            // Not to be touched before it is acknowledged: each outlet has places of its own.
-            let place = index * WINDOW as usize + (outlet.sent % WINDOW) as usize;
+        while sender.sent < sender.total && sender.sent - sender.acknowledged < WINDOW {
+            let bytes = message(me, sender.peer, sender.sent);
+            // The buffer must not change before the acknowledgement, so each connection has its own slots.
+            let place = index * WINDOW as usize + (sender.sent % WINDOW) as usize;
             let at = (self.send_places + place) * ROOM;
             node.memory.write(at, &bytes).unwrap();
             let gather = [node.sge(at, u32::try_from(bytes.len()).unwrap())];
             let request = SendRequest {
-                wr_id: u64::from(outlet.sent),
-                operation: SendOperation::SendWithImmediate(outlet.sent),
+                wr_id: u64::from(sender.sent),
+                operation: SendOperation::SendWithImmediate(sender.sent),
                 data: SendData::Gather(&gather),
                 flags: SendFlags::SIGNALED,
                 remote_srq: srq,
             };
-            if outlet.qp.post_send(&[request]).is_err() {
-                outlet.failed = true;
+            if sender.qp.post_send(&[request]).is_err() {
+                sender.failed = true;
                 break;
             }
-            outlet.sent += 1;
+            sender.sent += 1;
             busy = true;
         }
         busy
     }
 }
 
-/// What member `from` sends to member `to` as its message `number`.
+/// The content of message `number` from member `from` to member `to`.
 fn message(from: usize, to: usize, number: u32) -> Vec<u8> {
     let length = [40, 1000, 3000, 6001][number as usize % 4] + from;
     let seed = number.wrapping_mul(0x9e37_79b9) ^ u32::try_from(from * 16 + to).unwrap();

@@ -1,7 +1,7 @@
-//! A process that shares an XRC domain with others and does what it is told over its standard input.
+//! A process that shares an XRC domain with others and executes commands from its standard input.
 //!
-//! Each command is answered by one line. While nothing is asked of it the program sleeps in a
-//! read, so that whatever happens meanwhile is done by the device's own thread.
+//! It answers each command with one line. Between commands it sleeps in a read, so that the device's own
+//! thread does all work.
 
 use crate::common::host::{Host, part};
 use crate::common::node::{BOUND, Node, bring_up_with, steps, wait_readable};
@@ -23,13 +23,13 @@ use trunkline_verbs::{
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 const DOMAIN: &str = "TRUNKLINE_TEST_DOMAIN";
 pub(crate) const MEMORY: usize = 1 << 20;
-/// Bytes of each receive.
+/// Length of each receive in bytes.
 pub(crate) const RECEIVE: u32 = 8192;
-/// Receives lie in the upper half.
+/// Offset of the receives, which use the upper half of the memory.
 const RECEIVES_AT: usize = MEMORY / 2;
 const SLOTS: u64 = 64;
 
-/// The actor's side. Without its part, the test `play` has nothing to do.
+/// Runs the actor. Without a part it does nothing.
 pub(crate) fn play() {
     if part().is_none() {
         return;
@@ -76,7 +76,7 @@ struct Stage {
     channel: Option<Arc<dyn CmChannel>>,
     /// Kept, or they would disconnect.
     ids: Vec<Arc<dyn CmId>>,
-    /// Number of the next receive.
+    /// Work request id of the next receive.
     next: u64,
 }
 
@@ -171,8 +171,9 @@ impl Stage {
             "none" => format!("{:?}", self.node.device.next_async_event()),
             "counters" => {
                 let counters = self.node.device_counters();
-                let told = counters.iter().filter(|counter| counter.value > 0);
-                told.map(|counter| format!("{} {}", counter.name, counter.value))
+                let changed = counters.iter().filter(|counter| counter.value > 0);
+                changed
+                    .map(|counter| format!("{} {}", counter.name, counter.value))
                     .collect::<Vec<_>>()
                     .join(", ")
             }
@@ -193,7 +194,7 @@ impl Stage {
         self.next += 1;
     }
 
-    /// Takes completions, posting a receive for each: status, length, first word, immediate, QP.
+    /// Polls completions and reposts each receive; returns status, length, first word, immediate and QP.
     fn take(&mut self, count: u32) -> String {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -256,12 +257,12 @@ pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
     }
 }
 
-/// The byte at an offset of a memory that was filled.
+/// The byte at an offset of filled memory.
 pub(crate) fn pattern(at: u32) -> u8 {
     at.wrapping_mul(31).to_le_bytes()[0] ^ at.to_le_bytes()[1]
 }
 
-/// An actor, as the test sees it: a process that does verbs on command.
+/// The test's side of an actor: a process that executes verbs on command.
 #[derive(Debug)]
 pub(crate) struct Actor(Process);
 
@@ -309,7 +310,7 @@ impl Actor {
         RemoteAddress { address, rkey: Rkey(rkey.parse().unwrap()) }
     }
 
-    /// Takes completions of receives.
+    /// Polls completions of receives.
     pub(crate) fn taken(&mut self, count: u32) -> Vec<Taken> {
         let answer = self.ask(&format!("take {count}"));
         answer.split(' ').map(Taken::parse).collect()
@@ -343,7 +344,7 @@ impl Actor {
     }
 }
 
-/// A completion of a receive, as an actor tells it.
+/// A completion of a receive, as an actor reports it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) status: String,

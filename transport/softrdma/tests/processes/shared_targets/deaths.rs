@@ -1,4 +1,4 @@
-//! Homes that die at chosen and at random moments: what they had asked for is done once.
+//! Executors that die at chosen and at random moments: the placements that they requested happen once.
 
 use super::actor::Actor;
 use super::sender::Sender;
@@ -9,10 +9,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 use trunkline_verbs::{CompletionStatus, SendOperation};
 
-/// The maker asks for the placement of an atomic and of a SEND; it dies before or after the owner
-/// has carried them out, and the heir is the owner or another process.
+/// The creator requests the placement of an atomic and of a SEND. It dies before or after the owner of the
+/// SRQ has executed them, and the successor is the owner or another process.
 #[test]
-fn what_a_dead_home_had_asked_for_is_done_once() {
+fn placements_requested_by_a_dead_executor_happen_once() {
     for owner_is_heir in [false, true] {
         for placed_before_death in [false, true] {
             dies_with_a_placement(owner_is_heir, placed_before_death);
@@ -24,25 +24,25 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
     let mut cast = Cast::new(3, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
-    let case = format!("owner is heir: {owner_is_heir}, placed before: {placed_before_death}");
+    let case = format!("owner is successor: {owner_is_heir}, placed before: {placed_before_death}");
     actors[if owner_is_heir { 1 } else { 2 }].ok(&format!("open {tgt}"));
-    let (mut other, mut owner, mut home) = (actors.remove(2), actors.remove(1), actors.remove(0));
+    let (mut other, mut owner, mut executor) = (actors.remove(2), actors.remove(1), actors.remove(0));
     owner.ok("post 8");
     let remote = owner.remote(0);
     sender.post(srq, SendOperation::FetchAdd { remote, add: 1 }, 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::Success);
-    let asked = home.number("counter local_sent");
+    let asked = executor.number("counter local_sent");
     owner.stop();
     sender.post(srq, SendOperation::FetchAdd { remote, add: 1 }, 0, 8);
     sender.send(srq, 7, 3000);
-    home.until("counter local_sent", |sent| sent.parse::<u32>().unwrap() > asked);
+    executor.until("counter local_sent", |sent| sent.parse::<u32>().unwrap() > asked);
     if placed_before_death {
-        home.stop();
+        executor.stop();
         owner.go_on();
         owner.until("word 0", |word| word == "2");
-        home.kill();
+        executor.kill();
     } else {
-        home.kill();
+        executor.kill();
         if !owner_is_heir {
             other.until("counter targets_taken_over", |count| count == "1");
         }
@@ -55,51 +55,52 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
     sender.post(srq, SendOperation::FetchAdd { remote, add: 1 }, 0, 8);
     assert_eq!(sender.completed(), CompletionStatus::Success, "{case}");
     assert_eq!((sender.word(0), owner.ask("word 0").as_str()), (2, "3"), "{case}");
-    let heir = if owner_is_heir { &mut owner } else { &mut other };
-    assert_eq!(heir.ask("counter targets_taken_over"), "1", "{case}");
+    let successor = if owner_is_heir { &mut owner } else { &mut other };
+    assert_eq!(successor.ask("counter targets_taken_over"), "1", "{case}");
 }
 
-/// The process that executes the target dies after it asked the receiver for a placement, and the
-/// receiver ends after it has taken the message: who goes on acknowledges what had arrived.
+/// The executor dies after it has requested a placement from the receiver, and the receiver exits after it
+/// has received the message: the successor acknowledges the message.
 #[test]
-fn a_message_that_arrived_is_acknowledged_though_executor_and_receiver_ended() {
+fn an_arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
     for receiver_ends_first in [false, true] {
         let mut cast = Cast::new(3, &[]);
         let srq = cast.srq(1);
         let Cast { sender, actors, tgt, .. } = &mut cast;
         actors[2].ok(&format!("open {tgt}"));
-        let (mut heir, mut owner, mut home) = (actors.remove(2), actors.remove(1), actors.remove(0));
+        let (mut successor, mut owner, mut executor) = (actors.remove(2), actors.remove(1), actors.remove(0));
         owner.ok("post 8");
         sender.send(srq, 1, 8);
         assert_eq!(sender.completed(), CompletionStatus::Success);
         assert_eq!(owner.taken(1)[0].word, 1);
-        let asked = home.number("counter local_sent");
+        let asked = executor.number("counter local_sent");
         owner.stop();
         sender.send(srq, 2, 1000);
-        home.until("counter local_sent", |sent| sent.parse::<u32>().unwrap() > asked);
-        home.stop();
+        executor.until("counter local_sent", |sent| sent.parse::<u32>().unwrap() > asked);
+        executor.stop();
         owner.go_on();
         assert_eq!(owner.taken(1)[0].word, 2);
         if receiver_ends_first {
             owner.kill();
-            home.kill();
+            executor.kill();
         } else {
-            home.kill();
+            executor.kill();
             owner.kill();
         }
         assert_eq!(sender.completed(), CompletionStatus::Success, "receiver first: {receiver_ends_first}");
-        // A home that had its answer before the signal stopped it acknowledges by itself, and is only then taken over.
-        heir.until("counter targets_taken_over", |count| count == "1");
-        // What nobody had taken has no receiver now.
+        // An executor that got its answer before the signal stopped it acknowledges by itself, and is taken
+        // over after that.
+        successor.until("counter targets_taken_over", |count| count == "1");
+        // The message that was not received has no receiver now.
         sender.send(srq, 3, 8);
         assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRdRequest);
     }
 }
 
-/// Homes are killed at random moments of a load, one after the other, until the last holder of a
+/// Executors are killed at random moments under load, one after the other, until the last holder of a
 /// handle executes the target.
 #[test]
-fn homes_that_die_at_random_lose_and_double_nothing() {
+fn executors_that_die_at_random_lose_and_duplicate_no_message() {
     for round in 0..4 {
         let random = RandomState::new();
         let pause = |kill: u64| Duration::from_micros(random.hash_one((round, kill)) % 30_000);
@@ -111,7 +112,7 @@ fn homes_that_die_at_random_lose_and_double_nothing() {
         }
         let mut owner = actors.remove(3);
         owner.ok("post 64");
-        // Which of the three executes it is the killer's guess: all of them die in turn, and the
+        // The test does not know which of the three is the executor: all of them die in turn, and the
         // owner is the last.
         let doomed = std::mem::take(actors);
         let pauses = [pause(0), pause(1), pause(2)];
@@ -129,9 +130,9 @@ fn homes_that_die_at_random_lose_and_double_nothing() {
     }
 }
 
-/// A process with a handle dies, while messages go to another's SRQ.
+/// A process with a handle dies while messages go to the SRQ of another.
 #[test]
-fn the_death_of_a_bystander_harms_nobody() {
+fn the_death_of_a_process_that_is_not_involved_has_no_effect() {
     let mut cast = Cast::new(3, &[]);
     let srq = cast.srq(1);
     let Cast { sender, actors, tgt, .. } = &mut cast;
@@ -146,29 +147,29 @@ fn the_death_of_a_bystander_harms_nobody() {
             bystander.kill();
         }
     });
-    // Its handle counts no more: the maker's is the last.
+    // Its handle no longer counts: the creator's is the last.
     actors[0].ok("close 0");
     assert_eq!(owner.ask(&format!("open {tgt}")), "22");
 }
 
-/// The maker attached the target to a connection of the CM; it outlives both.
+/// The creator attached the target to a connection of the CM; the target outlives both.
 #[test]
-fn a_target_that_the_connection_manager_connected_outlives_its_maker() {
+fn a_target_connected_by_the_cm_outlives_its_creator() {
     let host = Host::new();
     let far = address();
     let mut maker = Actor::start(&host, far, &[]);
-    let mut heir = Actor::start(&host, far, &[]);
+    let mut successor = Actor::start(&host, far, &[]);
     let tgt = maker.number("tgt");
-    heir.ok(&format!("open {tgt}"));
-    heir.ok("post 64");
-    let srq = heir.srq();
+    successor.ok(&format!("open {tgt}"));
+    successor.ok("post 64");
+    let srq = successor.srq();
     let service = maker.ask("listen").parse().unwrap();
     maker.tell("accept");
     let sender = Sender::connect(host.options(), service);
     assert_eq!(maker.answer(), "ok");
-    assert!(heir.ask("query").starts_with("ReadyToSend"));
+    assert!(successor.ask("query").starts_with("ReadyToSend"));
     let mut maker = Some(maker);
-    Load::new(1..200).run(&sender, srq, &mut heir, |word| {
+    Load::new(1..200).run(&sender, srq, &mut successor, |word| {
         if word == 100
             && let Some(maker) = maker.take()
         {

@@ -30,7 +30,7 @@ impl Sender {
         Self { node, ini, far, tgt, connection: None }
     }
 
-    /// The same by the connection manager.
+    /// A sender connected by the connection manager.
     pub(crate) fn connect(options: SoftOptions, service: SocketAddr) -> Self {
         let node = Node::open(options, MEMORY);
         let manager = node.device.connection_manager();
@@ -54,7 +54,7 @@ impl Sender {
     }
 
     /// Replaces the INI by a new one.
-    pub(crate) fn connect_anew(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         self.ini = self.node.qp(QpType::XrcIni);
         bring_up_with(&*self.ini, self.far, self.tgt);
     }
@@ -63,7 +63,7 @@ impl Sender {
         self.ini.number().get()
     }
 
-    /// Puts a word at an offset of the own memory.
+    /// Writes a word at an offset of its memory.
     pub(crate) fn fill(&self, offset: usize, word: u64) {
         self.node.memory.write(offset, &word.to_le_bytes()).unwrap();
     }
@@ -85,14 +85,14 @@ impl Sender {
         post_to(&*self.ini, operation, SendData::Gather(&scatter), srq);
     }
 
-    /// Sends a message that starts with a word. Each of 64 has memory of its own.
+    /// Sends a message that starts with a word. Up to 64 outstanding messages have their own memory.
     pub(crate) fn send(&self, srq: SrqNumber, word: u64, length: u32) {
         let offset = usize::try_from(word % 64).unwrap() * 16_384;
         self.fill(offset, word);
         self.post(srq, SendOperation::Send, offset, length);
     }
 
-    /// Sends the first packet of a message whose rest is in memory that nobody registered.
+    /// Sends the first packet of a message whose rest is in unregistered memory.
     pub(crate) fn send_first_packet_only(&self, srq: SrqNumber) {
         let good = self.node.sge(0, 1024);
         let bad = Sge { lkey: Lkey(good.lkey.0 ^ 0x100), ..self.node.sge(1024, 1024) };

@@ -55,7 +55,7 @@ fn messages_arrive_whole_in_order_and_with_their_sender() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_before_it_leaves() {
+fn a_message_that_is_too_long_is_refused_by_send() {
     let runtime = Runtime::new("local");
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
     let long = vec![0; MAX_MESSAGE_BYTES + 1];
@@ -65,7 +65,7 @@ fn what_is_too_long_is_refused_before_it_leaves() {
 }
 
 #[test]
-fn a_member_that_does_not_read_costs_nobody_memory_or_time() {
+fn messages_to_a_member_that_does_not_read_are_dropped_and_counted() {
     let runtime = Runtime::new("local");
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
     let bytes = vec![1; 4096];
@@ -98,7 +98,7 @@ fn the_end_of_a_member_is_reported_once_to_each_that_exchanged_messages_with_it(
     assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
     assert_eq!((lost(&mut c), lost(&mut c)), (Some(gone), None));
     assert_eq!(a.send(gone, 1, &[b"x"]), Err(Undelivered::Gone));
-    // A member that asks too late learns of it as well.
+    // A member that starts to watch after the end gets the report as well.
     a.watch(gone);
     assert_eq!(lost(&mut a), Some(gone));
     assert_eq!(a.connections.len() + c.connections.len(), 0);
@@ -124,7 +124,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
     for (index, bytes) in hellos.iter().enumerate() {
         let socket = b.folder.connect(of_b.slot).unwrap();
         socket::send(&socket, &[IoSlice::new(bytes)]).unwrap();
-        socket::send(&socket, &[IoSlice::new(b"\x01never heard")]).unwrap();
+        socket::send(&socket, &[IoSlice::new(b"\x01not delivered")]).unwrap();
         assert_eq!(next(&mut b), None, "hello {index}");
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
@@ -158,7 +158,7 @@ fn connections_that_send_nothing_are_bounded() {
 }
 
 #[test]
-fn a_path_too_long_for_a_socket_address_serves_too() {
+fn a_path_too_long_for_a_socket_address_works() {
     let runtime = Runtime::new("local");
     let deep = runtime.path().join("a".repeat(120));
     std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
