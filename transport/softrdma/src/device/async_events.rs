@@ -1,7 +1,7 @@
 //! Asynchronous events of a device.
 //!
-//! Owns the queue behind `next_async_event`. The card pushes, the program takes; what a program
-//! that never looks leaves behind is bounded, and what no longer fits is counted.
+//! Owns the queue that `next_async_event` takes from. The card pushes, the program takes. The queue is
+//! bounded, and events that do not fit are counted.
 #![forbid(unsafe_code)]
 
 use super::signal::Signal;

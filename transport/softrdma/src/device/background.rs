@@ -87,11 +87,11 @@ enum Rest {
 }
 
 impl CardMachine {
-    /// Whose is the work?
+    /// Decides whose the work is.
     fn check(&mut self) -> Turn {
         let progress = &self.shared.progress;
         if let Rest::Bell(sleeper) = &self.rest {
-            // Whoever rings from here on ends the next sleep, as the count of an eventfd does.
+            // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
             sleeper.announce();
         }
         if progress.is_stopping() {

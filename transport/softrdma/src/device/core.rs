@@ -1,6 +1,6 @@
 //! What all objects of a device share.
 //!
-//! Owns the card behind its lock, and the background thread's life. Each verbs object holds an
+//! Owns the lock of the card, and the background thread's life. Each verbs object holds an
 //! `Arc` of it, so that objects may be dropped in any order; with the last one the thread ends
 //! and the card goes.
 #![forbid(unsafe_code)]
@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Clock, Time, VerbsError};
 
-/// How long whoever is at work in the card when the process ends may take to leave it.
+/// How long a thread that works on the card when the process ends may take to leave it.
 const PARTING: Duration = Duration::from_millis(200);
 
 /// Exists until all of a device is released, its descriptors and threads included.
@@ -108,6 +108,11 @@ impl Core {
         lock(&self.shared.card)
     }
 
+    /// Does something to the card that neither sends nor sets a timer.
+    pub(super) fn with<R>(&self, action: impl FnOnce(&mut Card) -> R) -> R {
+        action(&mut self.card())
+    }
+
     /// Does something that may send or set timers: afterwards the background thread is woken if
     /// it sleeps longer than the card now wants.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Card, Time) -> R) -> R {
@@ -127,7 +132,10 @@ impl Core {
         let began = self.shared.now();
         while !self.shared.progress.is_orphan() {
             match self.shared.card.try_lock() {
-                Ok(mut card) => return card.disconnect_all(self.shared.now()),
+                Ok(mut card) => {
+                    let card = &mut *card;
+                    return card.control.disconnect_all(&mut card.shard, self.shared.now());
+                }
                 Err(TryLockError::WouldBlock) if self.shared.now() - began < PARTING => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -136,14 +144,14 @@ impl Core {
         }
     }
 
-    /// What tells a slot that the device, removed or not, still exists.
+    /// The guard by which a slot knows that the device, removed or not, still exists.
     pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
         self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }
 
     /// The device is taken out of its slot.
     pub(super) fn remove(&self) {
-        self.act(Card::remove);
+        self.act(|card, now| card.control.remove(&mut card.shard, now));
     }
 
     /// Does the card's pending work, unless another thread is at it.
@@ -172,7 +180,7 @@ impl Core {
 
     /// A number for a protection domain.
     pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
-        self.card().present()?;
+        self.card().control.present()?;
         let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
         // Far below the wrap, so that racing callers cannot pass it either.
         if number > u32::MAX / 2 {

@@ -1,14 +1,15 @@
 //! What a device counts.
 //!
-//! Owns the names. The card counts under its lock; QPs that go leave their counts here.
+//! Owns the names, and the order in which programs see them. Everything is counted under the card's
+//! lock.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{RequesterCounters, ResponderCounters};
 use trunkline_verbs::Counter;
 
-/// Counts of the card itself.
+/// Counts of the shard itself.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CardCounters {
+pub(super) struct ShardCounters {
     pub(super) packets_sent: u64,
     pub(super) packets_received: u64,
     pub(super) bad_icrc: u64,
@@ -21,11 +22,16 @@ pub(super) struct CardCounters {
     pub(super) wrong_pkey: u64,
     pub(super) unknown_srq: u64,
     pub(super) cq_overflows: u64,
+    pub(super) bad_mads: u64,
+}
+
+/// Counts of what processes of one host do for each other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MemberCounters {
     /// TGTs taken over from members that died.
     pub(super) taken_over: u64,
+    /// Messages of no known kind or form.
     pub(super) unknown_messages: u64,
-    /// Of QPs that were destroyed.
-    pub(super) retired: QpCounters,
 }
 
 /// Counts of QPs, added up.
@@ -73,11 +79,16 @@ impl QpCounters {
 }
 
 /// The list that programs see.
-pub(super) fn list(card: &CardCounters, qps: &QpCounters, events_lost: u64) -> Vec<Counter> {
+pub(super) fn list(
+    shard: &ShardCounters,
+    qps: &QpCounters,
+    members: MemberCounters,
+    events_lost: u64,
+) -> Vec<Counter> {
     let (requester, responder) = (&qps.requester, &qps.responder);
     [
-        ("packets_sent", card.packets_sent),
-        ("packets_received", card.packets_received),
+        ("packets_sent", shard.packets_sent),
+        ("packets_received", shard.packets_received),
         ("retransmits", requester.retransmits),
         ("rnr_nak_sent", responder.rnr_naks),
         ("rnr_nak_received", requester.rnr_naks),
@@ -92,23 +103,23 @@ pub(super) fn list(card: &CardCounters, qps: &QpCounters, events_lost: u64) -> V
         ("requests_received", responder.packets),
         ("duplicate_requests", responder.duplicates),
         ("out_of_order_requests", responder.out_of_order),
-        ("unknown_srq", card.unknown_srq),
-        ("cq_overflows", card.cq_overflows),
+        ("unknown_srq", shard.unknown_srq),
+        ("cq_overflows", shard.cq_overflows),
         ("async_events_lost", events_lost),
-        ("drop_bad_icrc", card.bad_icrc),
-        ("drop_unproven_identification", card.unproven),
-        ("drop_malformed", card.malformed),
-        ("drop_unknown_qp", card.unknown_qp),
-        ("drop_wrong_address", card.wrong_address),
-        ("drop_wrong_service", card.wrong_service),
-        ("drop_wrong_half", card.wrong_half),
-        ("drop_wrong_pkey", card.wrong_pkey),
+        ("drop_bad_icrc", shard.bad_icrc),
+        ("drop_unproven_identification", shard.unproven),
+        ("drop_malformed", shard.malformed),
+        ("drop_unknown_qp", shard.unknown_qp),
+        ("drop_wrong_address", shard.wrong_address),
+        ("drop_wrong_service", shard.wrong_service),
+        ("drop_wrong_half", shard.wrong_half),
+        ("drop_wrong_pkey", shard.wrong_pkey),
         ("drop_wrong_state", responder.dropped_state),
         ("drop_wrong_opcode", responder.dropped_opcode),
         ("drop_forgotten_duplicate", responder.dropped_duplicate),
         ("drop_unknown_srq", responder.dropped_policy),
-        ("targets_taken_over", card.taken_over),
-        ("drop_unknown_message", card.unknown_messages),
+        ("targets_taken_over", members.taken_over),
+        ("drop_unknown_message", members.unknown_messages),
         ("drop_stale_psn", requester.stale),
         ("drop_unexpected_response", requester.unexpected),
     ]

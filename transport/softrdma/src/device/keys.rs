@@ -1,6 +1,6 @@
 //! Registered memory by key.
 //!
-//! Owns the table behind lkeys and rkeys and every check of an access: key, protection domain,
+//! Owns the table of lkeys and rkeys and every check of an access: key, protection domain,
 //! rights, bounds. The card asks it for each SGE and each remote range. Nothing outside of a
 //! range that passed all checks is ever touched.
 #![forbid(unsafe_code)]
@@ -64,7 +64,7 @@ impl Keys {
         }
     }
 
-    /// Registers memory; answers its key.
+    /// Registers memory; returns its key.
     pub(super) fn insert(
         &mut self,
         memory: Arc<Memory>,
@@ -107,7 +107,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Makes all keys invalid, for good.
+    /// Makes all keys permanently invalid.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.free.clear();

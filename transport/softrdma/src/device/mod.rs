@@ -8,9 +8,12 @@
 //! |---|---|
 //! | ways in | `provider`, `soft_device`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | the card, behind one lock | `card`: QPs, SRQs, packets in and out, timers, connections |
+//! | the card, behind one lock | `card`, of `control` and one `shard` |
+//! | the data path | `shard`: QPs, SRQs, packets in and out, timers |
+//! | everything slow | `control`: connections, addresses, changes of QPs, removal |
+//! | TGTs that processes share | `sharing`, which only devices of several processes need |
 //! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
-//! | who works when | `core`, `shared`, `progress` (the words), `background` (the thread) |
+//! | who does the work | `core`, `shared`, `progress` (the words), `background` (the thread) |
 //!
 //! # Locks
 //! The card's lock is taken first; CQs, channels and events have small locks of their own, which
@@ -23,6 +26,7 @@ mod card;
 mod channel;
 mod cm_channel;
 mod cm_id;
+mod control;
 mod core;
 mod counters;
 mod cq;
@@ -42,7 +46,9 @@ mod provider;
 mod qp;
 mod random;
 mod receive_queue;
+mod shard;
 mod shared;
+mod sharing;
 mod signal;
 mod slot;
 mod soft_device;

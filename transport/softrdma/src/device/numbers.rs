@@ -123,8 +123,8 @@ impl Blocks {
 /// A map from numbers that this device gave out. Peers choose what is looked up, never what is
 /// put in, so a cheap hash is safe.
 ///
-/// Nothing may depend on the order in which it holds its entries: whoever does something to each
-/// goes through [`NumberMap::numbers`].
+/// Nothing may depend on the order in which it holds its entries: code that does something to each goes
+/// through [`NumberMap::numbers`].
 #[derive(Debug)]
 pub(super) struct NumberMap<V>(HashMap<u32, V, BuildHasherDefault<NumberHasher>>);
 

@@ -1,6 +1,6 @@
 //! How a device is opened.
 //!
-//! Owns the options and the environment variables behind them.
+//! Owns the options and the environment variables that set them.
 #![forbid(unsafe_code)]
 
 use super::slot::Slot;

@@ -5,10 +5,10 @@
 //! the outcome is known; in a simulation, where no caller may wait, it returns an error instead.
 #![forbid(unsafe_code)]
 
-use super::card::{ModifyProgress, ModifyTicket};
 use super::core::Core;
 use super::cq::SoftCq;
 use super::pd::SoftPd;
+use super::sharing::{ModifyProgress, ModifyTicket};
 use super::signal::lock;
 use super::srq::SoftSrq;
 use super::use_count::UseGuard;
@@ -21,9 +21,9 @@ use trunkline_verbs::{
     SendRequest, Time, VerbsError,
 };
 
-/// The process that executes a shared TGT answers at once, unless it is stopped.
-const HOME_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// How often its answer is looked for.
+/// The process that executes a shared TGT answers immediately, unless it is stopped.
+const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How often a caller that waits polls for the answer.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
 
 /// The objects that a QP uses.
@@ -84,16 +84,16 @@ impl SoftQp {
     /// Carries out a change, or asks the process that executes the TGT for it. Never waits.
     pub(super) fn begin_modify(&self, change: &QpModify) -> BegunModify {
         match self.check_open() {
-            Ok(()) => self.ask_for(change, self.core.clock().now() + HOME_ANSWERS_WITHIN),
+            Ok(()) => self.ask_for(change, self.core.clock().now() + EXECUTOR_ANSWERS_WITHIN),
             gone => BegunModify::Done(gone),
         }
     }
 
-    /// Looks what became of a change; `None` when the process that executes the TGT has not answered
+    /// Returns the outcome of a change; `None` when the process that executes the TGT has not answered
     /// yet. Asks again when another process has taken the TGT over.
     pub(super) fn poll_modify(&self, pending: &mut PendingModify) -> Option<Result<(), VerbsError>> {
         self.core.work();
-        let progress = self.core.card().modify_progress(self.number, pending.ticket);
+        let progress = self.core.card().control.qps().modify_progress(self.number, pending.ticket);
         match progress {
             ModifyProgress::Done(result) => return Some(result),
             ModifyProgress::ExecutorGone => match self.ask_for(&pending.change, pending.until) {
@@ -105,22 +105,22 @@ impl SoftQp {
         if self.core.clock().now() < pending.until {
             return None;
         }
-        self.core.card().forget_modify(pending.ticket);
+        self.core.card().control.qps().forget_modify(pending.ticket);
         Some(Err(VerbsError::Os(libc::ETIMEDOUT)))
     }
 
     fn ask_for(&self, change: &QpModify, until: Time) -> BegunModify {
         let asked = self.core.act(|card, now| {
-            let asked = card.ask_executor(self.number, change);
-            card.flush(now);
+            let asked = card.control.qps().ask_executor(&mut card.shard, self.number, change);
+            card.shard.flush(now);
             asked
         });
         match asked {
             Some(Ok(ticket)) => BegunModify::Pending(PendingModify { change: *change, ticket, until }),
             Some(Err(refused)) => BegunModify::Done(Err(refused)),
             None => BegunModify::Done(self.core.act(|card, now| {
-                let result = card.modify_qp(self.number, change);
-                card.flush(now);
+                let result = card.control.qps().modify(&mut card.shard, self.number, change);
+                card.shard.flush(now);
                 result
             })),
         }
@@ -128,7 +128,7 @@ impl SoftQp {
 
     /// Forgets a change whose outcome nobody waits for.
     fn forget_modify(&self, pending: &PendingModify) {
-        self.core.card().forget_modify(pending.ticket);
+        self.core.card().control.qps().forget_modify(pending.ticket);
     }
 
     /// A TGT lives on while other handles are open, but not for this one.
@@ -169,22 +169,22 @@ impl QueuePair for SoftQp {
 
     fn query(&self) -> Result<QpAttributes, VerbsError> {
         self.check_open()?;
-        self.core.card().query_qp(self.number)
+        self.core.with(|card| card.control.qps().query(&card.shard, self.number))
     }
 
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.act(|card, now| card.post_send(self.number, requests, now))
+        self.core.act(|card, now| card.shard.post_send(self.number.get(), requests, now))
     }
 
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.act(|card, now| card.post_send_whole(self.number, requests, now))
+        self.core.act(|card, now| card.shard.post_send_whole(self.number.get(), requests, now))
     }
 
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         self.check_open().map_err(|cause| PostError { index: 0, cause })?;
-        self.core.card().post_receive(self.number, requests)
+        self.core.card().shard.post_receive(self.number.get(), requests)
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
@@ -192,9 +192,9 @@ impl QueuePair for SoftQp {
             return Err(VerbsError::Gone);
         }
         self.core.act(|card, now| {
-            card.close_qp(self.number);
-            // Another process may have to hear of it.
-            card.flush(now);
+            card.control.qps().close(&mut card.shard, self.number);
+            // Another process may have to be told.
+            card.shard.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));
         Ok(())

@@ -25,7 +25,7 @@ pub(super) fn event_fd() -> io::Result<EventFd> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(io::Error::from)
 }
 
-/// Locks, whatever happened to an earlier holder: what is behind these locks is whole between
+/// Locks, whatever happened to an earlier holder: what these locks protect is whole between
 /// any two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

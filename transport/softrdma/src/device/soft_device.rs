@@ -4,10 +4,11 @@
 #![forbid(unsafe_code)]
 
 use super::async_events::AsyncEvents;
-use super::card::{Card, CardInit, QpParts, ReceiveSide};
+use super::card::Card;
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
+use super::control::{Control, ControlInit};
 use super::core::Core;
 use super::cq::SoftCq;
 use super::gid_table::GidTable;
@@ -20,6 +21,7 @@ use super::pd::SoftPd;
 use super::qp::{QpHolds, SoftQp};
 use super::random::Random;
 use super::receive_queue::ReceiveQueue;
+use super::shard::{QpParts, ReceiveSide, Shard, ShardInit};
 use super::slot::Slot;
 use super::srq::SoftSrq;
 use super::use_count::UseGuard;
@@ -104,12 +106,20 @@ impl SoftDevice {
             source: std::io::Error::from_raw_os_error(error.errno()),
         })?;
         let events = Arc::new(events);
-        let card = Card::new(CardInit {
+        let mut random = Random::new(options.seed.unwrap_or_else(|| runtime.random()));
+        let shard = Shard::new(ShardInit {
             link,
-            gids,
             events: Arc::clone(&events),
             unknown_srq: options.unknown_srq,
-            random: Random::new(options.seed.unwrap_or_else(|| runtime.random())),
+            random: &mut random,
+            host: host.as_ref(),
+            members: members.clone(),
+        });
+        let mtu = shard.endpoint().mtu_of(first);
+        let control = Control::new(ControlInit {
+            gids,
+            events: Arc::clone(&events),
+            random,
             guid,
             asks_host: !runtime.is_simulated(),
             host: host.clone(),
@@ -117,7 +127,7 @@ impl SoftDevice {
             targets,
             away,
         });
-        let mtu = card.mtu_of(first);
+        let card = Card { control, shard };
         let core =
             Core::start(card, events, host, runtime).map_err(os("start the card's background thread"))?;
         if slot.is_some_and(|slot| !slot.fill(&core)) {
@@ -133,7 +143,7 @@ impl SoftDevice {
         Ok(Arc::new(Self { core, attributes: limits(link_name, guid, without_xrc), port }))
     }
 
-    /// Hands every asynchronous event to `listener` from now on, in place of the queue behind
+    /// Hands every asynchronous event to `listener` from now on, in place of the queue of
     /// [`Device::next_async_event`]. For a caller that has to pass events on to several users of the
     /// device. It is called with the card's lock held, so it must not call the device, nor wait. Only
     /// the first listener is kept.
@@ -142,7 +152,7 @@ impl SoftDevice {
     }
 
     /// Disconnects all connections because the process ends. Each DREQ is sent once: nothing is left
-    /// that could send it again. To be called as late as possible by whoever learns of that end. Does
+    /// that could send it again. Call it as late as possible once that end is known. Does
     /// nothing in the child of a fork that has not used the device.
     pub fn disconnect_all(&self) {
         self.core.disconnect_all();
@@ -151,13 +161,13 @@ impl SoftDevice {
     /// Whether the user named this device's addresses, and this one is not among them. It may be a
     /// loopback address that was bound all the same.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
-        self.core.card().gids().is_named_without(address)
+        self.core.card().control.gids().is_named_without(address)
     }
 
     /// Whether it was taken away: then nothing of it works any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.core.card().present().is_err()
+        self.core.card().control.present().is_err()
     }
 
     /// What its objects share.
@@ -348,12 +358,12 @@ impl Device for SoftDevice {
     }
 
     fn port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
-        self.core.card().present()?;
+        self.core.card().control.present()?;
         if port == 1 { Ok(self.port) } else { Err(VerbsError::Invalid("the device has port 1 only")) }
     }
 
     fn gid_table(&self) -> Vec<GidEntry> {
-        self.core.card().gids().entries()
+        self.core.card().control.gids().entries()
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
@@ -361,12 +371,12 @@ impl Device for SoftDevice {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        self.core.card().present()?;
+        self.core.card().control.present()?;
         Ok(Arc::new(SoftCompletionChannel::new()?))
     }
 
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-        self.core.card().present()?;
+        self.core.card().control.present()?;
         if init.capacity_cqe == 0 || init.capacity_cqe > MAX_CQE {
             return Err(VerbsError::Invalid("the CQ's capacity is 0 or above the device's limit"));
         }
@@ -387,7 +397,7 @@ impl Device for SoftDevice {
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Arc<dyn XrcDomain>, VerbsError> {
-        self.core.card().present()?;
+        self.core.card().control.present()?;
         self.needs_xrc()?;
         let domain = self.core.domains.open(file, flags)?;
         Ok(Arc::new(SoftXrcd::new(Arc::clone(&self.core), domain)))
@@ -416,7 +426,10 @@ impl Device for SoftDevice {
         }
         let (holds, parts) = self.qp_parts(init)?;
         let capacities = parts.capacities;
-        let number = self.core.card().create_qp(parts)?;
+        let number = self.core.with(|card| {
+            card.control.present()?;
+            card.control.qps().create(&mut card.shard, parts)
+        })?;
         Ok(Arc::new(SoftQp::new(Arc::clone(&self.core), number, qp_type, capacities, holds)))
     }
 
@@ -424,7 +437,7 @@ impl Device for SoftDevice {
         self.needs_xrc()?;
         let xrcd = self.own_xrcd(Arc::clone(xrcd))?;
         let domain = xrcd.domain()?;
-        self.core.act(|card, now| card.open_tgt(number, &domain, now))?;
+        self.core.act(|card, now| card.control.qps().open_tgt(&mut card.shard, number, &domain, now))?;
         let holds = QpHolds { xrcd: Some(xrcd), ..QpHolds::default() };
         let core = Arc::clone(&self.core);
         Ok(Arc::new(SoftQp::new(core, number, QpType::XrcTgt, QueueCapacities::default(), holds)))
@@ -451,13 +464,14 @@ impl Device for SoftDevice {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        self.core.card().counters()
+        let card = self.core.card();
+        card.control.counters(&card.shard)
     }
 }
 
 impl ConnectionManager for SoftDevice {
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError> {
-        self.core.card().present()?;
+        self.core.card().control.present()?;
         Ok(SoftCmChannel::new(Arc::clone(&self.core), SoftCmId::make)?)
     }
 
@@ -470,7 +484,10 @@ impl ConnectionManager for SoftDevice {
         check_port_space(port_space, qp_type)?;
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
-        let number = self.core.card().create_id(port_space, qp_type, queue)?;
+        let number = self.core.with(|card| {
+            card.control.present()?;
+            Ok::<_, VerbsError>(card.control.connections().create(port_space, qp_type, queue))
+        })?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 
@@ -491,7 +508,8 @@ impl ConnectionManager for SoftDevice {
         check_port_space(request.port_space, request.qp_type)?;
         let channel = own_channel(&self.core, channel)?;
         let queue = Arc::clone(channel.queue());
-        let number = self.core.act(|card, _| card.create_endpoint(request, queue))?;
+        let number =
+            self.core.act(|card, _| card.control.create_endpoint(&mut card.shard, request, queue))?;
         Ok(Arc::new(SoftCmId::new(Arc::clone(&self.core), number, channel)))
     }
 }

@@ -1,12 +1,12 @@
 //! Shared receive queues, as programs hold them.
 #![forbid(unsafe_code)]
 
-use super::card::XrcSide;
 use super::core::Core;
 use super::cq::SoftCq;
 use super::limits::MAX_WR;
 use super::pd::SoftPd;
 use super::receive_queue::ReceiveQueue;
+use super::shard::XrcSide;
 use super::signal::lock;
 use super::use_count::{Counted, UseCount, UseGuard};
 use super::xrcd::SoftXrcd;
@@ -45,7 +45,10 @@ impl SoftSrq {
             None => None,
         };
         let is_xrc = side.is_some();
-        let number = core.card().create_srq(queue, pd.number(), side, context)?;
+        let mut card = core.card();
+        card.control.present()?;
+        let number = card.shard.srqs().create(queue, pd.number(), side, context)?;
+        drop(card);
         let parts = Mutex::new(Some(Parts { _pd: pd, _xrc: xrc }));
         Ok(Self { core, number, is_xrc, use_count: UseCount::default(), parts })
     }
@@ -67,7 +70,7 @@ impl SoftSrq {
 
     fn remove(&self) {
         let parts = lock(&self.parts).take();
-        self.core.card().destroy_srq(self.number);
+        self.core.card().shard.srqs().destroy(self.number);
         drop(parts);
     }
 }
@@ -88,22 +91,22 @@ impl SharedReceiveQueue for SoftSrq {
     }
 
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.core.card().post_srq(self.number, requests)
+        self.core.card().shard.srqs().post(self.number, requests)
     }
 
     fn query(&self) -> Result<SrqAttributes, VerbsError> {
-        self.core.card().query_srq(self.number)
+        self.core.card().shard.srqs().query(self.number)
     }
 
     fn arm_limit(&self, limit: u32) -> Result<(), VerbsError> {
-        self.core.card().arm_srq(self.number, limit)
+        self.core.card().shard.srqs().arm(self.number, limit)
     }
 
     fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         if max_wr == 0 || max_wr > MAX_WR {
             return Err(VerbsError::Invalid("the SRQ's size is 0 or above the device's limit"));
         }
-        self.core.card().resize_srq(self.number, max_wr)
+        self.core.card().shard.srqs().resize(self.number, max_wr)
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

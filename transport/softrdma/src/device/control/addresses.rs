@@ -1,0 +1,220 @@
+//! The device's own addresses: which one an endpoint gets.
+//!
+//! Owns the GID table and the claims on services among the devices that share the addresses. Opening an
+//! address is the shard's, which has the link.
+
+use crate::device::gid_table::GidTable;
+use crate::device::random::Random;
+use crate::device::shard::{Route, Shard};
+use crate::host::{Host, ServiceClaim};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use trunkline_roce::wire::cm::ServiceId;
+use trunkline_verbs::{PortSpace, QpAttributes, VerbsError};
+
+/// Loopback addresses tried for a client whose natural one is served by another process.
+const OTHER_LOOPBACKS: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    gids: GidTable,
+    /// The other devices of this user that share the addresses.
+    host: Option<Arc<Host>>,
+    /// Whether the host's routing may be asked for the way to a peer; a simulation has none.
+    asks_host: bool,
+    random: Random,
+}
+
+impl Addresses {
+    pub(super) fn new(gids: GidTable, host: Option<Arc<Host>>, asks_host: bool, random: Random) -> Self {
+        Self { gids, host, asks_host, random }
+    }
+
+    /// The GID table.
+    pub(super) fn gids(&self) -> &GidTable {
+        &self.gids
+    }
+
+    /// The GID table, to which loopback addresses are added as they are used.
+    pub(super) fn gids_mut(&mut self) -> &mut GidTable {
+        &mut self.gids
+    }
+
+    /// Refuses an address that the device does not have.
+    pub(super) fn check(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        let why = "no port of the device has it; see its GID table";
+        self.gids.index_of(address).map(drop).ok_or(VerbsError::AddressNotAvailable(why))
+    }
+
+    /// The own addresses that an unspecified one means.
+    fn covered(&self, address: IpAddr, is_family_only: bool) -> Vec<IpAddr> {
+        let wanted =
+            |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
+        self.gids.addresses().iter().copied().filter(wanted).collect()
+    }
+
+    /// Claims a service among the devices that share the addresses; nothing to claim without any.
+    /// The unspecified address means all of the host, but only those of the table when the user named
+    /// them: other devices may have other names.
+    pub(super) fn claim_port(
+        &self,
+        port_space: PortSpace,
+        at: SocketAddr,
+        is_family_only: bool,
+    ) -> Result<Vec<ServiceClaim>, VerbsError> {
+        let Some(host) = &self.host else { return Ok(Vec::new()) };
+        let service = ServiceId::new(port_space, at.port());
+        let addresses = if at.ip().is_unspecified() && self.gids.is_named() {
+            self.covered(at.ip(), is_family_only)
+        } else {
+            vec![at.ip()]
+        };
+        let claims =
+            addresses.into_iter().map(|address| host.claim_service(service.0, address, is_family_only));
+        claims.collect::<Result<_, _>>().map_err(VerbsError::from)
+    }
+
+    /// Opens the address, or all of a wildcard's that are free.
+    pub(super) fn open_for_listener(
+        &self,
+        shard: &mut Shard,
+        address: IpAddr,
+        is_family_only: bool,
+    ) -> Result<(), VerbsError> {
+        if !address.is_unspecified() {
+            return shard.endpoint_mut().open(address);
+        }
+        let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
+        for own in self.covered(address, is_family_only) {
+            let opened = shard.endpoint_mut().open(own);
+            if let Err(error) = opened {
+                tracing::warn!(%own, %error, "a wildcard listener goes without an address");
+            }
+            if result.is_err() {
+                result = opened;
+            }
+        }
+        result
+    }
+
+    /// Opens the local address of a QP's address vector, and returns the route of its packets.
+    pub(super) fn open_route(
+        &self,
+        shard: &mut Shard,
+        attributes: &QpAttributes,
+    ) -> Result<Route, VerbsError> {
+        let vector = attributes.address_vector.ok_or(VerbsError::Invalid("no address vector"))?;
+        let source = self.gids.at(vector.source_gid_index);
+        let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
+        shard.open_route(source, vector.destination.ip())
+    }
+
+    /// Both ends of the way to a peer, from the address that an endpoint is bound to, if it is. A peer at
+    /// an unspecified address is this host, as for sockets.
+    pub(super) fn resolve(
+        &mut self,
+        shard: &mut Shard,
+        bound: Option<IpAddr>,
+        remote: SocketAddr,
+        routed: Option<IpAddr>,
+    ) -> Result<(IpAddr, SocketAddr), VerbsError> {
+        let chosen = bound.filter(|own| !own.is_unspecified());
+        let is_here = remote.ip().is_unspecified();
+        let own = match chosen {
+            Some(own) => {
+                shard.endpoint_mut().open(own)?;
+                own
+            }
+            None if is_here => {
+                let here = SocketAddr::new(loopback(remote.ip()), remote.port());
+                self.choose_source(shard, here, routed)?
+            }
+            None => self.choose_source(shard, remote, routed)?,
+        };
+        let remote = if is_here { SocketAddr::new(own, remote.port()) } else { remote };
+        Ok((own, remote))
+    }
+
+    /// The address that the host's routing would send from, if it names one. Refuses a peer that the host
+    /// has no route to; a network in process has no routing of its own.
+    pub(super) fn route_to(&self, remote: SocketAddr) -> Result<Option<IpAddr>, VerbsError> {
+        if !self.asks_host {
+            return Ok(None);
+        }
+        let may_refuse = self.host.is_some() && !remote.ip().is_unspecified();
+        match route_source(remote) {
+            Err(error) if may_refuse && is_nowhere(&error) => Err(error.into()),
+            routed => Ok(routed.ok()),
+        }
+    }
+
+    /// The own address for packets to `remote`: the route's, when the table has it, else the
+    /// first of the family. It is open afterwards.
+    pub(super) fn choose_source(
+        &mut self,
+        shard: &mut Shard,
+        remote: SocketAddr,
+        routed: Option<IpAddr>,
+    ) -> Result<IpAddr, VerbsError> {
+        let table = self.gids.addresses();
+        let same_family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
+        let chosen = table
+            .iter()
+            .find(|address| Some(**address) == routed)
+            .or_else(|| {
+                let mut family = table.iter().filter(same_family);
+                family
+                    .clone()
+                    .find(|address| address.is_loopback() == remote.ip().is_loopback())
+                    .or(family.next())
+            })
+            .copied()
+            .ok_or(VerbsError::AddressNotAvailable("the device has no address of the peer's family"))?;
+        match shard.endpoint_mut().open(chosen) {
+            Ok(()) => Ok(chosen),
+            Err(VerbsError::AddressInUse(why)) if self.may_be_replaced(chosen, remote) => {
+                self.open_some_loopback(shard).ok_or(VerbsError::AddressInUse(why))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// On one host any loopback address reaches any other: a client there need not share the
+    /// server's, unless the user named addresses.
+    fn may_be_replaced(&self, chosen: IpAddr, remote: SocketAddr) -> bool {
+        let on_this_host = remote.ip().is_loopback() || remote.ip() == chosen;
+        !self.gids.is_named() && remote.is_ipv4() && on_this_host
+    }
+
+    fn open_some_loopback(&mut self, shard: &mut Shard) -> Option<IpAddr> {
+        for _ in 0..OTHER_LOOPBACKS {
+            let [_, b, c, d] = self.random.next_u32().to_be_bytes();
+            let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
+            if shard.endpoint_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
+                return Some(address);
+            }
+        }
+        None
+    }
+}
+
+fn loopback(family: IpAddr) -> IpAddr {
+    if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
+}
+
+/// The address that the host's routing would send from.
+fn route_source(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr =
+        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    // Connecting a UDP socket asks for the route and sends nothing.
+    socket.connect(remote)?;
+    socket.local_addr().map(|address| address.ip())
+}
+
+/// Whether the host has no route to a peer.
+fn is_nowhere(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
+}

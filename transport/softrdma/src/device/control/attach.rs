@@ -1,0 +1,105 @@
+//! The QP of an endpoint.
+//!
+//! Owns nothing: it moves QPs through their states with what both sides of a connection agreed on.
+
+use super::Control;
+use super::endpoint::to_init;
+use crate::device::limits::MAX_RD_ATOMIC;
+use crate::device::shard::Shard;
+use trunkline_verbs::{CmIdNumber, PortSpace, QpModify, QpNumber, QpState, VerbsError};
+
+impl Control {
+    /// Gives an endpoint its QP, and moves that to INIT.
+    pub(in crate::device) fn attach(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        qp: QpNumber,
+    ) -> Result<(), VerbsError> {
+        let qp_type = shard.attributes(qp.get()).ok_or(VerbsError::Gone)?.qp_type;
+        let endpoint = self.connections.endpoint(id)?;
+        if endpoint.qp.is_some() {
+            return Err(VerbsError::Invalid("the endpoint has a QP"));
+        }
+        if endpoint.port_space == PortSpace::Udp {
+            return Err(VerbsError::Invalid("no connection of port space UDP is there for a QP"));
+        }
+        if endpoint.qp_type != qp_type {
+            return Err(VerbsError::Invalid("the QP's type is not the endpoint's"));
+        }
+        endpoint.qp = Some(qp);
+        if self.qps.query(shard, qp)?.state == QpState::Reset {
+            self.qps.modify(shard, qp, &to_init())?;
+        }
+        Ok(())
+    }
+
+    /// Detaches the QP.
+    pub(in crate::device) fn detach(&mut self, shard: &mut Shard, id: CmIdNumber) {
+        self.set_awaits_rtu(shard, id, false);
+        if let Ok(endpoint) = self.connections.endpoint(id) {
+            endpoint.qp = None;
+        }
+    }
+
+    /// The change that moves a QP of the connection to a state.
+    pub(in crate::device) fn qp_changes(
+        &mut self,
+        id: CmIdNumber,
+        state: QpState,
+    ) -> Result<QpModify, VerbsError> {
+        let endpoint = self.connections.get(id).ok_or(VerbsError::Gone)?;
+        if state == QpState::Init {
+            return Ok(to_init());
+        }
+        let peer = endpoint.offered.ok_or(VerbsError::Invalid("the peer has not asked or answered yet"))?;
+        let resources = peer.responder_resources.min(MAX_RD_ATOMIC);
+        let depth = peer.initiator_depth.min(MAX_RD_ATOMIC);
+        let (rtr, rts) = endpoint.transitions(self.qps.addresses().gids_mut(), &peer, resources, depth)?;
+        match state {
+            QpState::ReadyToReceive => Ok(rtr),
+            QpState::ReadyToSend => Ok(rts),
+            _ => Err(VerbsError::Invalid("connections know changes to INIT, RTR and RTS only")),
+        }
+    }
+
+    /// Moves the QP of an endpoint to RTR and RTS with what both sides agreed on.
+    pub(super) fn bring_up(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        qp: QpNumber,
+        max_dest_rd_atomic: u8,
+        max_rd_atomic: u8,
+    ) -> Result<(), VerbsError> {
+        let gone = VerbsError::Gone;
+        let endpoint = self.connections.get(id).ok_or(gone)?;
+        let peer = endpoint.offered.ok_or(gone)?;
+        let (rtr, rts) = endpoint.transitions(
+            self.qps.addresses().gids_mut(),
+            &peer,
+            max_dest_rd_atomic.min(MAX_RD_ATOMIC),
+            max_rd_atomic.min(MAX_RD_ATOMIC),
+        )?;
+        self.qps.modify(shard, qp, &rtr)?;
+        self.qps.modify(shard, qp, &rts)
+    }
+
+    /// The attached QP goes to ERR (contract rocev2 12.6).
+    pub(super) fn fail_attached(&mut self, shard: &mut Shard, id: CmIdNumber) {
+        self.set_awaits_rtu(shard, id, false);
+        let Some(qp) = self.connections.get(id).and_then(|endpoint| endpoint.qp) else { return };
+        let in_reset = self.qps.query(shard, qp).is_ok_and(|attributes| attributes.state == QpState::Reset);
+        if !in_reset {
+            let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
+            let _gone = self.qps.modify(shard, qp, &error);
+        }
+    }
+
+    /// Whether the first packet at the endpoint's QP stands in for the RTU.
+    pub(super) fn set_awaits_rtu(&mut self, shard: &mut Shard, id: CmIdNumber, awaits: bool) {
+        if let Some(qp) = self.connections.carrier(id) {
+            shard.await_rtu(qp.get(), awaits);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Management datagrams, and what the connection machine reports.
+//!
+//! Owns nothing: it carries out what an event means for an endpoint, its QP and its program.
+
+use super::Control;
+use super::connections::Connections;
+use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
+use super::service::named;
+use crate::device::shard::Shard;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_roce::cm::{ConnectionId, Event, ListenerId, OtherKind, Peer, Transport};
+use trunkline_verbs::{CmIdNumber, ConnectParameters, RejectReason, Time};
+
+/// What a peer asks of a listener.
+#[derive(Debug)]
+struct Requested {
+    listener: ListenerId,
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// Of a request for a connection.
+    offered: Option<Peer>,
+    private: Vec<u8>,
+}
+
+impl Control {
+    /// Management datagrams, timers, events and messages of the connection machine.
+    pub(super) fn serve_cm(&mut self, shard: &mut Shard, now: Time) {
+        self.take_found(shard, now);
+        if self.connections.next_timeout().is_some_and(|when| when <= now) {
+            self.connections.machine().handle_timeout(now.0);
+        }
+        while let Some(event) = self.connections.machine().poll_event() {
+            self.handle_cm_event(shard, event, now);
+        }
+        while let Some(OtherKind { peer, asked, listening }) = self.connections.machine().poll_other_kind() {
+            tracing::warn!(
+                %peer,
+                ?asked,
+                ?listening,
+                "a peer is refused: it asks for another kind of connection than what listens here takes; both \
+                 sides need the same"
+            );
+        }
+        self.gather_cm(shard);
+    }
+
+    /// Passes the machine's messages to the shard, which sends them.
+    pub(super) fn gather_cm(&mut self, shard: &mut Shard) {
+        while let Some(transmit) = self.connections.machine().poll_transmit() {
+            let psn = self.connections.take_psn();
+            shard.push_mad(transmit.from, transmit.to, psn, &transmit.mad);
+        }
+    }
+
+    fn handle_cm_event(&mut self, shard: &mut Shard, event: Event, now: Time) {
+        let connection = event.connection();
+        let requested = match event {
+            Event::ConnectRequest(_, request) => {
+                let (listener, local, remote) = (request.listener, request.local, request.remote);
+                Requested { listener, local, remote, offered: Some(request.peer), private: request.private }
+            }
+            Event::ServiceRequest(_, request) => {
+                let (listener, local, remote) = (request.listener, request.local, request.remote);
+                Requested { listener, local, remote, offered: None, private: request.private }
+            }
+            event => return self.connection_event(shard, connection, event, now),
+        };
+        self.connections.requested(connection, requested, now);
+    }
+
+    fn connection_event(&mut self, shard: &mut Shard, connection: ConnectionId, event: Event, now: Time) {
+        let Some(id) = self.connections.of_connection(connection) else { return };
+        match event {
+            Event::ConnectRequest(..) | Event::ServiceRequest(..) => {}
+            Event::ServiceReply { qpn, qkey, private, .. } => {
+                self.connections.end(id, connection);
+                let parameters = named(Some(qpn), qkey, private.clone());
+                self.connections.push_event(id, PendingCmEventKind::ServiceResolved { parameters }, private);
+            }
+            Event::ServiceRefused(_, status, private) => {
+                self.connections.end(id, connection);
+                self.connections.push_event(id, PendingCmEventKind::ServiceRefused(status), private);
+            }
+            Event::Unreachable(_) if self.connections.is_service(id) => {
+                self.connections.end(id, connection);
+                self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
+            }
+            Event::Reply(_, peer) => self.connect_reply(shard, id, connection, peer, now),
+            Event::Established(_, private) => {
+                self.set_awaits_rtu(shard, id, false);
+                let established = self.connections.get(id).is_some_and(|endpoint| {
+                    matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
+                });
+                // A program that brings the QP up itself has established the connection by that.
+                if !established {
+                    self.connections.push_event(id, PendingCmEventKind::Established, private);
+                }
+            }
+            Event::Rejected(_, reason, private) => {
+                self.end_connection(shard, id, connection);
+                self.connections.push_event(id, PendingCmEventKind::Rejected(reason), private);
+            }
+            Event::Unreachable(_) => {
+                self.end_connection(shard, id, connection);
+                self.connections.push_event(id, PendingCmEventKind::Unreachable, Vec::new());
+            }
+            Event::Disconnected { is_answered, .. } => {
+                self.fail_attached(shard, id);
+                self.connections.push_event(id, PendingCmEventKind::Disconnected { is_answered }, Vec::new());
+            }
+            Event::TimewaitExit(..) => {
+                self.connections.end(id, connection);
+                self.connections.push_event(id, PendingCmEventKind::TimewaitExit, Vec::new());
+            }
+        }
+    }
+
+    /// The peer accepted: the QP goes to RTS, then the RTU is sent.
+    fn connect_reply(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        connection: ConnectionId,
+        peer: Peer,
+        now: Time,
+    ) {
+        let Ok(endpoint) = self.connections.endpoint(id) else { return };
+        endpoint.offered = Some(peer);
+        let Some(qp) = endpoint.qp else {
+            let private = self.connections.machine().reply_private(connection);
+            let parameters = offer(&peer, private.clone());
+            self.connections.push_event(id, PendingCmEventKind::ConnectResponse { parameters }, private);
+            return;
+        };
+        let ready = self.bring_up(shard, id, qp, peer.responder_resources, peer.initiator_depth);
+        if let Err(error) = ready {
+            tracing::warn!(?id, %error, "the QP of a connection cannot be brought up");
+            let _ended =
+                self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
+            self.fail_attached(shard, id);
+            self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
+        } else if self.connections.machine().confirm(connection).is_err() {
+            self.connections.push_event(id, PendingCmEventKind::ConnectError, Vec::new());
+        }
+    }
+
+    /// A connection that was never made, or is over at once.
+    fn end_connection(&mut self, shard: &mut Shard, id: CmIdNumber, connection: ConnectionId) {
+        self.connections.end(id, connection);
+        self.fail_attached(shard, id);
+    }
+}
+
+impl Connections {
+    /// A peer asks a listener: a new endpoint is made, whose object the channel makes when the
+    /// program takes the event.
+    fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
+        let of = self.of_listener(request.listener);
+        let Some((listener_id, listener)) = of.and_then(|id| Some((id, self.get(id)?))) else {
+            self.machine().release(now.0, connection);
+            return;
+        };
+        let (channel, port_space, qp_type) =
+            (Arc::clone(&listener.channel), listener.port_space, listener.qp_type);
+        let traffic_class = listener.traffic_class;
+        let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
+        endpoint.role = Role::Passive;
+        endpoint.traffic_class = traffic_class;
+        endpoint.local = request.local;
+        endpoint.peer = Some(request.remote);
+        endpoint.connection = Some(connection);
+        endpoint.offered = request.offered;
+        let private_data = request.private.clone();
+        let parameters = match &request.offered {
+            Some(peer) => offer(peer, private_data),
+            None => named(None, 0, private_data),
+        };
+        let kind = PendingCmEventKind::ConnectRequest { new: self.next_number(), parameters };
+        let event = PendingCmEvent { id: listener_id, kind, private_data: request.private };
+        if channel.push(event).is_err() {
+            // The peer asks again.
+            self.machine().release(now.0, connection);
+            return;
+        }
+        self.insert(endpoint);
+    }
+}
+
+/// What a peer asks or answers, for the program.
+fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
+    ConnectParameters {
+        private_data,
+        responder_resources: peer.responder_resources,
+        initiator_depth: peer.initiator_depth,
+        retry_count: peer.retry_count,
+        rnr_retry_count: peer.rnr_retry,
+        ack_timeout: peer.ack_timeout,
+        qp_number: Some(peer.qpn),
+        srq: peer.transport == Transport::Xrc,
+        q_key: 0,
+    }
+}

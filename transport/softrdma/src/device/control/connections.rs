@@ -1,0 +1,307 @@
+//! The endpoints of programs, and the machine that connects them.
+//!
+//! Owns which endpoint a connection or a listener belongs to. It knows no QP and no address table.
+
+use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
+use crate::device::random::Random;
+use crate::device::signal::Signal;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, ListenerId};
+use trunkline_verbs::{CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError};
+
+/// Ports tried for an endpoint that is bound to any.
+pub(super) const PORTS_TRIED: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::device) struct Connections {
+    machine: CmMachine,
+    endpoints: BTreeMap<CmIdNumber, Endpoint>,
+    by_connection: BTreeMap<ConnectionId, CmIdNumber>,
+    by_listener: BTreeMap<ListenerId, CmIdNumber>,
+    next_number: u64,
+    /// PSN of the next management datagram.
+    psn: Psn,
+    /// For the ports and PSNs of endpoints.
+    random: Random,
+}
+
+impl Connections {
+    /// `slot` is the device's place among those that share its addresses.
+    pub(super) fn new(guid: u64, mut random: Random, slot: Option<u16>) -> Self {
+        let config = CmConfig { comm_id_slot: slot, ..CmConfig::new(guid, random.next()) };
+        Self {
+            machine: CmMachine::new(config),
+            endpoints: BTreeMap::new(),
+            by_connection: BTreeMap::new(),
+            by_listener: BTreeMap::new(),
+            next_number: 1,
+            psn: Psn::new(random.next_u32()),
+            random,
+        }
+    }
+
+    /// The machine.
+    pub(super) fn machine(&mut self) -> &mut CmMachine {
+        &mut self.machine
+    }
+
+    /// When the machine wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.machine.next_timeout().map(Time)
+    }
+
+    /// The PSN of the next management datagram.
+    pub(super) fn take_psn(&mut self) -> Psn {
+        let psn = self.psn;
+        self.psn = psn.plus(1);
+        psn
+    }
+
+    pub(super) fn counters(&self, bad_mads: u64, into: &mut Vec<Counter>) {
+        let counts = self.machine.counters();
+        into.extend([
+            Counter { name: "cm_received", value: counts.received },
+            Counter { name: "cm_sent", value: counts.sent },
+            Counter { name: "cm_retransmitted", value: counts.retransmitted },
+            Counter { name: "drop_bad_mad", value: bad_mads },
+        ]);
+        into.extend(counts.refused().map(|(name, value)| Counter { name, value }));
+        let drops = CmDrop::ALL.into_iter();
+        into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
+    }
+
+    /// A new endpoint, not yet entered.
+    pub(super) fn new_endpoint(
+        &mut self,
+        channel: Arc<Signal<PendingCmEvent>>,
+        port_space: PortSpace,
+        qp_type: QpType,
+    ) -> Endpoint {
+        let announced = Psn::new(self.random.next_u32());
+        Endpoint::new(channel, port_space, qp_type, announced)
+    }
+
+    /// Makes an endpoint without an address; returns its name.
+    pub(in crate::device) fn create(
+        &mut self,
+        port_space: PortSpace,
+        qp_type: QpType,
+        channel: Arc<Signal<PendingCmEvent>>,
+    ) -> CmIdNumber {
+        let endpoint = self.new_endpoint(channel, port_space, qp_type);
+        self.insert(endpoint)
+    }
+
+    /// The name that the next endpoint gets.
+    pub(super) fn next_number(&self) -> CmIdNumber {
+        CmIdNumber(self.next_number)
+    }
+
+    /// Enters an endpoint; returns its name.
+    pub(super) fn insert(&mut self, endpoint: Endpoint) -> CmIdNumber {
+        let number = self.next_number();
+        self.next_number += 1;
+        if let Some(connection) = endpoint.connection {
+            self.by_connection.insert(connection, number);
+        }
+        self.endpoints.insert(number, endpoint);
+        number
+    }
+
+    /// Removes an endpoint, which then has no connection and no listener.
+    pub(super) fn remove(&mut self, id: CmIdNumber) -> Option<Endpoint> {
+        let endpoint = self.endpoints.remove(&id)?;
+        if let Some(listener) = endpoint.listener {
+            self.by_listener.remove(&listener);
+        }
+        if let Some(connection) = endpoint.connection {
+            self.by_connection.remove(&connection);
+        }
+        Some(endpoint)
+    }
+
+    /// All endpoints, listeners first: requests that the program has not seen go with them, silently.
+    pub(super) fn listeners_first(&self) -> Vec<CmIdNumber> {
+        let mut ids = self.endpoints.keys().copied().collect::<Vec<_>>();
+        ids.sort_unstable_by_key(|id| (self.endpoints[id].listener.is_none(), *id));
+        ids
+    }
+
+    pub(super) fn get(&self, id: CmIdNumber) -> Option<&Endpoint> {
+        self.endpoints.get(&id)
+    }
+
+    /// An endpoint.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`].
+    pub(super) fn endpoint(&mut self, id: CmIdNumber) -> Result<&mut Endpoint, VerbsError> {
+        self.endpoints.get_mut(&id).ok_or(VerbsError::Gone)
+    }
+
+    /// The endpoint of a connection.
+    pub(super) fn of_connection(&self, connection: ConnectionId) -> Option<CmIdNumber> {
+        self.by_connection.get(&connection).copied()
+    }
+
+    /// The endpoint of a listener.
+    pub(super) fn of_listener(&self, listener: ListenerId) -> Option<CmIdNumber> {
+        self.by_listener.get(&listener).copied()
+    }
+
+    /// An endpoint listens from now on.
+    pub(super) fn listens(&mut self, id: CmIdNumber, listener: ListenerId) {
+        self.by_listener.insert(listener, id);
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.listener = Some(listener);
+        }
+    }
+
+    /// An endpoint has asked its peer.
+    pub(super) fn asks(&mut self, id: CmIdNumber, connection: ConnectionId) {
+        self.by_connection.insert(connection, id);
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.connection = Some(connection);
+            endpoint.has_asked = true;
+        }
+    }
+
+    /// A connection, or a question, of an endpoint is over: nothing more comes of it.
+    pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
+        self.by_connection.remove(&connection);
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.connection = None;
+        }
+    }
+
+    /// The question of an endpoint.
+    pub(super) fn question(&mut self, id: CmIdNumber) -> Result<ConnectionId, VerbsError> {
+        let endpoint = self.endpoint(id)?;
+        let question = endpoint.connection.filter(|_| endpoint.role == Role::Passive);
+        question.ok_or(VerbsError::Invalid("the endpoint has no question to answer"))
+    }
+
+    /// The QP that carries an endpoint's connection, attached or named by the program.
+    pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
+        self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
+    }
+
+    /// Whether an endpoint asks and answers instead of connecting.
+    pub(super) fn is_service(&self, id: CmIdNumber) -> bool {
+        self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
+    }
+
+    /// Queues an event of an endpoint for the program.
+    pub(super) fn push_event(&self, id: CmIdNumber, kind: PendingCmEventKind, private_data: Vec<u8>) {
+        let Some(endpoint) = self.get(id) else { return };
+        if endpoint.channel.push(PendingCmEvent { id, kind, private_data }).is_err() {
+            tracing::warn!(?id, "a connection channel is full, an event is lost");
+        }
+    }
+
+    /// The program has seen a request, whose endpoint this is.
+    pub(in crate::device) fn request_heard(&mut self, id: CmIdNumber) {
+        if let Some(connection) = self.get(id).and_then(|endpoint| endpoint.connection) {
+            self.machine.request_delivered(connection);
+        }
+    }
+
+    /// Own and peer's address.
+    pub(in crate::device) fn addresses(&self, id: CmIdNumber) -> Option<(SocketAddr, Option<SocketAddr>)> {
+        self.get(id).map(|endpoint| (endpoint.local, endpoint.peer))
+    }
+
+    /// Completes the resolution of a peer: the host's routing knows the route, so nothing is asked for.
+    pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
+        let endpoint = self.endpoint(id)?;
+        if !matches!(endpoint.role, Role::Active { .. }) || endpoint.has_route {
+            return Err(VerbsError::Invalid("the address is not resolved, or the route is"));
+        }
+        endpoint.has_route = true;
+        self.push_event(id, PendingCmEventKind::RouteResolved, Vec::new());
+        Ok(())
+    }
+
+    /// Sets an option of an endpoint.
+    pub(in crate::device) fn set_option(
+        &mut self,
+        id: CmIdNumber,
+        option: CmOption,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.endpoint(id)?;
+        match option {
+            CmOption::TypeOfService(class) => endpoint.traffic_class = class,
+            CmOption::ReuseAddress(reuses) => endpoint.reuses_address = reuses,
+            CmOption::AddressFamilyOnly(only) => {
+                if endpoint.is_bound {
+                    return Err(VerbsError::Invalid("the endpoint is bound already"));
+                }
+                endpoint.is_family_only = only;
+            }
+            CmOption::AckTimeout(code) if code > 31 => {
+                return Err(VerbsError::Invalid("the ACK timeout is a code from 0 to 31"));
+            }
+            CmOption::AckTimeout(code) => endpoint.ack_timeout = Some(code),
+            _ => return Err(VerbsError::NotSupported("this option")),
+        }
+        Ok(())
+    }
+
+    /// Reports to another channel from now on.
+    pub(in crate::device) fn migrate(
+        &mut self,
+        id: CmIdNumber,
+        channel: &Arc<Signal<PendingCmEvent>>,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.endpoint(id)?;
+        if Arc::ptr_eq(&endpoint.channel, channel) {
+            return Ok(());
+        }
+        let old = std::mem::replace(&mut endpoint.channel, Arc::clone(channel));
+        for event in old.extract(|event| event.id == id) {
+            if channel.push(event).is_err() {
+                return Err(VerbsError::OutOfResources("the channel holds too many events"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A port for the side that connects, which does not listen.
+    pub(super) fn client_port(&mut self) -> u16 {
+        u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
+    }
+
+    /// A port that no endpoint is bound to.
+    pub(super) fn some_free_port(
+        &mut self,
+        port_space: PortSpace,
+        address: IpAddr,
+    ) -> Result<u16, VerbsError> {
+        for _ in 0..PORTS_TRIED {
+            let port = u16::try_from(0x8000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0x8000);
+            if self.is_port_free(port_space, SocketAddr::new(address, port), false) {
+                return Ok(port);
+            }
+        }
+        Err(VerbsError::AddressNotAvailable("no port is free"))
+    }
+
+    /// Whether an endpoint that shares its address if `reuse` is set could be bound.
+    pub(super) fn is_port_free(&self, port_space: PortSpace, at: SocketAddr, reuse: bool) -> bool {
+        let taken = |other: &Endpoint| {
+            let meets =
+                other.local.ip() == at.ip() || other.local.ip().is_unspecified() || at.ip().is_unspecified();
+            let shares = reuse && other.reuses_address && other.listener.is_none();
+            other.is_bound
+                && other.port_space == port_space
+                && other.local.port() == at.port()
+                && meets
+                && other.local.is_ipv4() == at.is_ipv4()
+                && !shares
+        };
+        !self.endpoints.values().any(taken)
+    }
+}

@@ -1,0 +1,197 @@
+//! A connection endpoint, and the events on their way to its program.
+//!
+//! Owns an endpoint's own facts: channel, addresses, attached QP, what was agreed.
+
+use crate::device::gid_table::GidTable;
+use crate::device::signal::Signal;
+use crate::host::ServiceClaim;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use trunkline_roce::cm::{CmError, ConnectionId, ListenerId, Peer, Transport};
+use trunkline_verbs::{
+    Access, AddressVector, CmIdNumber, ConnectParameters, Gid, PortSpace, Psn, QpModify, QpNumber, QpState,
+    QpType, RejectReason, SidrStatus, VerbsError,
+};
+
+/// An event on its way to a channel, without the objects that the program gets.
+#[derive(Debug)]
+pub(in crate::device) struct PendingCmEvent {
+    pub(in crate::device) id: CmIdNumber,
+    pub(in crate::device) kind: PendingCmEventKind,
+    pub(in crate::device) private_data: Vec<u8>,
+}
+
+/// `CmEventKind` without objects.
+#[derive(Debug)]
+pub(in crate::device) enum PendingCmEventKind {
+    ConnectRequest { new: CmIdNumber, parameters: ConnectParameters },
+    AddressResolved,
+    AddressError(VerbsError),
+    RouteResolved,
+    ConnectResponse { parameters: ConnectParameters },
+    Established,
+    ServiceResolved { parameters: ConnectParameters },
+    ServiceRefused(SidrStatus),
+    ConnectError,
+    Unreachable,
+    Rejected(RejectReason),
+    Disconnected { is_answered: bool },
+    DeviceRemoval,
+    TimewaitExit,
+}
+
+/// Which end of a connection an endpoint is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It neither listens nor has a peer.
+    Undecided,
+    /// It connects to there.
+    Active { remote: SocketAddr },
+    /// It listens, or a listener made it.
+    Passive,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) channel: Arc<Signal<PendingCmEvent>>,
+    pub(super) port_space: PortSpace,
+    pub(super) qp_type: QpType,
+    pub(super) role: Role,
+    pub(super) local: SocketAddr,
+    /// The program asked for `local`, so nobody else gets it.
+    pub(super) is_bound: bool,
+    pub(super) has_route: bool,
+    /// It has asked its peer, which it can do once, as in the kernel.
+    pub(super) has_asked: bool,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) connection: Option<ConnectionId>,
+    pub(super) listener: Option<ListenerId>,
+    pub(super) qp: Option<QpNumber>,
+    /// The QP that the program brings up itself.
+    pub(super) named_qp: Option<QpNumber>,
+    /// What the peer offered.
+    pub(super) offered: Option<Peer>,
+    /// Where the peer starts to send.
+    pub(super) announced: Psn,
+    pub(super) traffic_class: u8,
+    pub(super) reuses_address: bool,
+    pub(super) is_family_only: bool,
+    pub(super) ack_timeout: Option<u8>,
+    /// Its service, which no other device that shares the addresses can have.
+    pub(super) claims: Vec<ServiceClaim>,
+}
+
+impl Endpoint {
+    pub(super) fn new(
+        channel: Arc<Signal<PendingCmEvent>>,
+        port_space: PortSpace,
+        qp_type: QpType,
+        announced: Psn,
+    ) -> Self {
+        Self {
+            channel,
+            port_space,
+            qp_type,
+            role: Role::Undecided,
+            local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            is_bound: false,
+            has_route: false,
+            has_asked: false,
+            peer: None,
+            connection: None,
+            listener: None,
+            qp: None,
+            named_qp: None,
+            offered: None,
+            announced,
+            traffic_class: 0,
+            reuses_address: false,
+            is_family_only: false,
+            ack_timeout: None,
+            claims: Vec::new(),
+        }
+    }
+
+    /// The changes that move the QP from INIT to RTR and RTS (contract rocev2 12.7).
+    pub(super) fn transitions(
+        &self,
+        gids: &mut GidTable,
+        peer: &Peer,
+        max_dest_rd_atomic: u8,
+        max_rd_atomic: u8,
+    ) -> Result<(QpModify, QpModify), VerbsError> {
+        let remote = self.peer.ok_or(VerbsError::Gone)?.ip();
+        let source_gid_index = gids.index_of(self.local.ip()).ok_or(VerbsError::AddressNotAvailable(
+            "the connection's own address is in no GID table entry",
+        ))?;
+        let rtr = QpModify {
+            state: Some(QpState::ReadyToReceive),
+            access: Some(granted(max_dest_rd_atomic)),
+            address_vector: Some(AddressVector {
+                source_gid_index,
+                destination: Gid::from(remote),
+                port: 1,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: self.traffic_class,
+            }),
+            path_mtu: Some(peer.mtu),
+            destination_qp: Some(peer.qpn),
+            rq_psn: Some(self.announced),
+            max_dest_rd_atomic: Some(max_dest_rd_atomic),
+            min_rnr_timer: Some(0),
+            ..QpModify::default()
+        };
+        let rts = QpModify {
+            state: Some(QpState::ReadyToSend),
+            timeout: Some(peer.ack_timeout),
+            retry_count: Some(peer.retry_count.min(7)),
+            rnr_retry: Some(peer.rnr_retry.min(7)),
+            sq_psn: Some(peer.send_psn),
+            max_rd_atomic: Some(max_rd_atomic),
+            ..QpModify::default()
+        };
+        Ok((rtr, rts))
+    }
+}
+
+/// The change that moves a QP to INIT.
+pub(super) fn to_init() -> QpModify {
+    QpModify {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(granted(1)),
+        ..QpModify::default()
+    }
+}
+
+fn granted(responder_resources: u8) -> Access {
+    match responder_resources {
+        0 => Access::REMOTE_WRITE,
+        _ => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+    }
+}
+
+/// The transport of a connection between QPs of this type.
+pub(super) fn transport(qp_type: QpType) -> Transport {
+    match qp_type {
+        QpType::Rc => Transport::Rc,
+        QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
+    }
+}
+
+/// The error of a call that the connection manager refuses.
+pub(super) fn refusal(error: CmError) -> VerbsError {
+    match error {
+        CmError::AddressInUse => VerbsError::AddressInUse("another listener has this address and port"),
+        CmError::Full { .. } => VerbsError::OutOfResources("the device has too many connections"),
+        CmError::PrivateDataTooLong { .. } => VerbsError::Invalid("too much private data for this message"),
+        CmError::AddressFamily => {
+            VerbsError::Invalid("source and destination are of different address families")
+        }
+        CmError::Unknown => VerbsError::Invalid("the connection is over"),
+        _ => VerbsError::Invalid("the connection is not in a state for this call"),
+    }
+}

@@ -1,0 +1,250 @@
+//! Queue pairs as programs see them: making, opening, querying, changing, closing.
+//!
+//! Owns the device's addresses, which a change may need, and the TGTs that processes share: one may be
+//! executed by another process. The QPs themselves are the shard's.
+
+use super::addresses::Addresses;
+use crate::device::counters::MemberCounters;
+use crate::device::domain_table::Domain;
+use crate::device::gid_table::GidTable;
+use crate::device::limits::MAX_RD_ATOMIC;
+use crate::device::shard::{QpParts, ReceiveSide, Shard};
+use crate::device::sharing::{ModifyProgress, ModifyRequest, ModifyTicket, Sharing};
+use crate::host::MemberId;
+use std::sync::Arc;
+use trunkline_verbs::{
+    Mtu, QpAttributes, QpModify, QpNumber, QpState, QpType, Time, VerbsError, check_transition,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::device) struct Qps {
+    addresses: Addresses,
+    /// TGTs that processes share; `None` on a network in process.
+    sharing: Option<Sharing>,
+}
+
+impl Qps {
+    pub(super) fn new(addresses: Addresses, sharing: Option<Sharing>) -> Self {
+        Self { addresses, sharing }
+    }
+
+    /// The device's addresses.
+    pub(super) fn addresses(&mut self) -> &mut Addresses {
+        &mut self.addresses
+    }
+
+    /// The GID table.
+    pub(in crate::device) fn gids(&self) -> &GidTable {
+        self.addresses.gids()
+    }
+
+    /// Makes a QP in RESET; returns its number.
+    pub(in crate::device) fn create(
+        &mut self,
+        shard: &mut Shard,
+        parts: QpParts,
+    ) -> Result<QpNumber, VerbsError> {
+        let sharing = &mut self.sharing;
+        let is_taken = |number| sharing.as_ref().is_some_and(|sharing| sharing.is_taken(number));
+        let number = shard.qps().take_number(is_taken)?;
+        let shared = match (sharing, &parts.receive) {
+            (Some(sharing), ReceiveSide::Xrc { domain }) => sharing.create(number, domain)?,
+            _ => None,
+        };
+        shard.create_qp(number, parts, shared);
+        Ok(QpNumber::new(number))
+    }
+
+    /// Counts one more handle on a TGT (contract C4).
+    pub(in crate::device) fn open_tgt(
+        &mut self,
+        shard: &mut Shard,
+        number: QpNumber,
+        domain: &Arc<Domain>,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        if let Some(sharing) = &mut self.sharing
+            && sharing.open(number.get(), domain, now)?
+        {
+            return Ok(());
+        }
+        match shard.open_handle(number.get(), domain.number()) {
+            true => Ok(()),
+            false => Err(VerbsError::Invalid("no TGT of this number is in the XRC domain")),
+        }
+    }
+
+    /// Drops a handle, and with the last one the QP (contract C6).
+    pub(in crate::device) fn close(&mut self, shard: &mut Shard, number: QpNumber) {
+        let is_shared = self.sharing.as_mut().is_some_and(|sharing| sharing.close(shard, number.get()));
+        if !is_shared {
+            shard.close_handle(number.get());
+        }
+    }
+
+    /// Attributes and state.
+    pub(in crate::device) fn query(
+        &self,
+        shard: &Shard,
+        number: QpNumber,
+    ) -> Result<QpAttributes, VerbsError> {
+        let own = shard.attributes(number.get()).copied();
+        own.or_else(|| self.query_elsewhere(number)).ok_or(VerbsError::Gone)
+    }
+
+    /// Attributes of a TGT that another process executes.
+    fn query_elsewhere(&self, number: QpNumber) -> Option<QpAttributes> {
+        self.sharing.as_ref()?.query(number.get(), self.addresses.gids())
+    }
+
+    /// Changes a QP (contract E1 to E4).
+    pub(in crate::device) fn modify(
+        &mut self,
+        shard: &mut Shard,
+        number: QpNumber,
+        change: &QpModify,
+    ) -> Result<(), VerbsError> {
+        let before = match shard.attributes(number.get()) {
+            Some(attributes) => *attributes,
+            // Holders of handles ask that process; the connection manager cannot wait for it.
+            None if self.query_elsewhere(number).is_some() => {
+                return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
+            }
+            None => return Err(VerbsError::Gone),
+        };
+        let state = check_transition(before.qp_type, before.state, change).map_err(|_| {
+            VerbsError::Invalid("no such transition, or its attributes are not those it needs")
+        })?;
+        let change = without_dropped(before.qp_type, change);
+        let mut after = if state == QpState::Reset { QpAttributes::new(before.qp_type) } else { before };
+        after.apply(&change);
+        after.state = state;
+        check_attributes(&after, &change)?;
+        let route = match change.address_vector {
+            Some(_) => Some(self.addresses.open_route(shard, &after)?),
+            None => None,
+        };
+        shard.modify(number.get(), &after, route)
+    }
+
+    /// Asks the executor of a TGT for a change; `None` when this process is the executor, or the TGT is
+    /// not shared.
+    pub(in crate::device) fn ask_executor(
+        &mut self,
+        shard: &mut Shard,
+        number: QpNumber,
+        change: &QpModify,
+    ) -> Option<Result<ModifyTicket, VerbsError>> {
+        self.sharing.as_mut()?.ask_executor(shard, self.addresses.gids(), number, change)
+    }
+
+    /// How far a change has got that another process was asked for.
+    pub(in crate::device) fn modify_progress(
+        &mut self,
+        number: QpNumber,
+        ticket: ModifyTicket,
+    ) -> ModifyProgress {
+        let sharing = self.sharing.as_mut();
+        sharing.map_or(ModifyProgress::ExecutorGone, |sharing| sharing.modify_progress(number, ticket))
+    }
+
+    /// Drops a change that nobody waits for any more.
+    pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.forget_modify(ticket);
+        }
+    }
+
+    /// Carries out a change for another process.
+    fn modify_for(&mut self, shard: &mut Shard, request: &ModifyRequest) {
+        let Some(sharing) = &self.sharing else { return };
+        let checked = sharing.checked(shard, self.addresses.gids_mut(), request);
+        let result = checked.and_then(|(number, change)| self.modify(shard, number, &change));
+        if let Some(sharing) = &self.sharing {
+            sharing.modified(shard, request, result);
+        }
+    }
+
+    /// A message of another process has arrived.
+    pub(super) fn handle_message(
+        &mut self,
+        shard: &mut Shard,
+        from: MemberId,
+        message: (u8, &[u8]),
+        now: Time,
+    ) {
+        let Some(sharing) = &mut self.sharing else { return };
+        if let Some(request) = sharing.handle_message(shard, from, message, now) {
+            self.modify_for(shard, &request);
+        }
+    }
+
+    /// Another process may have died.
+    pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.member_gone(member, now);
+        }
+    }
+
+    /// Takes over TGTs from processes that have died.
+    pub(super) fn work(&mut self, shard: &mut Shard, now: Time) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.work(shard, self.addresses.gids_mut(), now);
+        }
+    }
+
+    /// When [`Qps::work`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.sharing.as_ref().and_then(Sharing::next_timeout)
+    }
+
+    /// What was counted of other processes.
+    pub(super) fn counters(&self) -> MemberCounters {
+        self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
+    }
+
+    /// The device is removed: other processes go on with the TGTs that they share with it, and get a
+    /// message; after that, none is reached any more.
+    pub(super) fn leave(&mut self, shard: &mut Shard, now: Time) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.close_all(shard);
+        }
+        shard.flush(now);
+        if let Some(sharing) = &mut self.sharing {
+            sharing.cut();
+        }
+    }
+}
+
+/// The change without what the kernel silently drops for the type (contract E3).
+fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
+    match qp_type {
+        QpType::Rc => *change,
+        QpType::XrcIni => QpModify { max_dest_rd_atomic: None, min_rnr_timer: None, ..*change },
+        QpType::XrcTgt => QpModify { max_rd_atomic: None, retry_count: None, rnr_retry: None, ..*change },
+    }
+}
+
+/// Values that no transition table checks (contract E4).
+fn check_attributes(after: &QpAttributes, change: &QpModify) -> Result<(), VerbsError> {
+    let rules = [
+        (change.port.is_some_and(|port| port != 1), "the device has port 1 only"),
+        (change.pkey_index.is_some_and(|index| index != 0), "the P_Key table has index 0 only"),
+        (
+            change.address_vector.is_some_and(|vector| vector.port != after.port),
+            "the port of the address vector is not that of the QP",
+        ),
+        (change.timeout.is_some_and(|code| code > 31), "the ACK timeout is a code from 0 to 31"),
+        (change.min_rnr_timer.is_some_and(|code| code > 31), "the RNR timer is a code from 0 to 31"),
+        (change.retry_count.is_some_and(|count| count > 7), "retry_count is at most 7"),
+        (change.rnr_retry.is_some_and(|count| count > 7), "rnr_retry is at most 7"),
+        (
+            change.max_rd_atomic.is_some_and(|count| count > MAX_RD_ATOMIC)
+                || change.max_dest_rd_atomic.is_some_and(|count| count > MAX_RD_ATOMIC),
+            "more READs and atomics at once than the device has room for",
+        ),
+        (change.path_mtu.is_some_and(|mtu| mtu > Mtu::Mtu4096), "the path MTU is larger than the port's"),
+    ];
+    rules.into_iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, why)| Err(VerbsError::Invalid(why)))
+}

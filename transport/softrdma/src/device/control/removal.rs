@@ -1,0 +1,91 @@
+//! A device that is taken out of its slot (contract I5).
+//!
+//! Owns whether it was. From then on nothing of it works any more: its tables are empty, so that
+//! every call on an object finds nothing, and no packet comes or goes. Peers get no message.
+
+use super::Control;
+use super::endpoint::{PendingCmEvent, PendingCmEventKind};
+use crate::device::shard::Shard;
+use crate::host::AwayFiles;
+use std::time::Duration;
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time, VerbsError};
+
+/// How often a removable device looks whether it was taken away.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Whether the device was removed, and how that is found out.
+#[derive(Debug)]
+pub(super) struct Removal {
+    is_removed: bool,
+    /// What shows that it is to be removed, and when that is looked for next.
+    away: Option<(AwayFiles, Time)>,
+}
+
+impl Removal {
+    /// `away` is `None` for a device that is not removable.
+    pub(super) fn new(away: Option<AwayFiles>) -> Self {
+        Self { is_removed: false, away: away.map(|files| (files, Time(0))) }
+    }
+
+    /// When [`Removal::is_due`] wants to be called.
+    pub(super) fn next_look(&self) -> Option<Time> {
+        self.away.as_ref().map(|(_, next)| *next)
+    }
+
+    /// Whether the operator has taken the device away, if it is time to look.
+    pub(super) fn is_due(&mut self, now: Time) -> bool {
+        let Some((files, next)) = &mut self.away else { return false };
+        if *next > now {
+            return false;
+        }
+        *next = now + LOOK_EVERY;
+        let is_away = files.any();
+        if is_away {
+            self.away = None;
+        }
+        is_away
+    }
+}
+
+impl Control {
+    /// Whether the device was removed.
+    pub(in crate::device) fn is_removed(&self) -> bool {
+        self.removal.is_removed
+    }
+
+    /// Refuses what is asked of a device that was removed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Gone`].
+    pub(in crate::device) fn present(&self) -> Result<(), VerbsError> {
+        if self.is_removed() { Err(VerbsError::Gone) } else { Ok(()) }
+    }
+
+    /// Removes the device.
+    pub(in crate::device) fn remove(&mut self, shard: &mut Shard, now: Time) {
+        if std::mem::replace(&mut self.removal.is_removed, true) {
+            return;
+        }
+        self.qps.leave(shard, now);
+        self.members = None;
+        shard.shut_down();
+        self.remove_endpoints(shard, now);
+        self.events.raise(AsyncEventKind::DeviceFatal, AsyncSubject::Device);
+    }
+
+    fn remove_endpoints(&mut self, shard: &mut Shard, now: Time) {
+        for id in self.connections.listeners_first() {
+            let Some(channel) = self.connections.get(id).map(|endpoint| endpoint.channel.clone()) else {
+                continue;
+            };
+            self.drop_endpoint(shard, id, now);
+            let kind = PendingCmEventKind::DeviceRemoval;
+            if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
+                tracing::warn!(
+                    ?id,
+                    "a connection channel is full, the removal of the device is not reported"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where connection endpoints are: making, binding, resolving.
+//!
+//! Owns nothing: it joins endpoints with the device's addresses.
+
+use super::Control;
+use super::connections::PORTS_TRIED;
+use super::endpoint::{PendingCmEvent, PendingCmEventKind, Role};
+use crate::device::shard::Shard;
+use crate::device::signal::Signal;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_verbs::{CmIdNumber, EndpointRequest, EndpointSide, VerbsError};
+
+impl Control {
+    /// Makes an endpoint: bound when passive; resolved, its address opened, when active.
+    pub(in crate::device) fn create_endpoint(
+        &mut self,
+        shard: &mut Shard,
+        request: &EndpointRequest,
+        channel: Arc<Signal<PendingCmEvent>>,
+    ) -> Result<CmIdNumber, VerbsError> {
+        self.present()?;
+        let mut endpoint = self.connections.new_endpoint(channel, request.port_space, request.qp_type);
+        match request.side {
+            EndpointSide::Passive { local } => {
+                if !local.ip().is_unspecified() {
+                    self.qps.addresses().check(local.ip())?;
+                }
+                endpoint.local = local;
+                endpoint.is_bound = true;
+            }
+            EndpointSide::Active { remote, source } => {
+                let routed = self.qps.addresses().route_to(remote)?;
+                let source = match source {
+                    Some(source) => {
+                        self.qps.addresses().check(source)?;
+                        shard.endpoint_mut().open(source)?;
+                        source
+                    }
+                    None => self.qps.addresses().choose_source(shard, remote, routed)?,
+                };
+                endpoint.local = SocketAddr::new(source, self.connections.client_port());
+                endpoint.role = Role::Active { remote };
+                endpoint.peer = Some(remote);
+                endpoint.has_route = true;
+            }
+        }
+        Ok(self.connections.insert(endpoint))
+    }
+
+    /// Binds an endpoint, for all devices that share the addresses. One that reuses its address can be
+    /// shared until an endpoint there listens.
+    pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
+        let endpoint = self.connections.endpoint(id)?;
+        let (port_space, only) = (endpoint.port_space, endpoint.is_family_only);
+        let claims = !endpoint.reuses_address;
+        for _ in 0..PORTS_TRIED {
+            let bound = self.choose_port(id, local)?;
+            let claimed = if claims {
+                self.qps.addresses().claim_port(port_space, bound, only)
+            } else {
+                Ok(Vec::new())
+            };
+            match claimed {
+                Ok(claims) => {
+                    let endpoint = self.connections.endpoint(id)?;
+                    endpoint.claims = claims;
+                    endpoint.local = bound;
+                    endpoint.is_bound = true;
+                    return Ok(());
+                }
+                Err(VerbsError::AddressInUse(_)) if local.port() == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(VerbsError::AddressNotAvailable("no port is free"))
+    }
+
+    /// Where an endpoint of this device may be bound to.
+    fn choose_port(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<SocketAddr, VerbsError> {
+        let endpoint = self.connections.endpoint(id)?;
+        if endpoint.is_bound || endpoint.role != Role::Undecided {
+            return Err(VerbsError::Invalid("the endpoint is bound or resolved already"));
+        }
+        let (port_space, reuse) = (endpoint.port_space, endpoint.reuses_address);
+        if !local.ip().is_unspecified() {
+            self.qps.addresses().check(local.ip())?;
+        }
+        let port = match local.port() {
+            0 => self.connections.some_free_port(port_space, local.ip())?,
+            port if self.connections.is_port_free(port_space, SocketAddr::new(local.ip(), port), reuse) => {
+                port
+            }
+            _ => return Err(VerbsError::AddressInUse("another endpoint is bound to this address and port")),
+        };
+        Ok(SocketAddr::new(local.ip(), port))
+    }
+
+    /// Finds the own address for a peer.
+    pub(in crate::device) fn resolve_address(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        source: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.connections.endpoint(id)?;
+        if endpoint.role != Role::Undecided {
+            return Err(VerbsError::Invalid("the endpoint listens or is resolved already"));
+        }
+        if let Some(source) = source.filter(|_| !endpoint.is_bound) {
+            // A peer never connects to the port that an active endpoint is bound to, so it is not claimed.
+            let local = self.choose_port(id, source)?;
+            let endpoint = self.connections.endpoint(id)?;
+            endpoint.local = local;
+            endpoint.is_bound = true;
+        }
+        let endpoint = self.connections.endpoint(id)?;
+        let bound = endpoint.is_bound.then_some(endpoint.local);
+        if bound.is_some_and(|bound| bound.is_ipv4() != remote.is_ipv4()) {
+            return Err(VerbsError::Invalid("source and destination are of different address families"));
+        }
+        let routed = self.qps.addresses().route_to(remote)?;
+        let port = match bound {
+            Some(bound) => bound.port(),
+            None => self.connections.client_port(),
+        };
+        match self.qps.addresses().resolve(shard, bound.map(|bound| bound.ip()), remote, routed) {
+            Ok((own, remote)) => {
+                let endpoint = self.connections.endpoint(id)?;
+                endpoint.local = SocketAddr::new(own, port);
+                endpoint.peer = Some(remote);
+                endpoint.role = Role::Active { remote };
+                endpoint.has_route = false;
+                self.connections.push_event(id, PendingCmEventKind::AddressResolved, Vec::new());
+            }
+            // The program may try another peer with the same endpoint.
+            Err(error) => {
+                self.connections.push_event(id, PendingCmEventKind::AddressError(error), Vec::new())
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! Endpoints of port space UDP: they ask for a QP, or answer with one, and are never connected.
+//!
+//! Owns nothing: everything else about endpoints is the same as in the other port spaces.
+
+use super::Control;
+use super::endpoint::{Role, refusal};
+use crate::device::shard::Shard;
+use trunkline_roce::cm::{Answer, Ask};
+use trunkline_verbs::{CmIdNumber, ConnectParameters, QpNumber, Time, VerbsError};
+
+impl Control {
+    /// Asks the peer of a resolved endpoint.
+    pub(super) fn ask(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        parameters: &ConnectParameters,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let endpoint = self.connections.endpoint(id)?;
+        let Role::Active { remote } = endpoint.role else {
+            return Err(VerbsError::Invalid("an endpoint without a peer, or a passive one, does not ask"));
+        };
+        if !endpoint.has_route || endpoint.has_asked {
+            return Err(VerbsError::Invalid("an endpoint asks once, when the way to the peer is resolved"));
+        }
+        let ask = Ask { local: endpoint.local, remote, private: &parameters.private_data };
+        let question = self.connections.machine().ask(now.0, &ask).map_err(refusal)?;
+        self.connections.asks(id, question);
+        self.finish(shard, now);
+        Ok(())
+    }
+
+    /// Answers the question of an endpoint.
+    pub(super) fn answer(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        parameters: &ConnectParameters,
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let qpn = parameters.qp_number.ok_or(VerbsError::Invalid("an answer names a QP"))?;
+        let question = self.connections.question(id)?;
+        let answer = Answer { qpn, qkey: parameters.q_key, private: &parameters.private_data };
+        self.connections.machine().answer(now.0, question, &answer).map_err(refusal)?;
+        self.connections.end(id, question);
+        self.finish(shard, now);
+        Ok(())
+    }
+
+    /// Refuses the question of an endpoint.
+    pub(super) fn decline(
+        &mut self,
+        shard: &mut Shard,
+        id: CmIdNumber,
+        private: &[u8],
+        now: Time,
+    ) -> Result<(), VerbsError> {
+        let question = self.connections.question(id)?;
+        self.connections.machine().decline(now.0, question, private).map_err(refusal)?;
+        self.connections.end(id, question);
+        self.finish(shard, now);
+        Ok(())
+    }
+}
+
+/// The parameters of a question or an answer, for the program: none of a connection.
+pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
+    ConnectParameters {
+        private_data,
+        responder_resources: 0,
+        initiator_depth: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        ack_timeout: 0,
+        qp_number,
+        srq: false,
+        q_key,
+    }
+}

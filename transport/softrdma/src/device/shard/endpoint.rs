@@ -1,0 +1,194 @@
+//! The shard's end of the link: datagrams in and out.
+//!
+//! Owns the link, the batches on their way, and which addresses are open. It must never look into a
+//! packet.
+
+use super::no_link::NoLink;
+use super::route::Route;
+use crate::link::{Link, ReceiveBatch, SendBatch};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use trunkline_roce::engine::Transmit;
+use trunkline_roce::wire::{IpUdp, Mad, icrc, mad_packet};
+use trunkline_verbs::{Counter, Mtu, Psn, Time, VerbsError};
+
+/// Datagrams taken off the link at once.
+const RECEIVE_SLOTS: usize = 64;
+/// The MTU of a link that does not report one.
+const DEFAULT_MTU_BYTES: u32 = 1500;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::device) struct Endpoint {
+    link: Box<dyn Link>,
+    outgoing: Outgoing,
+    /// `None` only while a batch is being handled.
+    received: Option<ReceiveBatch>,
+    /// Addresses at which packets reach us.
+    opened: Vec<IpAddr>,
+    /// Grows when we change the link's descriptors.
+    descriptors_changed: u64,
+}
+
+impl Endpoint {
+    pub(super) fn new(link: Box<dyn Link>) -> Self {
+        Self {
+            link,
+            outgoing: Outgoing(SendBatch::new()),
+            received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
+            opened: Vec::new(),
+            // The link may have descriptors from the start.
+            descriptors_changed: 1,
+        }
+    }
+
+    /// Opens an address, the first time it is used.
+    pub(in crate::device) fn open(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        if !self.is_open(address) {
+            self.link.open(address)?;
+            self.opened.push(address);
+            self.descriptors_changed += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether packets to the address reach us.
+    pub(super) fn is_open(&self, address: IpAddr) -> bool {
+        self.opened.contains(&address)
+    }
+
+    /// What packets from an open address are sent from.
+    pub(super) fn source(&self, address: IpAddr) -> SocketAddr {
+        self.link.source(address)
+    }
+
+    /// The path MTU that the interface of an address allows.
+    pub(in crate::device) fn mtu_of(&self, address: IpAddr) -> Mtu {
+        let bytes = self.link.mtu(address).unwrap_or(DEFAULT_MTU_BYTES);
+        Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
+    }
+
+    /// Does what has become due at the link.
+    pub(in crate::device) fn poll(&mut self, now: Time) {
+        if self.link.next_timeout().is_some_and(|when| when <= now) {
+            self.link.poll(now);
+        }
+    }
+
+    /// When [`Endpoint::poll`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.link.next_timeout()
+    }
+
+    /// Takes a batch off the link, and whether more may wait. Return it with
+    /// [`Endpoint::recycle`].
+    pub(super) fn receive(&mut self) -> Option<(ReceiveBatch, bool)> {
+        let mut batch = self.received.take()?;
+        let count = self.link.receive(&mut batch);
+        let more = count >= batch.capacity();
+        Some((batch, more))
+    }
+
+    /// A batch was handled.
+    pub(super) fn recycle(&mut self, batch: ReceiveBatch) {
+        self.received = Some(batch);
+    }
+
+    /// Packets on their way out.
+    pub(super) fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.outgoing
+    }
+
+    /// Whether no packet waits for room at the link.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outgoing.len() == 0
+    }
+
+    /// Passes the gathered packets to the link; returns how many of them were sent.
+    pub(super) fn send(&mut self, now: Time) -> usize {
+        let before = self.outgoing.len();
+        if before > 0 {
+            self.link.send(&mut self.outgoing.0, now);
+        }
+        before - self.outgoing.len()
+    }
+
+    /// Notifies the link that a thread is about to sleep on its descriptors; `true` when something
+    /// waits already.
+    pub(in crate::device) fn arm(&mut self) -> bool {
+        self.link.arm()
+    }
+
+    /// Whether datagrams wait at the link.
+    pub(in crate::device) fn has_arrivals(&self) -> bool {
+        self.link.has_arrivals()
+    }
+
+    /// Whether receiving leaves the link armed.
+    pub(in crate::device) fn stays_armed(&self) -> bool {
+        self.link.stays_armed()
+    }
+
+    /// The link's descriptors.
+    pub(in crate::device) fn descriptors(&self) -> Vec<RawFd> {
+        self.link.fds().iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// A number that changes when the descriptors do.
+    pub(in crate::device) fn descriptors_version(&self) -> u64 {
+        self.descriptors_changed + self.link.changes()
+    }
+
+    /// The link's counters.
+    pub(in crate::device) fn counters(&self, into: &mut Vec<Counter>) {
+        self.link.counters(into);
+    }
+
+    /// From now on nothing arrives or leaves.
+    pub(super) fn cut(&mut self) {
+        self.link = Box::new(NoLink::after(&*self.link));
+        self.descriptors_changed += 1;
+        self.outgoing.0.clear();
+    }
+}
+
+/// Packets on their way to the link, each with its ICRC.
+#[derive(Debug)]
+pub(super) struct Outgoing(SendBatch);
+
+impl Outgoing {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Appends the packet that `write` appends; returns whether there was one.
+    pub(super) fn push(
+        &mut self,
+        route: &Route,
+        write: impl FnOnce(&mut Vec<u8>) -> Option<Transmit>,
+    ) -> bool {
+        let (source, destination) = (route.source(), route.destination());
+        let headers = IpUdp::new(source, destination);
+        self.0.push_if(source, destination, |out| {
+            let start = out.len();
+            if write(out).is_none() {
+                return false;
+            }
+            let crc = icrc::icrc(&headers, &out[start..]);
+            out.extend_from_slice(&crc.to_le_bytes());
+            true
+        })
+    }
+
+    /// Appends a management datagram.
+    pub(super) fn push_mad(&mut self, source: SocketAddr, destination: SocketAddr, psn: Psn, mad: &Mad) {
+        let headers = IpUdp::new(source, destination);
+        self.0.push_with(source, destination, |out| {
+            let start = out.len();
+            mad_packet(psn, &mad.to_bytes()).emit(out);
+            let crc = icrc::icrc(&headers, &out[start..]);
+            out.extend_from_slice(&crc.to_le_bytes());
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! What other processes have to do with the shard's QPs and SRQs.
+//!
+//! Owns nothing: these are the ways by which `device::sharing` reaches the shard; the other direction
+//! is the trait [`SharedTgt`].
+
+use super::Shard;
+use super::outbox::MemberOutbox;
+use super::reception::Reception;
+use super::resources::Completer;
+use super::shared_tgt::{RemoteOutcome, SharedTgt};
+use super::target::QpTarget;
+use crate::device::async_events::AsyncEvents;
+use trunkline_roce::engine::{Handled, Place, Placement, ReadOutcome, ReadPiece, Target};
+use trunkline_roce::wire::Packet;
+use trunkline_verbs::{QpNumber, Time};
+
+impl Shard {
+    /// The part of a TGT executed here that concerns other processes, if it is shared.
+    pub(in crate::device) fn shared_tgt(&mut self, number: u32) -> Option<&mut (dyn SharedTgt + 'static)> {
+        self.qps.get_mut(number)?.shared()
+    }
+
+    /// Publishes a TGT's state, if it is shared.
+    pub(in crate::device) fn publish(&mut self, number: u32) {
+        let Self { qps, resources, .. } = self;
+        if let Some(qp) = qps.get(number) {
+            qp.publish(resources);
+        }
+    }
+
+    /// Ends the wait for a placement in another process; returns whether the message in progress holds a
+    /// receive.
+    pub(in crate::device) fn answer_placement(&mut self, number: u32, outcome: RemoteOutcome) -> bool {
+        let Self { qps, resources, .. } = self;
+        let placement = match outcome {
+            RemoteOutcome::Done(placement) => placement,
+            RemoteOutcome::UnknownSrq => {
+                resources.counters.unknown_srq += 1;
+                resources.unknown_srq.placement()
+            }
+        };
+        qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
+    }
+
+    /// Hands a request that was kept to the responder of a QP; `None` when it has none.
+    pub(in crate::device) fn take_kept(
+        &mut self,
+        number: u32,
+        packet: &Packet<'_>,
+        now: Time,
+    ) -> Option<Handled> {
+        self.qps.get_mut(number)?.handle_request(packet, now, &mut self.resources)
+    }
+
+    /// Has other processes end, or forget, the receive that the message in progress holds there.
+    pub(in crate::device) fn end_remote_message(&mut self, number: u32, is_error: bool) {
+        let Self { qps, resources, .. } = self;
+        if let Some(qp) = qps.get_mut(number) {
+            qp.end_remote_message(is_error, resources);
+        }
+    }
+
+    /// Places a packet of a TGT that another process executes; `on_placed` is called before the program
+    /// can see what was placed.
+    pub(in crate::device) fn place_for_member(
+        &mut self,
+        tgt: QpNumber,
+        reception: &mut Reception,
+        place: &Place<'_>,
+        on_placed: &dyn Fn(),
+    ) -> Placement {
+        QpTarget::for_member(tgt, reception, &mut self.resources, on_placed).place(place)
+    }
+
+    /// Appends bytes for a READ that another process answers.
+    pub(in crate::device) fn read_for_member(
+        &mut self,
+        tgt: QpNumber,
+        reception: &mut Reception,
+        piece: &ReadPiece,
+        out: &mut Vec<u8>,
+    ) -> ReadOutcome {
+        QpTarget::new(tgt, reception, &mut self.resources).read(piece, out)
+    }
+
+    /// Ends in error what a TGT of another process has begun here (contract I2).
+    pub(in crate::device) fn flush_for_member(&mut self, tgt: QpNumber, reception: &mut Reception) {
+        let super::Resources { srqs, events, counters, .. } = &mut self.resources;
+        reception.flush(tgt, srqs, &mut Completer { events, counters });
+    }
+
+    /// Messages to other processes.
+    pub(in crate::device) fn outbox(&mut self) -> &mut MemberOutbox {
+        &mut self.resources.outbox
+    }
+
+    /// Asynchronous events of the device.
+    pub(in crate::device) fn events(&self) -> &AsyncEvents {
+        &self.resources.events
+    }
+}

@@ -1,0 +1,26 @@
+//! What the shard finds that is not its own business.
+#![forbid(unsafe_code)]
+
+use crate::host::MemberId;
+use std::net::IpAddr;
+use trunkline_roce::wire::Mad;
+use trunkline_verbs::QpNumber;
+
+/// Something that the shard has found. It queues them in order; control takes them.
+#[derive(Debug)]
+pub(in crate::device) enum Found {
+    /// A management datagram for QP 1.
+    Mad {
+        /// Its sender.
+        from: IpAddr,
+        /// The own address that it was sent to.
+        to: IpAddr,
+        /// What it is.
+        mad: Box<Mad>,
+    },
+    /// The first packet at a QP whose connection awaits its RTU. The data stands in for a lost or
+    /// overtaken RTU (contract rocev2 12.4).
+    FirstPacket(QpNumber),
+    /// A member of the host that a message was for cannot be reached any more.
+    MemberGone(MemberId),
+}

@@ -1,0 +1,61 @@
+//! What is left of the link of a device that was removed.
+//!
+//! Owns the last counts. Nothing arrives, leaves or opens.
+
+use crate::link::{Link, LinkError, ReceiveBatch, SendBatch};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use trunkline_verbs::{Counter, Time};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct NoLink {
+    name: &'static str,
+    counted: Vec<Counter>,
+}
+
+impl NoLink {
+    /// Keeps the name and the counts of `link`.
+    pub(super) fn after(link: &dyn Link) -> Self {
+        let mut counted = Vec::new();
+        link.counters(&mut counted);
+        Self { name: link.name(), counted }
+    }
+}
+
+impl Link for NoLink {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
+        Err(LinkError::NoSuchAddress { address })
+    }
+
+    fn close(&mut self, _address: IpAddr) {}
+
+    fn mtu(&self, address: IpAddr) -> Result<u32, LinkError> {
+        Err(LinkError::NoSuchAddress { address })
+    }
+
+    fn send(&mut self, batch: &mut SendBatch, _now: Time) {
+        batch.clear();
+    }
+
+    fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        batch.clear();
+        0
+    }
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn counters(&self, into: &mut Vec<Counter>) {
+        into.extend(self.counted.iter().cloned());
+    }
+}

@@ -1,0 +1,348 @@
+//! A queue pair of the shard.
+//!
+//! Owns the QP's two engine halves, its attributes, its route and its reception. Called by the shard
+//! with the shard's resources; what packets do to it is in `traffic`. It must never touch another QP.
+
+mod traffic;
+
+use super::reception::{ReceiveSource, Reception};
+use super::resources::{Completer, Resources};
+use super::route::Route;
+use super::shared_tgt::SharedTgt;
+use super::srq_table::{SrqTable, post_all};
+use crate::device::async_events::AsyncEvents;
+use crate::device::cq_ring::CqRing;
+use crate::device::domain_table::{Domain, DomainNumber};
+use crate::device::keys::PdNumber;
+use crate::device::limits::MAX_MESSAGE;
+use crate::device::receive_queue::ReceiveQueue;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use trunkline_roce::engine::{
+    PostRefused, Requester, RequesterCounters, ResponderCounters, ResponderState, Tuning,
+};
+use trunkline_verbs::{
+    AsyncEventKind, AsyncSubject, PostError, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
+    ReceiveRequest, SendRequest, SrqNumber, VerbsError,
+};
+
+/// Where the receives of a new QP come from.
+#[derive(Debug)]
+pub(in crate::device) enum ReceiveSide {
+    /// INI.
+    None,
+    /// RC with a queue of its own.
+    Own { queue: ReceiveQueue, cq: Arc<CqRing> },
+    /// RC with a basic SRQ.
+    Basic { srq: u32, cq: Arc<CqRing> },
+    /// TGT.
+    Xrc { domain: Arc<Domain> },
+}
+
+/// What a QP is made of.
+#[derive(Debug)]
+pub(in crate::device) struct QpParts {
+    pub(in crate::device) qp_type: QpType,
+    /// `None` for a TGT.
+    pub(in crate::device) pd: Option<PdNumber>,
+    pub(in crate::device) send_cq: Option<Arc<CqRing>>,
+    pub(in crate::device) receive: ReceiveSide,
+    pub(in crate::device) capacities: QueueCapacities,
+    pub(in crate::device) signal_all: bool,
+}
+
+/// A TGT that another process executed, from what it left behind.
+#[derive(Debug)]
+pub(in crate::device) struct TgtRemains<'a> {
+    pub(in crate::device) attributes: QpAttributes,
+    /// The responder's image.
+    pub(in crate::device) responder: &'a [u64],
+    pub(in crate::device) domain: Arc<Domain>,
+    /// What it had begun to receive here.
+    pub(in crate::device) reception: Option<Reception>,
+    pub(in crate::device) route: Option<Route>,
+    pub(in crate::device) shared: Box<dyn SharedTgt>,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(super) struct Qp {
+    number: QpNumber,
+    attributes: QpAttributes,
+    requester: Option<Requester>,
+    responder: Option<ResponderState>,
+    reception: Reception,
+    pd: PdNumber,
+    send_cq: Option<Arc<CqRing>>,
+    route: Option<Route>,
+    /// The first packet stands in for the RTU of its connection.
+    awaits_rtu: bool,
+    /// Keeps the XRC domain of a TGT (contract A12).
+    domain: Option<Arc<Domain>>,
+    /// Open handles of a QP that is not shared; more than one only for a TGT.
+    handles: usize,
+    /// Of a TGT that other processes share.
+    shared: Option<Box<dyn SharedTgt>>,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub(super) fn new(number: QpNumber, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) -> Self {
+        let qp_type = parts.qp_type;
+        // A TGT has no PD (contract C3); its keys are those of SRQs.
+        let pd = parts.pd.unwrap_or(PdNumber(0));
+        let mut domain = None;
+        let source = match parts.receive {
+            ReceiveSide::None => ReceiveSource::None,
+            ReceiveSide::Own { queue, cq } => ReceiveSource::Own { queue, pd, cq },
+            ReceiveSide::Basic { srq, cq } => ReceiveSource::Basic { srq, pd, cq },
+            ReceiveSide::Xrc { domain: of } => {
+                let source = ReceiveSource::Xrc { domain: of.number() };
+                domain = Some(of);
+                source
+            }
+        };
+        let sends = qp_type != QpType::XrcTgt;
+        Self {
+            number,
+            attributes: QpAttributes::new(qp_type),
+            requester: sends.then(|| {
+                Requester::new(number, qp_type, parts.capacities, parts.signal_all, Tuning::default())
+            }),
+            responder: (qp_type != QpType::XrcIni).then(|| {
+                let mut responder = ResponderState::new(number);
+                responder.limit_message(MAX_MESSAGE);
+                responder
+            }),
+            reception: Reception::new(source),
+            pd,
+            send_cq: parts.send_cq,
+            route: None,
+            awaits_rtu: false,
+            domain,
+            handles: 1,
+            shared,
+        }
+    }
+
+    /// A TGT that another process executed until now.
+    pub(super) fn from_remains(number: QpNumber, remains: TgtRemains<'_>) -> Self {
+        let TgtRemains { attributes, responder, domain, reception, route, shared } = remains;
+        Self {
+            number,
+            attributes,
+            requester: None,
+            responder: Some(ResponderState::from_image(number, responder)),
+            reception: reception.unwrap_or_else(|| Reception::of_domain(domain.number())),
+            pd: PdNumber(0),
+            send_cq: None,
+            route,
+            awaits_rtu: false,
+            domain: Some(domain),
+            handles: 1,
+            shared: Some(shared),
+        }
+    }
+
+    /// Attributes and state.
+    pub(super) fn attributes(&self) -> &QpAttributes {
+        &self.attributes
+    }
+
+    /// Whether packets between these addresses may come to it (contract rocev2 8.3: both addresses,
+    /// not the UDP source port).
+    pub(super) fn is_connected(&self, source: SocketAddr, destination: SocketAddr) -> bool {
+        self.route.is_some_and(|route| {
+            route.destination().ip() == source.ip() && route.source().ip() == destination.ip()
+        })
+    }
+
+    /// Counts one more handle, if it is a TGT of the domain; returns whether it is.
+    pub(super) fn open_handle(&mut self, domain: DomainNumber) -> bool {
+        let found = self.domain.as_ref().is_some_and(|of| of.number() == domain);
+        self.handles += usize::from(found);
+        found
+    }
+
+    /// Counts one handle less; returns whether it was the last.
+    pub(super) fn close_handle(&mut self) -> bool {
+        self.handles -= 1;
+        self.handles == 0
+    }
+
+    /// What the halves have counted.
+    pub(super) fn counters(&self) -> (Option<&RequesterCounters>, Option<&ResponderCounters>) {
+        let responder = self.responder.as_ref().map(ResponderState::counters);
+        (self.requester.as_ref().map(Requester::counters), responder)
+    }
+
+    /// Whether the first packet stands in for an RTU from now on.
+    pub(super) fn await_rtu(&mut self, awaits: bool) {
+        self.awaits_rtu = awaits;
+    }
+
+    /// The part of a shared TGT that concerns other processes.
+    pub(super) fn shared(&mut self) -> Option<&mut (dyn SharedTgt + 'static)> {
+        self.shared.as_deref_mut()
+    }
+
+    /// The SRQ whose receive the message in progress holds, in whatever process.
+    pub(super) fn message_srq(&self) -> Option<SrqNumber> {
+        self.responder.as_ref()?.message_srq()
+    }
+
+    /// Takes over attributes that were checked, and a route if they bring one.
+    pub(super) fn apply(&mut self, after: &QpAttributes, route: Option<Route>, resources: &mut Resources) {
+        let state = after.state;
+        let entered = self.attributes.state != state;
+        if let Some(route) = route {
+            self.route = Some(route);
+        }
+        self.attributes = *after;
+        if entered && state == QpState::Reset {
+            self.route = None;
+            self.reception.reset();
+        }
+        self.follow();
+        if entered && state == QpState::Error {
+            self.enter_error(resources);
+        }
+        if entered && matches!(state, QpState::Error | QpState::Reset) {
+            self.end_remote_message(state == QpState::Error, resources);
+        }
+        // A process that asks for the state sees it as soon as this call is over.
+        self.publish(resources);
+    }
+
+    /// Goes to ERR by a failure, and reports it by `kind`.
+    pub(super) fn break_down(&mut self, kind: AsyncEventKind, resources: &mut Resources) {
+        self.fail();
+        self.enter_error(resources);
+        self.raise(kind, &resources.events);
+    }
+
+    /// Goes to ERR without having received anything: a TGT whose image or address is lost.
+    pub(super) fn abandon(&mut self, events: &AsyncEvents) {
+        if self.attributes.state != QpState::Reset {
+            self.fail();
+            self.raise(AsyncEventKind::QpFatal, events);
+        }
+    }
+
+    /// Whether it completes into a CQ that has lost a completion, and still works.
+    pub(super) fn has_overflowed(&self) -> bool {
+        let sends = self.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
+        (sends || self.reception.source().is_overflowed())
+            && !matches!(self.attributes.state, QpState::Error | QpState::Reset)
+    }
+
+    /// Raises an event of the QP: for a shared TGT, with everyone who has a handle.
+    fn raise(&mut self, kind: AsyncEventKind, events: &AsyncEvents) {
+        match &mut self.shared {
+            Some(shared) => shared.raise(kind),
+            None => events.raise(kind, AsyncSubject::Qp(self.number)),
+        }
+    }
+
+    /// Ends what the receive side has begun. The requester flushes by itself.
+    fn enter_error(&mut self, resources: &mut Resources) {
+        let Resources { srqs, events, counters, .. } = resources;
+        self.flush_receives(srqs, &mut Completer { events, counters });
+        if matches!(self.reception.source(), ReceiveSource::Basic { .. } | ReceiveSource::Xrc { .. }) {
+            // contract H4
+            self.raise(AsyncEventKind::QpLastWqeReached, events);
+        }
+    }
+
+    fn flush_receives(&mut self, srqs: &mut SrqTable, completer: &mut Completer<'_>) {
+        self.reception.flush(self.number, srqs, completer);
+    }
+
+    /// The halves follow each other into ERR.
+    fn fail(&mut self) {
+        self.attributes.state = QpState::Error;
+        self.follow();
+    }
+
+    fn follow(&mut self) {
+        if let Some(requester) = &mut self.requester {
+            requester.modify(&self.attributes);
+        }
+        if let Some(responder) = &mut self.responder {
+            responder.modify(&self.attributes);
+        }
+    }
+
+    /// Has another process end, or forget, the receive that the message in progress holds there.
+    pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
+        if let Some(shared) = &mut self.shared {
+            shared.end_message(self.number, is_error, &mut resources.outbox);
+        }
+    }
+
+    /// Publishes a TGT's state, if it is shared. Before that nothing may leave that reveals what the
+    /// state has become.
+    pub(super) fn publish(&self, resources: &mut Resources) {
+        if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
+            let source = self.route.map(|route| route.source().ip());
+            shared.publish(&self.attributes, source, responder, &mut resources.image);
+        }
+    }
+
+    /// Posts sends until one is refused.
+    pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        let none = VerbsError::Invalid("a TGT has no send queue");
+        let requester = self.requester.as_mut().ok_or(PostError { index: 0, cause: none })?;
+        for (index, request) in requests.iter().enumerate() {
+            requester.post(request).map_err(|cause| PostError { index, cause: refusal(cause) })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that all sends can be posted.
+    pub(super) fn check_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        // Without a requester `post_send` returns the reason.
+        let Some(requester) = &self.requester else { return Ok(()) };
+        for (index, request) in requests.iter().enumerate() {
+            requester.check(request, index).map_err(|cause| PostError { index, cause: refusal(cause) })?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives on an RC QP with a queue of its own.
+    pub(super) fn post_receive(
+        &mut self,
+        requests: &[ReceiveRequest<'_>],
+        resources: &mut Resources,
+    ) -> Result<(), PostError> {
+        let refused = |why| PostError { index: 0, cause: VerbsError::Invalid(why) };
+        let state = self.attributes.state;
+        let own = self.reception.own_queue();
+        let queue = own.ok_or(refused("this QP has no receive queue of its own"))?;
+        if state == QpState::Reset {
+            return Err(refused("receives are taken from INIT on"));
+        }
+        let result = post_all(queue, requests);
+        if state == QpState::Error {
+            let Resources { srqs, events, counters, .. } = resources;
+            self.flush_receives(srqs, &mut Completer { events, counters });
+        }
+        result
+    }
+}
+
+fn refusal(cause: PostRefused) -> VerbsError {
+    match cause {
+        PostRefused::NotReady(_) => VerbsError::Invalid("sends are taken from RTS on"),
+        PostRefused::QueueFull => {
+            VerbsError::OutOfResources("the send queue is full; take completions or make it larger")
+        }
+        PostRefused::TooManySges => VerbsError::Invalid("more SGEs than max_send_sge"),
+        PostRefused::BadInline => {
+            VerbsError::Invalid("inline data too long, or not allowed for this operation")
+        }
+        PostRefused::TooLong => VerbsError::Invalid("the message is longer than the port's maximum"),
+        PostRefused::NoReadResources => VerbsError::Invalid("max_rd_atomic of the QP is 0"),
+        PostRefused::BadAtomic => VerbsError::Invalid("an atomic needs 8 aligned bytes at both ends"),
+    }
+}

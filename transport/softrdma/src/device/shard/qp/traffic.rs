@@ -1,0 +1,220 @@
+//! What packets do to a QP, and what it sends.
+
+use super::Qp;
+use crate::device::keys::Keys;
+use crate::device::shard::endpoint::Outgoing;
+use crate::device::shard::found::Found;
+use crate::device::shard::memory::QpMemory;
+use crate::device::shard::resources::Resources;
+use crate::device::shard::target::QpTarget;
+use std::net::SocketAddr;
+use trunkline_roce::engine::{
+    Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
+};
+use trunkline_roce::wire::{Bth, Packet};
+use trunkline_verbs::{AsyncEventKind, QpState, Time};
+
+/// Packets of one QP before the next has its turn.
+const PACKETS_IN_TURN: usize = 64;
+/// How often the last acknowledgement of a QP that stops receiving is repeated.
+const FINAL_ACK_COPIES: usize = 3;
+
+impl Qp {
+    /// Keeps a request that has to wait for a placement in another process; returns whether it does.
+    pub(in crate::device::shard) fn keep(&mut self, packet: &[u8]) -> bool {
+        match &mut self.shared {
+            Some(shared) if shared.is_waiting() => {
+                shared.keep(packet);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Hands a request to the responder; `None` when it has none.
+    pub(in crate::device::shard) fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        now: Time,
+        resources: &mut Resources,
+    ) -> Option<Handled> {
+        let responder = self.responder.as_mut()?;
+        let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
+        let mut target =
+            QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
+        let handled = responder.handle_request(packet, &mut target);
+        if self.awaits_rtu && handled.plausible() {
+            self.awaits_rtu = false;
+            resources.found.push(Found::FirstPacket(self.number));
+        }
+        if handled == Handled::Waiting {
+            // Before the request to another process leaves.
+            self.publish(resources);
+        }
+        Some(handled)
+    }
+
+    /// Hands a response to the requester; `None` when it has none.
+    pub(in crate::device::shard) fn handle_response(
+        &mut self,
+        packet: &Packet<'_>,
+        now: Time,
+        keys: &Keys,
+    ) -> Option<Response> {
+        let requester = self.requester.as_mut()?;
+        Some(requester.handle_response(now, packet, &mut QpMemory { keys, pd: self.pd }))
+    }
+
+    /// A request of which only the BTH could be read (contract rocev2 7.9); returns whether there is an
+    /// answer.
+    pub(in crate::device::shard) fn handle_malformed(&mut self, bth: &Bth) -> bool {
+        let Some(responder) = &mut self.responder else { return false };
+        let _handled = responder.handle_malformed(bth);
+        true
+    }
+
+    /// What a placement in another process came to; returns whether the message in progress holds a
+    /// receive.
+    pub(in crate::device::shard) fn answer(&mut self, placement: Placement) -> bool {
+        let Some(responder) = &mut self.responder else { return false };
+        responder.answer(placement);
+        responder.message_srq().is_some()
+    }
+
+    /// A packet of the peer was believed; `soft` peers are reached at the port they sent from.
+    pub(in crate::device::shard) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
+        if let Some(route) = &mut self.route {
+            route.heard(from, soft);
+        }
+    }
+
+    /// Sends answers first, then requests; returns whether the QP has more.
+    pub(in crate::device::shard) fn send_packets(
+        &mut self,
+        outgoing: &mut Outgoing,
+        now: Time,
+        resources: &mut Resources,
+    ) -> bool {
+        let Some(route) = &self.route else { return false };
+        let mut sent = 0;
+        if let Some(responder) = &mut self.responder {
+            let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
+            let mut target =
+                QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
+            while sent < PACKETS_IN_TURN
+                && outgoing.push(route, |out| responder.poll_transmit(&mut target, out))
+            {
+                sent += 1;
+            }
+        }
+        if let Some(requester) = &mut self.requester {
+            let memory = QpMemory { keys: &resources.keys, pd: self.pd };
+            while sent < PACKETS_IN_TURN
+                && outgoing.push(route, |out| requester.poll_transmit(now, &memory, out))
+            {
+                sent += 1;
+            }
+        }
+        sent == PACKETS_IN_TURN
+    }
+
+    /// Repeats the last acknowledgement, of a QP that is about to stop receiving, while `has_room`.
+    pub(in crate::device::shard) fn send_final_ack(
+        &mut self,
+        outgoing: &mut Outgoing,
+        has_room: impl Fn(&Outgoing) -> bool,
+    ) {
+        let (Some(route), Some(responder)) = (&self.route, &mut self.responder) else { return };
+        for _ in 0..FINAL_ACK_COPIES {
+            if !has_room(outgoing) || !outgoing.push(route, |out| responder.final_ack(out)) {
+                return;
+            }
+        }
+    }
+
+    /// Everything that leaves besides packets: completions, events, the state of a shared TGT.
+    pub(in crate::device::shard) fn report(&mut self, resources: &mut Resources) {
+        // The request that failed completes before what is flushed because of it: programs take the
+        // first bad completion for the cause.
+        self.report_completions(resources);
+        self.report_events(resources);
+        self.report_completions(resources);
+        // Before the answers leave.
+        self.publish(resources);
+        if let Some(shared) = &mut self.shared {
+            shared.notify(self.number, &resources.events, &mut resources.outbox);
+        }
+    }
+
+    fn report_completions(&mut self, resources: &mut Resources) {
+        let Some(requester) = &mut self.requester else { return };
+        let mut completer = resources.completer();
+        while let Some(completion) = requester.poll_completion() {
+            if let Some(cq) = &self.send_cq {
+                completer.complete(cq, completion, false);
+            }
+        }
+    }
+
+    fn report_events(&mut self, resources: &mut Resources) {
+        while let Some(event) = self.requester.as_mut().and_then(Requester::poll_event) {
+            match event {
+                RequesterEvent::Failed(_) => {
+                    self.fail();
+                    self.enter_error(resources);
+                }
+                RequesterEvent::Drained => self.raise(AsyncEventKind::SqDrained, &resources.events),
+            }
+        }
+        let mut failed = false;
+        while let Some(event) = self.responder.as_mut().and_then(ResponderState::poll_event) {
+            let kind = match event {
+                ResponderEvent::CommunicationEstablished => AsyncEventKind::CommunicationEstablished,
+                ResponderEvent::Failed(code) => {
+                    if self.attributes.state != QpState::Error {
+                        self.fail();
+                        self.enter_error(resources);
+                    }
+                    failed = true;
+                    failure(code)
+                }
+            };
+            self.raise(kind, &resources.events);
+        }
+        if failed {
+            self.end_remote_message(true, resources);
+        }
+    }
+
+    /// When it wants to be called although nothing arrives.
+    pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
+        let requester = self.requester.as_ref().and_then(Requester::next_timeout);
+        let shared = self.shared.as_ref().and_then(|shared| shared.next_timeout());
+        requester.into_iter().chain(shared).min()
+    }
+
+    /// Its time has come.
+    pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) {
+        if let Some(requester) = &mut self.requester {
+            let before = requester.counters().timeouts;
+            requester.handle_timeout(now);
+            if requester.counters().timeouts != before
+                && let Some(route) = &mut self.route
+            {
+                route.silent();
+            }
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.ask_again(self.number, now, &mut resources.outbox);
+        }
+    }
+}
+
+/// Which event a fatal NAK raises at the target.
+fn failure(code: NakCode) -> AsyncEventKind {
+    match code {
+        NakCode::INVALID_REQUEST => AsyncEventKind::QpRequestError,
+        NakCode::REMOTE_ACCESS | NakCode::INVALID_RD_REQUEST => AsyncEventKind::QpAccessError,
+        _ => AsyncEventKind::QpFatal,
+    }
+}

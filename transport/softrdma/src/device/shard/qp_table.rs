@@ -1,0 +1,172 @@
+//! The QPs of the shard: by number, by whose turn it is, by deadline.
+//!
+//! Owns their numbers, the list of those that want service, each once, and their timers.
+
+use super::qp::Qp;
+use super::timers::{Scheduled, Timers};
+use crate::device::counters::{QpCounters, ShardCounters};
+use crate::device::limits::MAX_QPS;
+use crate::device::numbers::{NumberMap, Numbers};
+use crate::link::Datagram;
+use std::collections::VecDeque;
+use trunkline_mutants::mutant;
+use trunkline_roce::wire::{Bth, Service};
+use trunkline_verbs::{QpType, Time, VerbsError};
+
+/// A QP with its place in the lists.
+#[derive(Debug)]
+struct Entry {
+    qp: Qp,
+    /// It is in `ready`.
+    is_ready: bool,
+    scheduled: Scheduled,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::device) struct QpTable {
+    entries: NumberMap<Box<Entry>>,
+    numbers: Numbers,
+    ready: VecDeque<u32>,
+    timers: Timers,
+    /// Counts of QPs that were destroyed.
+    retired: QpCounters,
+}
+
+impl QpTable {
+    pub(super) fn new(numbers: Numbers) -> Self {
+        Self {
+            entries: NumberMap::default(),
+            numbers,
+            ready: VecDeque::new(),
+            timers: Timers::default(),
+            retired: QpCounters::default(),
+        }
+    }
+
+    /// A number for a new QP, which is not `taken` by anybody else.
+    pub(in crate::device) fn take_number(&mut self, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
+        if self.entries.len() >= MAX_QPS {
+            return Err(VerbsError::OutOfResources("the device holds no more QPs"));
+        }
+        loop {
+            let number = self.numbers.take(|number| self.entries.contains(number))?;
+            if !taken(number) {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// Enters a QP.
+    pub(super) fn insert(&mut self, number: u32, qp: Qp) {
+        self.entries.insert(number, Box::new(Entry { qp, is_ready: false, scheduled: Scheduled::default() }));
+    }
+
+    /// Removes a QP.
+    pub(super) fn remove(&mut self, number: u32) {
+        if let Some(entry) = self.entries.remove(number) {
+            self.numbers.free(number);
+            let (requester, responder) = entry.qp.counters();
+            self.retired.add(requester, responder);
+        }
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Qp> {
+        self.entries.get(number).map(|entry| &entry.qp)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Qp> {
+        self.entries.get_mut(number).map(|entry| &mut entry.qp)
+    }
+
+    /// All numbers, in order.
+    pub(in crate::device) fn numbers(&self) -> Vec<u32> {
+        self.entries.numbers()
+    }
+
+    /// The QP that a packet names, if it may come to it.
+    pub(super) fn addressed(
+        &mut self,
+        bth: &Bth,
+        datagram: Datagram<'_>,
+        counters: &mut ShardCounters,
+    ) -> Option<&mut Qp> {
+        let Some(Entry { qp, .. }) = self.entries.get_mut(bth.destination.get()).map(|entry| &mut **entry)
+        else {
+            counters.unknown_qp += 1;
+            return None;
+        };
+        if !qp.is_connected(datagram.source, datagram.destination) {
+            counters.wrong_address += 1;
+            return None;
+        }
+        let service = match qp.attributes().qp_type {
+            QpType::Rc => Service::RC,
+            QpType::XrcIni | QpType::XrcTgt => Service::XRC,
+        };
+        if bth.opcode.service() != service {
+            counters.wrong_service += 1;
+            return None;
+        }
+        Some(qp)
+    }
+
+    /// Puts a QP on the list of those that want service.
+    pub(in crate::device) fn mark_ready(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(number)
+            && !entry.is_ready
+        {
+            entry.is_ready = true;
+            self.ready.push_back(number);
+        }
+    }
+
+    /// How many are on that list.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Takes the next off that list; the QP may be gone.
+    pub(super) fn pop_ready(&mut self) -> Option<u32> {
+        let number = self.ready.pop_front()?;
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.is_ready = false;
+        }
+        Some(number)
+    }
+
+    /// Notes when a QP wants to be called.
+    pub(super) fn schedule(&mut self, number: u32) {
+        if let Some(Entry { qp, scheduled, .. }) = self.entries.get_mut(number).map(|entry| &mut **entry) {
+            self.timers.schedule(number, scheduled, qp.next_timeout());
+        }
+    }
+
+    /// When the first of them comes up.
+    pub(super) fn next_due(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Takes the next QP whose time has come.
+    pub(super) fn pop_due(&mut self, now: Time) -> Option<u32> {
+        while let Some(due) = self.timers.pop_due(now) {
+            if mutant!(timers_do_not_fire) {
+                continue;
+            }
+            if self.entries.get_mut(due.number).is_some_and(|entry| due.accept(&mut entry.scheduled)) {
+                return Some(due.number);
+            }
+        }
+        None
+    }
+
+    /// What all QPs, those that are gone included, have counted.
+    pub(super) fn counters(&self) -> QpCounters {
+        let mut sum = self.retired.clone();
+        for entry in self.entries.values() {
+            let (requester, responder) = entry.qp.counters();
+            sum.add(requester, responder);
+        }
+        sum
+    }
+}

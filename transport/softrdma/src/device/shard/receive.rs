@@ -1,0 +1,109 @@
+//! Packets that arrive.
+//!
+//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form,
+//! QP, P_Key, address, service. Each failure is silent on the wire and counted by cause.
+
+use super::Shard;
+use super::found::Found;
+use super::peers::Judgement;
+use crate::link::Datagram;
+use trunkline_roce::engine::{Response, is_request};
+use trunkline_roce::wire::cm::CmMessage;
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
+use trunkline_verbs::{PKEY_DEFAULT, Time};
+
+impl Shard {
+    /// Takes one batch off the link; returns whether more may wait.
+    pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
+        let Some((batch, more)) = self.endpoint.receive() else { return false };
+        for datagram in batch.iter() {
+            self.resources.counters.packets_received += 1;
+            self.handle(datagram, now);
+        }
+        self.endpoint.recycle(batch);
+        more
+    }
+
+    fn handle(&mut self, datagram: Datagram<'_>, now: Time) {
+        let counters = &mut self.resources.counters;
+        let Some(judgement) = self.peers.check(datagram, now) else {
+            counters.bad_icrc += 1;
+            return;
+        };
+        let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
+        let packet = match Packet::parse(body) {
+            Ok(packet) => packet,
+            Err(error) => {
+                counters.malformed += 1;
+                if error.is_answerable() && judgement == Judgement::Take {
+                    self.handle_malformed(body, datagram);
+                }
+                return;
+            }
+        };
+        // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
+        if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
+            counters.wrong_pkey += 1;
+        } else if judgement == Judgement::Refuse {
+            counters.unproven += 1;
+        } else if packet.bth.destination == QP1 {
+            self.handle_mad(&packet, datagram);
+        } else if judgement == Judgement::Unsure {
+            counters.unproven += 1;
+        } else {
+            self.handle_for_qp(&packet, body, datagram, now);
+        }
+    }
+
+    /// A packet for QP 1, which is control's.
+    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>) {
+        let Some(mad) = Mad::from_packet(packet) else {
+            self.resources.counters.bad_mads += 1;
+            return;
+        };
+        let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+        match CmMessage::parse(&mad) {
+            CmMessage::Req(req) => self.peers.saw_guid(from, req.ca_guid),
+            CmMessage::Rep(rep) => self.peers.saw_guid(from, rep.ca_guid),
+            _ => {}
+        }
+        self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
+    }
+
+    fn handle_for_qp(&mut self, packet: &Packet<'_>, body: &[u8], datagram: Datagram<'_>, now: Time) {
+        let Self { qps, resources, peers, endpoint, .. } = self;
+        let Some(qp) = qps.addressed(&packet.bth, datagram, &mut resources.counters) else { return };
+        let believed = if is_request(packet.bth.opcode) {
+            if qp.keep(body) {
+                return;
+            }
+            qp.handle_request(packet, now, resources).map(|handled| handled.plausible())
+        } else {
+            let response = qp.handle_response(packet, now, &resources.keys);
+            response.map(|response| response == Response::Progress)
+        };
+        let Some(believed) = believed else {
+            resources.counters.wrong_half += 1;
+            return;
+        };
+        if believed {
+            let ip = datagram.source.ip();
+            // A peer that shares an address with us is of our kind.
+            qp.heard(datagram.source, || peers.is_soft(ip) || endpoint.is_open(ip));
+        }
+        qps.mark_ready(packet.bth.destination.get());
+    }
+
+    /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
+    /// be read (contract rocev2 7.9).
+    fn handle_malformed(&mut self, body: &[u8], datagram: Datagram<'_>) {
+        let Ok(bth) = Bth::parse(body) else { return };
+        if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
+            return;
+        }
+        let qp = self.qps.addressed(&bth, datagram, &mut self.resources.counters);
+        if qp.is_some_and(|qp| qp.handle_malformed(&bth)) {
+            self.qps.mark_ready(bth.destination.get());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The receive side of a QP.
+//!
+//! Owns where receives come from and the one that a half-arrived message holds. What a packet does to
+//! it is decided in `target`.
+
+use super::resources::Completer;
+use super::srq_table::{Receives, SrqTable};
+use crate::device::async_events::AsyncEvents;
+use crate::device::cq_ring::CqRing;
+use crate::device::domain_table::DomainNumber;
+use crate::device::keys::PdNumber;
+use crate::device::receive_queue::{ReceiveQueue, Taken};
+use std::sync::Arc;
+use trunkline_verbs::{Completion, CompletionOpcode, CompletionStatus, QpNumber, SrqNumber};
+
+/// Where a QP takes its receives from.
+#[derive(Debug)]
+pub(super) enum ReceiveSource {
+    /// An INI receives nothing.
+    None,
+    /// An RC QP with a queue of its own.
+    Own { queue: ReceiveQueue, pd: PdNumber, cq: Arc<CqRing> },
+    /// An RC QP with a basic SRQ.
+    Basic { srq: u32, pd: PdNumber, cq: Arc<CqRing> },
+    /// A TGT: any XRC SRQ of the domain.
+    Xrc { domain: DomainNumber },
+}
+
+/// The receive side of a QP.
+#[derive(Debug)]
+pub(in crate::device) struct Reception {
+    source: ReceiveSource,
+    /// The receive of the message in progress, when `in_use`; else room for the next.
+    taken: Taken,
+    in_use: bool,
+    /// The SRQ that the message in progress named.
+    srq: Option<SrqNumber>,
+}
+
+impl ReceiveSource {
+    fn select<'a>(&'a mut self, srqs: &'a mut SrqTable, srq: Option<SrqNumber>) -> Option<Receives<'a>> {
+        match self {
+            Self::None => None,
+            Self::Own { queue, pd, cq } => Some(Receives::own(queue, *pd, cq)),
+            Self::Basic { srq, pd, cq } => srqs.basic(*srq, *pd, cq),
+            Self::Xrc { domain } => srqs.in_domain(srq, *domain),
+        }
+    }
+
+    /// Whether the CQ of receives has lost a completion; an XRC SRQ has its own.
+    pub(super) fn is_overflowed(&self) -> bool {
+        match self {
+            Self::Own { cq, .. } | Self::Basic { cq, .. } => cq.is_overflowed(),
+            Self::None | Self::Xrc { .. } => false,
+        }
+    }
+}
+
+impl Reception {
+    /// The receive side of a TGT of the domain.
+    pub(in crate::device) fn of_domain(domain: DomainNumber) -> Self {
+        Self::new(ReceiveSource::Xrc { domain })
+    }
+
+    pub(super) fn new(source: ReceiveSource) -> Self {
+        Self { source, taken: Taken::default(), in_use: false, srq: None }
+    }
+
+    /// Ends a half-received message, when the QP goes to ERR (contract I2), and flushes a receive
+    /// queue of the QP's own.
+    pub(super) fn flush(&mut self, number: QpNumber, srqs: &mut SrqTable, completer: &mut Completer<'_>) {
+        let Self { source, taken, in_use, srq } = self;
+        let Some(mut receives) = source.select(srqs, *srq) else {
+            *in_use = false;
+            return;
+        };
+        let flushed = |wr_id| Completion {
+            wr_id,
+            status: CompletionStatus::WorkRequestFlushed,
+            opcode: CompletionOpcode::Receive,
+            qp_number: number,
+            ..Completion::default()
+        };
+        if std::mem::take(in_use) {
+            completer.complete(receives.cq(), flushed(taken.wr_id), false);
+        }
+        if !receives.is_shared() {
+            while receives.take_to_flush(taken) {
+                completer.complete(receives.cq(), flushed(taken.wr_id), false);
+            }
+        }
+    }
+
+    /// Forgets the message in progress.
+    pub(super) fn drop_message(&mut self) {
+        self.in_use = false;
+    }
+
+    /// Whether a message holds a receive, and of which SRQ.
+    pub(super) fn message(&self) -> Option<Option<SrqNumber>> {
+        self.in_use.then_some(self.srq)
+    }
+
+    /// The source of receives.
+    pub(super) fn source(&self) -> &ReceiveSource {
+        &self.source
+    }
+
+    /// The own queue of an RC QP.
+    pub(super) fn own_queue(&mut self) -> Option<&mut ReceiveQueue> {
+        match &mut self.source {
+            ReceiveSource::Own { queue, .. } => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// The receives that a message which names `srq` uses.
+    pub(super) fn select<'a>(
+        &'a mut self,
+        srqs: &'a mut SrqTable,
+        srq: Option<SrqNumber>,
+    ) -> Option<Receives<'a>> {
+        self.source.select(srqs, srq)
+    }
+
+    /// Takes a receive for a message that names `srq`; `false` when none is posted.
+    pub(super) fn begin(
+        &mut self,
+        srqs: &mut SrqTable,
+        srq: Option<SrqNumber>,
+        events: &AsyncEvents,
+    ) -> bool {
+        let Some(mut receives) = self.source.select(srqs, srq) else { return false };
+        if !receives.take(&mut self.taken, events) {
+            return false;
+        }
+        self.in_use = true;
+        self.srq = srq;
+        true
+    }
+
+    /// The receive of the message in progress ends with `completion`, whose `wr_id` is filled in.
+    pub(super) fn end(
+        &mut self,
+        srqs: &mut SrqTable,
+        completer: &mut Completer<'_>,
+        completion: Completion,
+        solicited: bool,
+    ) {
+        self.in_use = false;
+        let completion = Completion { wr_id: self.taken.wr_id, ..completion };
+        if let Some(receives) = self.source.select(srqs, self.srq) {
+            completer.complete(receives.cq(), completion, solicited);
+        }
+    }
+
+    /// The receive of the message in progress.
+    pub(super) fn taken(&self) -> &Taken {
+        &self.taken
+    }
+
+    /// Forgets everything without completions, when the QP goes to RESET.
+    pub(in crate::device) fn reset(&mut self) {
+        self.in_use = false;
+        if let ReceiveSource::Own { queue, .. } = &mut self.source {
+            queue.clear();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! From where to where a QP's packets travel.
+//!
+//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A peer of our own kind may share its address with
+//! other processes, and then uses a port of its own; port 4791 always leads to it too, through
+//! the process that holds it. A foreign peer is reached at 4791 only.
+//!
+//! | time-outs without an answer | the next packets go to |
+//! |---|---|
+//! | 0 or 1 | where the peer was last seen; 4791 before that |
+//! | 2, 4, ... | 4791: the peer may have moved |
+//! | 3, 5, ... | where it was last seen: the process that holds 4791 may be the silent one |
+
+use crate::link::ROCE_PORT;
+use std::net::{IpAddr, SocketAddr};
+
+/// Time-outs after which the peer may have moved.
+const MAY_HAVE_MOVED: u32 = 2;
+
+/// A route.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device) struct Route {
+    source: SocketAddr,
+    destination: SocketAddr,
+    /// The port of the peer's last packet that was believed.
+    seen: u16,
+    /// Time-outs since the last answer.
+    silences: u32,
+}
+
+impl Route {
+    pub(super) fn new(source: SocketAddr, destination: IpAddr) -> Self {
+        let destination = SocketAddr::new(destination, ROCE_PORT);
+        Self { source, destination, seen: ROCE_PORT, silences: 0 }
+    }
+
+    /// Where packets are sent from.
+    pub(super) fn source(&self) -> SocketAddr {
+        self.source
+    }
+
+    /// Where packets are sent to.
+    pub(super) fn destination(&self) -> SocketAddr {
+        self.destination
+    }
+
+    /// The peer answered; `soft` peers are reached at the port they sent from.
+    pub(super) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
+        self.silences = 0;
+        if from.port() != self.destination.port() && soft() {
+            self.seen = from.port();
+            self.destination.set_port(from.port());
+        }
+    }
+
+    /// A time-out passed without an answer.
+    pub(super) fn silent(&mut self) {
+        self.silences = self.silences.saturating_add(1);
+        let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
+        self.destination.set_port(if use_roce_port { ROCE_PORT } else { self.seen });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(port: u16) -> SocketAddr {
+        SocketAddr::new(IpAddr::from([127, 0, 0, 2]), port)
+    }
+
+    fn route() -> Route {
+        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(0).ip())
+    }
+
+    #[test]
+    fn a_peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
+        let mut route = route();
+        let mut after_silence = || {
+            route.silent();
+            route.destination.port()
+        };
+        assert_eq!([after_silence(), after_silence(), after_silence()], [4791; 3], "never seen");
+        route.heard(from(50_000), || true);
+        assert_eq!(route.destination.port(), 50_000);
+        let mut after_silence = || {
+            route.silent();
+            route.destination.port()
+        };
+        let ports = [(); 6].map(|()| after_silence());
+        assert_eq!(ports, [50_000, 4791, 50_000, 4791, 50_000, 4791]);
+        route.heard(from(50_001), || true);
+        route.silent();
+        assert_eq!(route.destination.port(), 50_001);
+        route.heard(from(4791), || true);
+        route.silent();
+        assert_eq!(route.destination.port(), 4791);
+    }
+
+    #[test]
+    fn a_foreign_peer_is_reached_at_4791_only() {
+        let mut route = route();
+        route.heard(from(50_000), || false);
+        assert_eq!(route.destination, from(4791));
+    }
+}

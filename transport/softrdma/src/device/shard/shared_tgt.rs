@@ -1,0 +1,88 @@
+//! The seam to TGTs that processes share.
+//!
+//! A TGT of an XRC domain that a file names has, besides its engine half, a [`SharedTgt`]: it places
+//! packets in the SRQs of other processes and publishes the TGT's state. `device::sharing` implements
+//! it; nothing else of that module is known here. A QP without one costs what it costs without sharing.
+
+use super::outbox::MemberOutbox;
+use crate::device::async_events::AsyncEvents;
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::IpAddr;
+use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece, ResponderState};
+use trunkline_verbs::{AsyncEventKind, QpAttributes, QpNumber, Time};
+
+/// What became of a packet in another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::device) enum RemoteOutcome {
+    /// As the engine has it; never `Later`, and never `Drop`, which is the executor's to choose.
+    Done(Placement),
+    /// There is no such SRQ in the domain: the executor has the policy for that (contract G7).
+    UnknownSrq,
+}
+
+/// What a shared TGT's calls need besides its own state: the serial number of the responder's next
+/// placement, the time, and where messages to other processes go.
+#[derive(Debug)]
+pub(in crate::device) struct RemoteCall<'a> {
+    pub(in crate::device) tgt: QpNumber,
+    pub(in crate::device) serial: u64,
+    pub(in crate::device) now: Time,
+    pub(in crate::device) outbox: &'a mut MemberOutbox,
+}
+
+/// The part of a TGT, executed here, that concerns the other processes that share it.
+pub(in crate::device) trait SharedTgt: Any + Debug + Send {
+    /// Whether a placement in another process is pending. Packets that arrive meanwhile are kept.
+    fn is_waiting(&self) -> bool;
+
+    /// Keeps a packet until the pending placement is answered.
+    fn keep(&mut self, packet: &[u8]);
+
+    /// What became of the packet of this serial number, if it was placed before this process executed
+    /// the TGT.
+    fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
+
+    /// Asks the owner of the SRQ for a placement; `false` when no other process owns it.
+    fn place(&mut self, call: RemoteCall<'_>, request: &Place<'_>) -> bool;
+
+    /// Appends bytes for a READ's answer, or asks the owner of the SRQ for them; `None` when no other
+    /// process owns it.
+    fn read(
+        &mut self,
+        call: RemoteCall<'_>,
+        piece: &ReadPiece,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<ReadOutcome, RemoteOutcome>>;
+
+    /// A packet is placed here. Called before the program can see it.
+    fn note_placed(&self, serial: u64);
+
+    /// Whether this packet was placed by a process that has ended: it only remains to acknowledge it.
+    fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool;
+
+    /// Publishes the TGT's state. Before that nothing may leave that reveals what the state has become.
+    /// `image` is scratch space.
+    fn publish(
+        &self,
+        attributes: &QpAttributes,
+        source: Option<IpAddr>,
+        responder: &ResponderState,
+        image: &mut Vec<u64>,
+    );
+
+    /// Notes an event of the TGT for all that have a handle.
+    fn raise(&mut self, kind: AsyncEventKind);
+
+    /// Passes the noted events on.
+    fn notify(&mut self, tgt: QpNumber, events: &AsyncEvents, outbox: &mut MemberOutbox);
+
+    /// Asks again where no answer came.
+    fn ask_again(&mut self, tgt: QpNumber, now: Time, outbox: &mut MemberOutbox);
+
+    /// When [`SharedTgt::ask_again`] wants to be called.
+    fn next_timeout(&self) -> Option<Time>;
+
+    /// Drops what is in progress, and has its owner end, or forget, the receive that it holds.
+    fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox);
+}

@@ -1,0 +1,79 @@
+//! Deadlines of QPs.
+//!
+//! Owns a heap of the times at which QPs want to be called. An entry is not moved when its QP's
+//! deadline is put off, which happens with each acknowledgement: it comes up early, the engine
+//! does nothing, and the QP is entered again at its new time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use trunkline_verbs::Time;
+
+/// The heap.
+#[derive(Debug, Default)]
+pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
+
+/// What a QP remembers of its place in the heap.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Scheduled(Option<Time>);
+
+impl Timers {
+    /// Makes the QP come up at `when` or earlier.
+    pub(super) fn schedule(&mut self, number: u32, scheduled: &mut Scheduled, when: Option<Time>) {
+        let Some(when) = when else { return };
+        if scheduled.0.is_none_or(|earlier| when < earlier) {
+            scheduled.0 = Some(when);
+            self.0.push(Reverse((when, number)));
+        }
+    }
+
+    /// The earliest time at which something may come up.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.0.peek().map(|Reverse((when, _))| *when)
+    }
+
+    /// Takes out the next entry that is due.
+    pub(super) fn pop_due(&mut self, now: Time) -> Option<Due> {
+        let Reverse((when, number)) = *self.0.peek().filter(|Reverse((when, _))| *when <= now)?;
+        self.0.pop();
+        Some(Due { number, when })
+    }
+}
+
+/// An entry that came up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Due {
+    /// Whose.
+    pub(super) number: u32,
+    when: Time,
+}
+
+impl Due {
+    /// Whether it is the QP's present entry, which ends with that; otherwise it is a stale one.
+    pub(super) fn accept(self, scheduled: &mut Scheduled) -> bool {
+        let current = scheduled.0 == Some(self.when);
+        if current {
+            scheduled.0 = None;
+        }
+        current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_deadline_replaces_a_later_one() {
+        let mut timers = Timers::default();
+        let mut scheduled = Scheduled::default();
+        timers.schedule(7, &mut scheduled, Some(Time(20)));
+        timers.schedule(7, &mut scheduled, Some(Time(30)));
+        timers.schedule(7, &mut scheduled, Some(Time(10)));
+        timers.schedule(7, &mut scheduled, None);
+        assert_eq!(timers.next(), Some(Time(10)));
+        assert!(timers.pop_due(Time(9)).is_none());
+        assert!(timers.pop_due(Time(25)).unwrap().accept(&mut scheduled));
+        assert!(!timers.pop_due(Time(25)).unwrap().accept(&mut scheduled), "left behind");
+        assert!(timers.pop_due(Time(25)).is_none());
+    }
+}

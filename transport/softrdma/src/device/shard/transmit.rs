@@ -1,0 +1,96 @@
+//! Packets, completions and events that leave.
+//!
+//! Owns the order in which QPs are served: each in turn, some packets at a time, so that a long
+//! message or READ does not hold up the others.
+
+use super::Shard;
+use super::found::Found;
+use crate::link::ROCE_PORT;
+use std::net::{IpAddr, SocketAddr};
+use trunkline_roce::wire::Mad;
+use trunkline_verbs::{AsyncEventKind, Psn, Time};
+
+/// Packets gathered before the link is called.
+const PACKETS_AT_ONCE: usize = 64;
+/// Packets that may wait when many QPs stop one after the other; beyond that, QPs stop silently.
+const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
+
+impl Shard {
+    /// Serves QPs until none wants more, the link has no room, or each had a fair number of turns.
+    pub(in crate::device) fn flush(&mut self, now: Time) {
+        let turns = self.qps.ready() + 4;
+        for _ in 0..turns {
+            if self.endpoint.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
+                return;
+            }
+            let Some(number) = self.qps.pop_ready() else { break };
+            self.serve(number, now);
+        }
+        self.serve_overflows();
+        let found = &mut self.resources.found;
+        self.resources.outbox.send(|member| found.push(Found::MemberGone(member)));
+        self.send(now);
+    }
+
+    /// Passes the gathered packets to the link; returns whether all of them were sent.
+    pub(in crate::device) fn send(&mut self, now: Time) -> bool {
+        self.resources.counters.packets_sent += self.endpoint.send(now) as u64;
+        self.endpoint.is_idle()
+    }
+
+    /// Adds a management datagram to the packets on their way.
+    pub(in crate::device) fn push_mad(&mut self, from: IpAddr, to: IpAddr, psn: Psn, mad: &Mad) {
+        let source = self.endpoint.source(from);
+        self.endpoint.outgoing().push_mad(source, SocketAddr::new(to, ROCE_PORT), psn, mad);
+    }
+
+    /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may
+    /// still wait for that acknowledgement, which can have been lost, and would retransmit to a QP that
+    /// no longer exists until its retries run out. Several copies are sent, since each can be lost.
+    pub(super) fn send_final_ack(&mut self, number: u32) {
+        let Self { qps, endpoint, .. } = self;
+        if let Some(qp) = qps.get_mut(number) {
+            qp.send_final_ack(endpoint.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
+        }
+    }
+
+    fn serve(&mut self, number: u32, now: Time) {
+        let Self { qps, endpoint, resources, .. } = self;
+        let Some(qp) = qps.get_mut(number) else { return };
+        let more = qp.send_packets(endpoint.outgoing(), now, resources);
+        qp.report(resources);
+        qps.schedule(number);
+        if more {
+            qps.mark_ready(number);
+        }
+    }
+
+    /// Calls the QPs whose time has come.
+    pub(in crate::device) fn run_timers(&mut self, now: Time) {
+        while let Some(number) = self.qps.pop_due(now) {
+            if let Some(qp) = self.qps.get_mut(number) {
+                qp.handle_timeout(now, &mut self.resources);
+            }
+            self.qps.mark_ready(number);
+        }
+    }
+
+    /// Sees to what completes into CQs that have lost a completion since the last call (contract H5).
+    /// QPs of such a CQ go to ERR. An XRC SRQ that completes into it is in error, which its senders see
+    /// as an empty one (contract G10); the TGTs go on, since they serve other SRQs too.
+    fn serve_overflows(&mut self) {
+        // Ending QPs flushes their work, which may break further CQs.
+        while self.overflows_served != self.resources.counters.cq_overflows {
+            self.overflows_served = self.resources.counters.cq_overflows;
+            let Self { qps, resources, .. } = self;
+            resources.srqs.end_overflowed(&resources.events);
+            for number in qps.numbers() {
+                let Some(qp) = qps.get_mut(number) else { continue };
+                if qp.has_overflowed() {
+                    qp.break_down(AsyncEventKind::QpFatal, resources);
+                    qps.mark_ready(number);
+                }
+            }
+        }
+    }
+}

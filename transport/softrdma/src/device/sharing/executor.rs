@@ -1,0 +1,353 @@
+//! A TGT that this member executes for all that share it.
+//!
+//! Owns its placement in another member's SRQ, of which there is one at a time; the packets that
+//! came meanwhile; bytes fetched for a READ; events that are due to the handles.
+//!
+//! | `pending` | a packet comes | the owner answers | the owner dies | no answer for a while |
+//! |---|---|---|---|---|
+//! | none | its SRQ is ours: placed. Another's: published, asked, pending | ignored | - | - |
+//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | asked again, same serial |
+#![forbid(unsafe_code)]
+
+use super::change::{ATTRIBUTE_WORDS, put_attributes};
+use super::message::Message;
+use super::owner::MAX_FETCH;
+use crate::device::async_events::AsyncEvents;
+use crate::device::shard::{MemberOutbox, RemoteCall, RemoteOutcome, Shard, SharedTgt};
+use crate::host::{BUFFER_WORDS, MemberId, TargetRecord, Targets};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_roce::engine::{
+    IMAGE_WORDS, NakCode, Place, Placement, ReadOutcome, ReadPiece, ResponderState, Work,
+};
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber, SrqNumber, Time};
+
+/// When an owner that does not answer is asked again.
+const AGAIN_NS: u64 = 10_000_000;
+/// Packets that wait for a placement, and their bytes. What no longer fits is lost, and repeated by
+/// the peer.
+const MAX_BACKLOG: usize = 256;
+const MAX_BACKLOG_BYTES: usize = 1 << 20;
+/// Packets of a READ's answer fetched at once.
+const PACKETS_AT_ONCE: u32 = 16;
+/// Events that wait for their handles at most.
+const MAX_EVENTS: usize = 16;
+
+// The largest image fits, and the word for its length.
+const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
+
+/// What a TGT's executor keeps in addition to the QP itself.
+#[derive(Debug)]
+pub(super) struct Executor {
+    targets: Arc<Targets>,
+    record: TargetRecord,
+    pending: Option<Pending>,
+    fetch: Fetch,
+    backlog: VecDeque<Vec<u8>>,
+    backlog_bytes: usize,
+    /// What became of the last placement that a predecessor asked this very process for, and its serial
+    /// number.
+    inherited: Option<(u64, RemoteOutcome)>,
+    /// The process that holds the receive of the SEND in progress, if it is another one.
+    message_at: Option<MemberId>,
+    events: Vec<AsyncEventKind>,
+}
+
+/// A placement that another process was asked for.
+#[derive(Debug)]
+pub(super) struct Pending {
+    owner: MemberId,
+    serial: u64,
+    /// The request as it was sent.
+    kind: u8,
+    bytes: Vec<u8>,
+    again: Time,
+}
+
+/// Bytes for the answer of a READ from another process's memory.
+#[derive(Debug, Default)]
+enum Fetch {
+    #[default]
+    None,
+    Requested {
+        owner: MemberId,
+        piece: ReadPiece,
+        again: Time,
+    },
+    /// They start with what `next` wants.
+    Here {
+        next: ReadPiece,
+        at: usize,
+        bytes: Vec<u8>,
+    },
+    Refused(RemoteOutcome),
+}
+
+/// The executor's part of a TGT that is executed here.
+pub(super) fn executor_of(shard: &mut Shard, number: u32) -> Option<&mut Executor> {
+    let shared: &mut dyn Any = shard.shared_tgt(number)?;
+    shared.downcast_mut()
+}
+
+impl Executor {
+    pub(super) fn new(targets: Arc<Targets>, record: TargetRecord) -> Self {
+        Self {
+            targets,
+            record,
+            pending: None,
+            fetch: Fetch::None,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            inherited: None,
+            message_at: None,
+            events: Vec::new(),
+        }
+    }
+
+    /// That of a TGT that was taken over; `last` is what became of the last placement that its
+    /// predecessor asked this process for.
+    pub(super) fn heir(
+        targets: Arc<Targets>,
+        record: TargetRecord,
+        last: Option<(u64, RemoteOutcome)>,
+    ) -> Self {
+        Self { inherited: last, ..Self::new(targets, record) }
+    }
+
+    /// The TGT's record in the host's table.
+    pub(super) fn record(&self) -> TargetRecord {
+        self.record
+    }
+
+    /// Takes the next packet that was kept.
+    pub(super) fn next_kept(&mut self) -> Option<Vec<u8>> {
+        let packet = self.backlog.pop_front()?;
+        self.backlog_bytes -= packet.len();
+        Some(packet)
+    }
+
+    /// Takes the placement that this process was asked for, if its serial number is this, or any.
+    pub(super) fn take_pending(&mut self, owner: MemberId, serial: Option<u64>) -> Option<Pending> {
+        self.pending.take_if(|it| it.owner == owner && serial.is_none_or(|serial| it.serial == serial))
+    }
+
+    /// What became of a placement. Its owner may have no such SRQ any more but have carried it out
+    /// before.
+    pub(super) fn settle(&self, pending: &Pending, outcome: RemoteOutcome) -> RemoteOutcome {
+        let was_placed = || match Message::read(pending.kind, &pending.bytes) {
+            Some(Message::Place { place, .. }) => self.was_placed(pending.serial, &place),
+            _ => false,
+        };
+        match outcome {
+            RemoteOutcome::UnknownSrq if was_placed() => RemoteOutcome::Done(Placement::Placed),
+            outcome => outcome,
+        }
+    }
+
+    /// The process that holds the receive of the SEND in progress, if it is another one.
+    pub(super) fn set_message_at(&mut self, owner: Option<MemberId>) {
+        self.message_at = owner;
+    }
+
+    /// Another process has died: nothing is asked of it any more. Returns the placement that it owed.
+    pub(super) fn forget_member(&mut self, dead: MemberId) -> Option<Pending> {
+        self.message_at.take_if(|owner| *owner == dead);
+        if matches!(&self.fetch, Fetch::Requested { owner, .. } if *owner == dead) {
+            self.fetch = Fetch::Refused(RemoteOutcome::UnknownSrq);
+        }
+        self.take_pending(dead, None)
+    }
+
+    /// Bytes of a READ, or why there are none; returns whether they were asked for.
+    pub(super) fn fetched(
+        &mut self,
+        from: MemberId,
+        start: (Psn, u32),
+        bytes: Result<&[u8], RemoteOutcome>,
+    ) -> bool {
+        let Fetch::Requested { owner, piece, .. } = &self.fetch else { return false };
+        if *owner != from || (piece.psn, piece.offset) != start {
+            return false;
+        }
+        self.fetch = match bytes {
+            Ok(bytes) if bytes.len() == piece.length as usize => {
+                Fetch::Here { next: *piece, at: 0, bytes: bytes.to_vec() }
+            }
+            Ok(_) => Fetch::Refused(RemoteOutcome::Done(Placement::Nak(NakCode::REMOTE_OPERATIONAL))),
+            Err(outcome) => Fetch::Refused(outcome),
+        };
+        true
+    }
+
+    /// The other process that has the SRQ.
+    fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
+        let host = self.targets.host();
+        host.owner_of(srq?.get()).filter(|owner| *owner != host.me())
+    }
+}
+
+impl SharedTgt for Executor {
+    fn is_waiting(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    fn keep(&mut self, packet: &[u8]) {
+        if self.backlog.len() < MAX_BACKLOG && self.backlog_bytes + packet.len() <= MAX_BACKLOG_BYTES {
+            self.backlog_bytes += packet.len();
+            self.backlog.push_back(packet.to_vec());
+        }
+    }
+
+    fn settled(&mut self, serial: u64) -> Option<RemoteOutcome> {
+        let (last, outcome) = self.inherited.take()?;
+        (last == serial).then_some(outcome)
+    }
+
+    fn place(&mut self, call: RemoteCall<'_>, request: &Place<'_>) -> bool {
+        let Some(owner) = self.owner(request.srq) else { return false };
+        let RemoteCall { tgt, serial, now, outbox } = call;
+        let message = Message::Place { tgt: tgt.get(), serial, place: *request };
+        let mut bytes = Vec::new();
+        let kind = message.write(&mut bytes);
+        // Without room it is asked again.
+        message.send(outbox, owner);
+        self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
+        self.fetch = match std::mem::take(&mut self.fetch) {
+            // A READ's bytes that were fetched for one answer serve no later one.
+            Fetch::Here { .. } | Fetch::Refused(_) => Fetch::None,
+            fetch => fetch,
+        };
+        true
+    }
+
+    fn read(
+        &mut self,
+        call: RemoteCall<'_>,
+        piece: &ReadPiece,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<ReadOutcome, RemoteOutcome>> {
+        let owner = self.owner(piece.srq)?;
+        match &mut self.fetch {
+            Fetch::Requested { piece: requested, owner: from, .. }
+                if same(requested, piece) && *from == owner =>
+            {
+                return Some(Ok(ReadOutcome::Later));
+            }
+            Fetch::Here { next, at, bytes } if same(next, piece) => {
+                let length = piece.length as usize;
+                if let Some(fetched) = bytes.get(*at..*at + length) {
+                    out.extend_from_slice(fetched);
+                    *at += length;
+                    next.psn = next.psn.plus(1);
+                    next.offset = next.offset.saturating_add(piece.length);
+                    if *at == bytes.len() {
+                        self.fetch = Fetch::None;
+                    }
+                    return Some(Ok(ReadOutcome::Read));
+                }
+            }
+            Fetch::Refused(outcome) => {
+                let outcome = *outcome;
+                self.fetch = Fetch::None;
+                return Some(Err(outcome));
+            }
+            _ => {}
+        }
+        let left = piece.range.length.saturating_sub(piece.offset);
+        let most =
+            piece.length.saturating_mul(PACKETS_AT_ONCE).min(MAX_FETCH / piece.length.max(1) * piece.length);
+        let wanted = ReadPiece { length: left.min(most).max(piece.length), ..*piece };
+        Message::Read { tgt: call.tgt.get(), piece: wanted }.send(call.outbox, owner);
+        self.fetch = Fetch::Requested { owner, piece: wanted, again: call.now.plus_ns(AGAIN_NS) };
+        Some(Ok(ReadOutcome::Later))
+    }
+
+    fn note_placed(&self, serial: u64) {
+        self.targets.note_placement(self.record, serial);
+    }
+
+    fn was_placed(&self, serial: u64, request: &Place<'_>) -> bool {
+        // Atomics and READs need an answer that ended with the process.
+        matches!(request.work, Work::Send { .. } | Work::Write { .. })
+            && self.targets.is_placed(self.record, serial)
+    }
+
+    fn publish(
+        &self,
+        attributes: &QpAttributes,
+        source: Option<IpAddr>,
+        responder: &ResponderState,
+        image: &mut Vec<u64>,
+    ) {
+        image.clear();
+        put_attributes(image, attributes, source);
+        responder.write_image(image);
+        let published = self.targets.publish(self.record, image);
+        debug_assert!(published, "the buffers hold the largest image");
+    }
+
+    fn raise(&mut self, kind: AsyncEventKind) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(kind);
+        }
+    }
+
+    /// Passes events on to the handles of the TGT (contract H1, H2). A process is notified once, however
+    /// many handles it has: its events name the QP, not the handle.
+    fn notify(&mut self, tgt: QpNumber, events: &AsyncEvents, outbox: &mut MemberOutbox) {
+        let me = self.targets.host().me();
+        for kind in self.events.drain(..) {
+            for member in self.targets.holders(self.record) {
+                if member == me {
+                    events.raise(kind, AsyncSubject::Qp(tgt));
+                } else {
+                    Message::Event { tgt: tgt.get(), kind }.send(outbox, member);
+                }
+            }
+        }
+    }
+
+    fn ask_again(&mut self, tgt: QpNumber, now: Time, outbox: &mut MemberOutbox) {
+        if let Some(pending) = &mut self.pending
+            && pending.again <= now
+        {
+            pending.again = now.plus_ns(AGAIN_NS);
+            if let Some(message) = Message::read(pending.kind, &pending.bytes) {
+                message.send(outbox, pending.owner);
+            }
+        }
+        if let Fetch::Requested { owner, piece, again } = &mut self.fetch
+            && *again <= now
+        {
+            *again = now.plus_ns(AGAIN_NS);
+            Message::Read { tgt: tgt.get(), piece: *piece }.send(outbox, *owner);
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        let placement = self.pending.as_ref().map(|pending| pending.again);
+        let fetch = match &self.fetch {
+            Fetch::Requested { again, .. } => Some(*again),
+            _ => None,
+        };
+        placement.into_iter().chain(fetch).min()
+    }
+
+    fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox) {
+        let pending = self.pending.take().map(|pending| pending.owner);
+        self.fetch = Fetch::None;
+        self.inherited = None;
+        self.backlog.clear();
+        self.backlog_bytes = 0;
+        if let Some(owner) = self.message_at.take().or(pending) {
+            Message::Flush { tgt: tgt.get(), is_error }.send(outbox, owner);
+        }
+    }
+}
+
+/// Whether a piece starts where another does.
+fn same(one: &ReadPiece, other: &ReadPiece) -> bool {
+    (one.psn, one.srq, one.range, one.offset) == (other.psn, other.srq, other.range, other.offset)
+}

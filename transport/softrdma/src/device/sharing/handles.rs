@@ -1,0 +1,148 @@
+//! Handles on TGTs that another process may execute (contract C4 to C8, B10).
+//!
+//! Owns how many handles this process has on which TGT.
+#![forbid(unsafe_code)]
+
+use super::Sharing;
+use super::change::take_attributes;
+use super::executor::{Executor, executor_of};
+use super::message::Message;
+use crate::device::domain_table::Domain;
+use crate::device::gid_table::GidTable;
+use crate::device::numbers::NumberMap;
+use crate::device::shard::{Shard, SharedTgt};
+use crate::host::{Left, TargetRecord};
+use std::sync::Arc;
+use trunkline_verbs::{QpAttributes, Time, VerbsError};
+
+/// How often an executor that writes faster than we read is read.
+const TRIES: usize = 1000;
+
+/// Handles of this process on a TGT.
+#[derive(Debug)]
+struct Opened {
+    record: TargetRecord,
+    domain: Arc<Domain>,
+    handles: usize,
+}
+
+/// The handles, by TGT.
+#[derive(Debug, Default)]
+pub(super) struct Handles(NumberMap<Opened>);
+
+impl Handles {
+    /// Counts one more.
+    fn open(&mut self, number: u32, record: TargetRecord, domain: &Arc<Domain>) {
+        let opened =
+            self.0.get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 });
+        opened.handles += 1;
+    }
+
+    /// Counts one less; `None` when there was none.
+    fn close(&mut self, number: u32) -> Option<TargetRecord> {
+        let opened = self.0.get_mut(number)?;
+        opened.handles -= 1;
+        let record = opened.record;
+        if opened.handles == 0 {
+            self.0.remove(number);
+        }
+        Some(record)
+    }
+
+    /// The record of a TGT that this process has a handle on.
+    pub(super) fn record(&self, number: u32) -> Option<TargetRecord> {
+        self.0.get(number).map(|opened| opened.record)
+    }
+
+    /// Its domain.
+    pub(super) fn domain(&self, number: u32) -> Option<&Arc<Domain>> {
+        self.0.get(number).map(|opened| &opened.domain)
+    }
+
+    /// All TGTs with a handle, in order.
+    pub(super) fn records(&self) -> Vec<(u32, TargetRecord)> {
+        let numbers = self.0.numbers().into_iter();
+        numbers.filter_map(|number| Some((number, self.record(number)?))).collect()
+    }
+}
+
+impl Sharing {
+    /// Whether a TGT of the host has the number: one that outlived its maker may have a number of a block
+    /// that was given away again.
+    pub(in crate::device) fn is_taken(&self, number: u32) -> bool {
+        self.targets.find(number).is_some()
+    }
+
+    /// Enters a new TGT into the host's table; `None` for one of a private domain.
+    pub(in crate::device) fn create(
+        &mut self,
+        number: u32,
+        domain: &Arc<Domain>,
+    ) -> Result<Option<Box<dyn SharedTgt>>, VerbsError> {
+        let Some(id) = domain.shared() else { return Ok(None) };
+        let record = self.targets.create(number, id)?;
+        self.handles.open(number, record, domain);
+        Ok(Some(Box::new(Executor::new(Arc::clone(&self.targets), record))))
+    }
+
+    /// Opens a handle on a TGT; `false` for one of a private domain.
+    pub(in crate::device) fn open(
+        &mut self,
+        number: u32,
+        domain: &Arc<Domain>,
+        now: Time,
+    ) -> Result<bool, VerbsError> {
+        let Some(id) = domain.shared() else { return Ok(false) };
+        let joined = self.targets.join(number, id)?;
+        let record = joined.ok_or(VerbsError::Invalid("no TGT of this number is in the XRC domain"))?;
+        self.handles.open(number, record, domain);
+        self.watch_executors(now);
+        Ok(true)
+    }
+
+    /// Closes a handle; `false` when the TGT is not shared.
+    pub(in crate::device) fn close(&mut self, shard: &mut Shard, number: u32) -> bool {
+        let Some(record) = self.handles.close(number) else { return false };
+        match self.targets.leave(record) {
+            Ok(Left::Others) => {}
+            Ok(Left::Nobody(executor)) => {
+                if let Some(executor) = executor {
+                    Message::Closed { tgt: number }.send(shard.outbox(), executor);
+                }
+                shard.remove_qp(number);
+            }
+            Err(error) => tracing::error!(%error, "a handle on a shared TGT could not be closed"),
+        }
+        true
+    }
+
+    /// Closes all handles: other processes go on with these TGTs.
+    pub(in crate::device) fn close_all(&mut self, shard: &mut Shard) {
+        for (number, _) in self.handles.records() {
+            while self.close(shard, number) {}
+        }
+    }
+
+    /// The executor of a TGT learns that nobody has a handle any more.
+    pub(super) fn handle_closed(&self, shard: &mut Shard, tgt: u32) {
+        let Some(record) = executor_of(shard, tgt).map(|executor| executor.record()) else { return };
+        if !self.targets.exists(record) {
+            shard.end_remote_message(tgt, false);
+            shard.remove_qp(tgt);
+        }
+    }
+
+    /// The attributes of a TGT that another process executes.
+    pub(in crate::device) fn query(&self, number: u32, gids: &GidTable) -> Option<QpAttributes> {
+        let mut words = Vec::new();
+        if !self.targets.image(self.handles.record(number)?).load(&mut words, TRIES) {
+            return None;
+        }
+        let (mut attributes, source) = take_attributes(&words)?;
+        if let (Some(vector), Some(source)) = (&mut attributes.address_vector, source) {
+            let own = gids.addresses().iter().position(|address| *address == source);
+            vector.source_gid_index = own.and_then(|index| u16::try_from(index).ok()).unwrap_or(0);
+        }
+        Some(attributes)
+    }
+}

@@ -1,0 +1,168 @@
+//! TGTs that several processes of the host share through an XRC domain that a file names.
+//!
+//! Owns what this process, a *member* of the host, knows of them: those that it executes (it is their
+//! *executor*), those that it has handles on, and the receives that messages of other executors hold in
+//! its SRQs. A reader who is not interested in devices that several processes use can skip this module:
+//! it meets the others in two places only.
+//!
+//! | seam | caller |
+//! |---|---|
+//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member has gone | control |
+//! | the trait `SharedTgt`, implemented by [`Executor`]: place elsewhere, publish, raise events | the shard, for QPs that have one |
+//!
+//! It must never be called for a TGT of a private domain, which costs what it costs without sharing.
+//!
+//! ```text
+//! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
+//!                      |     ^---------- placed ---------'
+//!                      | publishes its state, then answers
+//!                      v
+//!                    peer
+//! ```
+//! | part | what it owns |
+//! |---|---|
+//! | `message`, `change` | the form of messages and images |
+//! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
+//! | `placements` | replies to an executor's placements and READs |
+//! | `owner` | placements for the executors of other TGTs |
+//! | `handles` | opening, closing and querying TGTs that others execute |
+//! | `modify` | changes on their way to the executor and back |
+//! | `take_over` | what follows when a member dies |
+//!
+//! # Why nothing is lost or doubled when an executor dies
+//! The executor publishes its state before it asks for a placement, and again before an answer leaves.
+//! So the published state is at most one placement old. The heir starts from it; the peer repeats
+//! what was not answered; the first such packet has the serial number of the placement that may have
+//! been done already, and then its owner, which remembers the last serial number with its outcome,
+//! returns that instead of doing it again. That holds for atomics too. A serial number never comes
+//! again, not even after a reset.
+//!
+//! The owner may have ended as well. A process that places a SEND or a WRITE notes the serial number in
+//! the shared table before its program can see the message, so that the heir acknowledges it instead of
+//! reporting an unknown SRQ.
+#![forbid(unsafe_code)]
+
+mod change;
+mod executor;
+mod handles;
+mod message;
+mod modify;
+mod owner;
+mod placements;
+mod take_over;
+
+pub(super) use modify::{ModifyProgress, ModifyRequest, ModifyTicket};
+
+use super::counters::MemberCounters;
+use super::gid_table::GidTable;
+use super::shard::Shard;
+use crate::host::{MemberId, Members, Targets};
+use handles::Handles;
+use message::{KINDS, Message};
+use modify::Tickets;
+use owner::Receptions;
+use std::sync::Arc;
+use take_over::Takeovers;
+use trunkline_verbs::{AsyncEventKind, AsyncSubject, QpNumber, Time};
+
+/// What this process knows of shared TGTs.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    targets: Arc<Targets>,
+    /// `None` after a removal.
+    members: Option<Arc<Members>>,
+    handles: Handles,
+    receptions: Receptions,
+    takeovers: Takeovers,
+    tickets: Tickets,
+    counters: MemberCounters,
+}
+
+impl Sharing {
+    pub(super) fn new(targets: Arc<Targets>, members: Option<Arc<Members>>) -> Self {
+        Self {
+            targets,
+            members,
+            handles: Handles::default(),
+            receptions: Receptions::default(),
+            takeovers: Takeovers::default(),
+            tickets: Tickets::default(),
+            counters: MemberCounters::default(),
+        }
+    }
+
+    /// What was counted.
+    pub(super) fn counters(&self) -> MemberCounters {
+        self.counters
+    }
+
+    /// The device is removed: no other process is reached any more.
+    pub(super) fn cut(&mut self) {
+        self.members = None;
+    }
+
+    /// A message of another process has arrived. Returns a change that it asks for, if it does: carry it
+    /// out and call [`Sharing::modified`].
+    pub(super) fn handle_message(
+        &mut self,
+        shard: &mut Shard,
+        from: MemberId,
+        (kind, bytes): (u8, &[u8]),
+        now: Time,
+    ) -> Option<ModifyRequest> {
+        let message = if KINDS.contains(&kind) { Message::read(kind, bytes) } else { None };
+        let Some(message) = message else {
+            self.counters.unknown_messages += 1;
+            tracing::debug!(?from, kind, length = bytes.len(), "a message of no known kind or form");
+            return None;
+        };
+        match message {
+            Message::Place { tgt, serial, place } => self.place_for(shard, from, (tgt, serial), &place),
+            Message::Placed { tgt, serial, outcome } => {
+                placements::handle_placed(shard, from, (tgt, serial), outcome, now);
+            }
+            Message::Read { tgt, piece } => self.read_for(shard, from, tgt, &piece),
+            Message::ReadBytes { tgt, psn, offset, bytes } => {
+                placements::handle_read_bytes(shard, from, tgt, (psn, offset), bytes);
+            }
+            Message::Flush { tgt, is_error } => self.flush_for(shard, from, tgt, is_error),
+            Message::Modify { tgt, ticket, source, change } => {
+                return Some(ModifyRequest { from, tgt: QpNumber::new(tgt), ticket, source, change });
+            }
+            Message::Modified { ticket, errno } => self.tickets.answer(ticket, errno),
+            Message::Closed { tgt } => self.handle_closed(shard, tgt),
+            Message::Event { tgt, kind } => self.handle_event(shard, from, tgt, kind),
+        }
+        None
+    }
+
+    /// The connection with a process ended: it may have died.
+    pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
+        self.takeovers.note_disconnect(member, now);
+    }
+
+    /// Does what is due: takes over from processes that have died.
+    pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) {
+        let targets = Arc::clone(&self.targets);
+        let due = self.takeovers.due(now, |member| targets.host().is_alive(member));
+        for member in due.dead {
+            self.take_over_from(shard, gids, member, now);
+        }
+        if due.watches {
+            self.watch_executors(now);
+        }
+    }
+
+    /// When [`Sharing::work`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.takeovers.next_timeout()
+    }
+
+    /// Something happened to a TGT that another process executes.
+    fn handle_event(&self, shard: &Shard, from: MemberId, tgt: u32, kind: AsyncEventKind) {
+        let record = self.handles.record(tgt);
+        if record.is_some_and(|record| self.targets.executor(record) == Some(from)) {
+            shard.events().raise(kind, AsyncSubject::Qp(QpNumber::new(tgt)));
+        }
+    }
+}

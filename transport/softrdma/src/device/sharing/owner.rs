@@ -1,0 +1,171 @@
+//! Placements for TGTs that other processes execute.
+//!
+//! Owns the receive that a half-arrived message of each such TGT holds here, and what became of
+//! its last placement: an executor that took over asks once more for what its predecessor may have had
+//! done, and gets the outcome instead of being served twice.
+#![forbid(unsafe_code)]
+
+use super::Sharing;
+use super::message::Message;
+use crate::device::domain_table::DomainNumber;
+use crate::device::numbers::NumberMap;
+use crate::device::shard::{Reception, RemoteOutcome, Shard, SrqTable};
+use crate::host::{MemberId, Targets};
+use trunkline_roce::engine::{Place, Placement, ReadOutcome, ReadPiece};
+use trunkline_verbs::{QpNumber, SrqNumber};
+
+/// TGTs of others with a reception here; beyond that, those that no longer exist are forgotten.
+const MANY: usize = 256;
+/// Bytes fetched at once.
+pub(super) const MAX_FETCH: u32 = 24 * 1024;
+
+/// What is to be done with a placement that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    /// It is the next.
+    Do,
+    /// It was done: this became of it.
+    Done(RemoteOutcome),
+    /// A later one was done: the sender no longer executes the TGT.
+    Overtaken,
+}
+
+/// The receive side of a TGT that another process executes.
+#[derive(Debug)]
+struct Remote {
+    reception: Reception,
+    /// The last placement that changed something.
+    last: Option<(u64, RemoteOutcome)>,
+}
+
+impl Remote {
+    fn admit(&self, serial: u64) -> Admission {
+        match self.last {
+            Some((last, outcome)) if last == serial => Admission::Done(outcome),
+            Some((last, _)) if last > serial => Admission::Overtaken,
+            _ => Admission::Do,
+        }
+    }
+
+    fn note(&mut self, serial: u64, outcome: RemoteOutcome) {
+        // Nothing was done where no receive was posted, so it may be asked again.
+        if outcome != RemoteOutcome::Done(Placement::Rnr) {
+            self.last = Some((serial, outcome));
+        }
+    }
+}
+
+/// The receive sides, by TGT.
+#[derive(Debug, Default)]
+pub(super) struct Receptions(NumberMap<Remote>);
+
+impl Receptions {
+    /// That of a TGT, made when there is none.
+    fn of(&mut self, tgt: u32, domain: DomainNumber, targets: &Targets) -> &mut Remote {
+        if self.0.len() >= MANY && !self.0.contains(tgt) {
+            self.0.retain(|tgt, _| targets.find(tgt).is_some());
+        }
+        self.0.get_or_insert_with(tgt, || Remote { reception: Reception::of_domain(domain), last: None })
+    }
+
+    /// Takes it out for the process's own TGT, which it has taken over, with its last placement.
+    pub(super) fn take(&mut self, tgt: u32) -> (Option<Reception>, Option<(u64, RemoteOutcome)>) {
+        self.0.remove(tgt).map_or((None, None), |remote| (Some(remote.reception), remote.last))
+    }
+}
+
+/// Why a request of another process is not carried out.
+enum NotOurs {
+    /// The sender does not execute the TGT, or no longer.
+    Stale,
+    /// The domain has no such SRQ here.
+    UnknownSrq,
+}
+
+impl Sharing {
+    /// The local name of the domain that a TGT and an SRQ of ours have in common, if the TGT is
+    /// executed by the process that asks.
+    fn common_domain(
+        &self,
+        srqs: &SrqTable,
+        from: MemberId,
+        tgt: u32,
+        srq: Option<SrqNumber>,
+    ) -> Result<DomainNumber, NotOurs> {
+        let record = self.targets.find(tgt).ok_or(NotOurs::Stale)?;
+        if self.targets.executor(record) != Some(from) {
+            return Err(NotOurs::Stale);
+        }
+        let domain = self.targets.domain(record).ok_or(NotOurs::Stale)?;
+        let ours = srq.and_then(|srq| srqs.domain_of(srq)).filter(|ours| ours.shared() == Some(domain));
+        Ok(ours.ok_or(NotOurs::UnknownSrq)?.number())
+    }
+
+    /// Carries out a packet that another process took.
+    pub(super) fn place_for(
+        &mut self,
+        shard: &mut Shard,
+        from: MemberId,
+        (tgt, serial): (u32, u64),
+        place: &Place<'_>,
+    ) {
+        let Some(record) = self.targets.find(tgt) else { return };
+        let outcome = match self.common_domain(shard.srqs(), from, tgt, place.srq) {
+            Err(NotOurs::Stale) => return,
+            Err(NotOurs::UnknownSrq) => RemoteOutcome::UnknownSrq,
+            Ok(domain) => {
+                let remote = self.receptions.of(tgt, domain, &self.targets);
+                match remote.admit(serial) {
+                    Admission::Done(outcome) => outcome,
+                    Admission::Overtaken => return,
+                    Admission::Do => {
+                        let note = || self.targets.note_placement(record, serial);
+                        let tgt = QpNumber::new(tgt);
+                        let placed = shard.place_for_member(tgt, &mut remote.reception, place, &note);
+                        let outcome = RemoteOutcome::Done(placed);
+                        remote.note(serial, outcome);
+                        outcome
+                    }
+                }
+            }
+        };
+        Message::Placed { tgt, serial, outcome }.send(shard.outbox(), from);
+    }
+
+    /// Fetches bytes for a READ that another process answers.
+    pub(super) fn read_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, piece: &ReadPiece) {
+        let mut fetched = Vec::new();
+        let bytes = match self.common_domain(shard.srqs(), from, tgt, piece.srq) {
+            Err(NotOurs::Stale) => return,
+            Err(NotOurs::UnknownSrq) => Err(RemoteOutcome::UnknownSrq),
+            Ok(_) if piece.length > MAX_FETCH => return,
+            Ok(domain) => {
+                let remote = self.receptions.of(tgt, domain, &self.targets);
+                let number = QpNumber::new(tgt);
+                match shard.read_for_member(number, &mut remote.reception, piece, &mut fetched) {
+                    ReadOutcome::Read => Ok(&fetched[..]),
+                    ReadOutcome::Nak(code) => Err(RemoteOutcome::Done(Placement::Nak(code))),
+                    ReadOutcome::Later => Err(RemoteOutcome::UnknownSrq),
+                }
+            }
+        };
+        Message::ReadBytes { tgt, psn: piece.psn, offset: piece.offset, bytes }.send(shard.outbox(), from);
+    }
+
+    /// Ends what a TGT of another process has begun here (contract I2).
+    pub(super) fn flush_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, is_error: bool) {
+        let executor = self.targets.find(tgt).and_then(|record| self.targets.executor(record));
+        if executor != Some(from) {
+            return;
+        }
+        let Some(remote) = self.receptions.0.get_mut(tgt) else { return };
+        if is_error {
+            shard.flush_for_member(QpNumber::new(tgt), &mut remote.reception);
+        } else {
+            remote.reception.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod models;

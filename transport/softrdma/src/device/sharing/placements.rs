@@ -1,0 +1,70 @@
+//! Answers of other processes to what an executor here asked them for.
+//!
+//! Owns nothing: it joins the executor's state with the shard, which executes the TGT.
+#![forbid(unsafe_code)]
+
+use super::executor::{Pending, executor_of};
+use crate::device::shard::{RemoteOutcome, Shard, SharedTgt};
+use crate::host::MemberId;
+use trunkline_roce::wire::Packet;
+use trunkline_verbs::{Psn, Time};
+
+/// What another process made of a placement.
+pub(super) fn handle_placed(
+    shard: &mut Shard,
+    from: MemberId,
+    (tgt, serial): (u32, u64),
+    outcome: RemoteOutcome,
+    now: Time,
+) {
+    let pending = executor_of(shard, tgt).and_then(|executor| executor.take_pending(from, Some(serial)));
+    if let Some(pending) = pending {
+        answer(shard, tgt, &pending, (outcome, Some(from)), now);
+    }
+}
+
+/// Ends the wait for a placement, and takes what came meanwhile. The owner is `None` when it has died.
+fn answer(
+    shard: &mut Shard,
+    tgt: u32,
+    pending: &Pending,
+    (outcome, owner): (RemoteOutcome, Option<MemberId>),
+    now: Time,
+) {
+    let Some(executor) = executor_of(shard, tgt) else { return };
+    let outcome = executor.settle(pending, outcome);
+    let holds_receive = shard.answer_placement(tgt, outcome);
+    let Some(executor) = executor_of(shard, tgt) else { return };
+    executor.set_message_at(owner.filter(|_| holds_receive));
+    while let Some(packet) = executor_of(shard, tgt).and_then(|executor| executor.next_kept()) {
+        if let Ok(packet) = Packet::parse(&packet) {
+            shard.take_kept(tgt, &packet, now);
+        }
+        if executor_of(shard, tgt).is_none_or(|executor| executor.is_waiting()) {
+            break;
+        }
+    }
+    shard.qps().mark_ready(tgt);
+}
+
+/// Bytes of a READ.
+pub(super) fn handle_read_bytes(
+    shard: &mut Shard,
+    from: MemberId,
+    tgt: u32,
+    start: (Psn, u32),
+    bytes: Result<&[u8], RemoteOutcome>,
+) {
+    if executor_of(shard, tgt).is_some_and(|executor| executor.fetched(from, start, bytes)) {
+        shard.qps().mark_ready(tgt);
+    }
+}
+
+/// Ends the placements and READs of a TGT executed here that wait for a process that has died.
+pub(super) fn abandon_requests_to(shard: &mut Shard, tgt: u32, dead: MemberId, now: Time) {
+    let Some(executor) = executor_of(shard, tgt) else { return };
+    if let Some(pending) = executor.forget_member(dead) {
+        answer(shard, tgt, &pending, (RemoteOutcome::UnknownSrq, None), now);
+    }
+    shard.qps().mark_ready(tgt);
+}

@@ -1,0 +1,203 @@
+//! What happens when a member dies.
+//!
+//! Owns the members whose connection has ended and which may or may not be alive: a process that dies
+//! closes its sockets at one time and releases its lock at another. Only a member that has lost its
+//! lock is dead. Then:
+//!
+//! | the dead member was | what happens |
+//! |---|---|
+//! | the executor of a TGT that we have a handle on | the first to swap the record's executor goes on from the image |
+//! | the owner of an SRQ that a placement waits for | the packet is acknowledged if it was placed, else answered by contract G7 |
+//! | the last holder of handles on a TGT of ours | it is destroyed |
+#![forbid(unsafe_code)]
+
+use super::Sharing;
+use super::change::{ATTRIBUTE_WORDS, take_attributes};
+use super::executor::{Executor, executor_of};
+use super::placements::abandon_requests_to;
+use crate::device::gid_table::GidTable;
+use crate::device::shard::{Route, Shard, TgtRemains};
+use crate::host::{Left, MemberId, TargetRecord};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_verbs::{QpAttributes, QpType, SrqNumber, Time, VerbsError};
+
+/// How often the lock of a member that may have died is tried.
+const EVERY: Duration = Duration::from_millis(2);
+/// How soon an executor that had no room for a connection is tried again.
+const WATCH_AGAIN: Duration = Duration::from_millis(20);
+/// After so many tries the member counts as alive, although its connection ended.
+const TRIES: u32 = 250;
+
+/// A member whose connection has ended: if it is dead, its work is taken over.
+#[derive(Debug, Clone, Copy)]
+struct PendingTakeover {
+    member: MemberId,
+    tries: u32,
+    again: Time,
+}
+
+/// Members that may have died, and when executors are to be watched again.
+#[derive(Debug, Default)]
+pub(super) struct Takeovers {
+    pending: Vec<PendingTakeover>,
+    /// When to try again to connect to the executors of other TGTs.
+    watch_again: Option<Time>,
+}
+
+/// What is due.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// Members that have died.
+    pub(super) dead: Vec<MemberId>,
+    /// Whether to connect to the executors of other TGTs.
+    pub(super) watches: bool,
+}
+
+impl Takeovers {
+    /// The connection with a member ended.
+    pub(super) fn note_disconnect(&mut self, member: MemberId, now: Time) {
+        if !self.pending.iter().any(|pending| pending.member == member) {
+            self.pending.push(PendingTakeover { member, tries: 0, again: now });
+        }
+    }
+
+    /// When [`Takeovers::due`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.pending.iter().map(|pending| pending.again).chain(self.watch_again).min()
+    }
+
+    /// Finds out which of the members whose connection ended are dead.
+    pub(super) fn due(&mut self, now: Time, is_alive: impl Fn(MemberId) -> bool) -> Due {
+        let (mut dead, mut alive) = (Vec::new(), Vec::new());
+        for pending in &mut self.pending {
+            if pending.again > now {
+                continue;
+            }
+            pending.again = now + EVERY;
+            pending.tries += 1;
+            if !is_alive(pending.member) {
+                dead.push(pending.member);
+            } else if pending.tries >= TRIES {
+                alive.push(pending.member);
+            }
+        }
+        self.pending.retain(|pending| !dead.contains(&pending.member) && !alive.contains(&pending.member));
+        for member in alive {
+            tracing::debug!(?member, "the connection with a member ended, but it lives");
+            self.watch_again = Some(now);
+        }
+        let watches = self.watch_again.is_some_and(|again| again <= now);
+        Due { dead, watches }
+    }
+}
+
+impl Sharing {
+    /// Takes over what a dead member had.
+    pub(super) fn take_over_from(
+        &mut self,
+        shard: &mut Shard,
+        gids: &mut GidTable,
+        dead: MemberId,
+        now: Time,
+    ) {
+        // From now on its QP and SRQ numbers belong to nobody.
+        self.targets.host().sweep();
+        for (number, record) in self.handles.records() {
+            if self.targets.executor(record) == Some(dead) {
+                self.inherit(shard, gids, (number, record), dead, now);
+            }
+        }
+        self.watch_executors(now);
+        for number in shard.qps().numbers() {
+            let Some(executor) = executor_of(shard, number) else { continue };
+            let record = executor.record();
+            abandon_requests_to(shard, number, dead, now);
+            if !self.targets.is_held_by(record, dead) {
+                continue;
+            }
+            match self.targets.sweep(record) {
+                Ok(Left::Others) => {}
+                Ok(Left::Nobody(_)) => shard.remove_qp(number),
+                Err(error) => tracing::error!(%error, "handles of a dead process could not be dropped"),
+            }
+        }
+    }
+
+    /// Connects to every member that executes a TGT that we have a handle on, so that its death is noticed.
+    pub(super) fn watch_executors(&mut self, now: Time) {
+        let Some(members) = &self.members else { return };
+        let me = self.targets.host().me();
+        let opened = self.handles.records().into_iter();
+        let executors = opened.filter_map(|(_, record)| self.targets.executor(record));
+        let mut connected = true;
+        for executor in executors.filter(|executor| *executor != me) {
+            connected &= members.watch(executor);
+        }
+        self.takeovers.watch_again = (!connected).then(|| now + WATCH_AGAIN);
+    }
+
+    /// Continues to execute a TGT where the dead member stopped, unless another member already does.
+    fn inherit(
+        &mut self,
+        shard: &mut Shard,
+        gids: &mut GidTable,
+        (number, record): (u32, TargetRecord),
+        dead: MemberId,
+        now: Time,
+    ) {
+        if !self.targets.take_over(record, dead) {
+            return;
+        }
+        let Some(domain) = self.handles.domain(number).map(Arc::clone) else { return };
+        let mut words = Vec::new();
+        let image = self.targets.image(record).load(&mut words, 1).then_some(&words[..]);
+        let attributes = image.and_then(take_attributes);
+        let mut is_whole = attributes.is_some();
+        let (mut attributes, source) =
+            attributes.unwrap_or_else(|| (QpAttributes::new(QpType::XrcTgt), None));
+        let (reception, last) = self.receptions.take(number);
+        let executor = Executor::heir(Arc::clone(&self.targets), record, last);
+        let route = open_route(shard, gids, &mut attributes, source).unwrap_or_else(|error| {
+            tracing::error!(%error, number, "a TGT was taken over, but not its address");
+            is_whole = false;
+            None
+        });
+        let responder = words.get(ATTRIBUTE_WORDS..).unwrap_or(&[]);
+        let shared = Box::new(executor);
+        let remains = TgtRemains { attributes, responder, domain, reception, route, shared };
+        let message = shard.revive_tgt(number, remains, is_whole);
+        let owner = message.and_then(|srq| self.other_owner(srq));
+        if let (Some(_), Some(executor)) = (owner, executor_of(shard, number)) {
+            executor.set_message_at(owner);
+        }
+        tracing::info!(number, ?dead, "took over a TGT");
+        self.counters.taken_over += 1;
+        shard.publish(number);
+        shard.qps().mark_ready(number);
+        // The member that the responder waits for may be the one that died.
+        abandon_requests_to(shard, number, dead, now);
+    }
+
+    /// The process that has an SRQ, if it is another one.
+    fn other_owner(&self, srq: SrqNumber) -> Option<MemberId> {
+        let host = self.targets.host();
+        host.owner_of(srq.get()).filter(|owner| *owner != host.me())
+    }
+}
+
+/// The route of a TGT that another process connected, if it is connected. Its source becomes an index of
+/// our GID table.
+fn open_route(
+    shard: &mut Shard,
+    gids: &mut GidTable,
+    attributes: &mut QpAttributes,
+    source: Option<IpAddr>,
+) -> Result<Option<Route>, VerbsError> {
+    let (Some(source), Some(vector)) = (source, &mut attributes.address_vector) else { return Ok(None) };
+    let index = gids.index_of(source);
+    vector.source_gid_index =
+        index.ok_or(VerbsError::AddressNotAvailable("not an address of this process"))?;
+    shard.open_route(source, vector.destination.ip()).map(Some)
+}
