@@ -18,6 +18,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::outcome::{Counts, Undelivered};
 use super::socket::{self, Folder};
 use crate::host::{Host, MemberId};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -46,20 +47,6 @@ const LOOKS: usize = 64;
 /// The key of the listening socket; connections have their place in the slab.
 const LISTENER: u64 = u64::MAX;
 
-/// Why a message was not delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Undelivered {
-    /// The member has died or left.
-    #[error("the member has left or died")]
-    Gone,
-    /// The socket has no room now.
-    #[error("the member has more messages waiting than its socket holds")]
-    Full,
-    /// More than [`MAX_MESSAGE_BYTES`], or too many parts.
-    #[error("the message is too long")]
-    TooLong,
-}
-
 /// What arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrived<'a> {
@@ -83,15 +70,6 @@ enum Peer {
 struct Connection {
     socket: Socket,
     peer: Peer,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    sent: u64,
-    received: u64,
-    full: u64,
-    gone: u64,
-    nonsense: u64,
 }
 
 /// One member's connections with the others.
@@ -161,11 +139,7 @@ impl Connections {
             let sent = socket::send(&self.connections[key].socket, &pieces[..=parts.len()]);
             sent.map_err(|error| self.send_failed(key, &error))
         });
-        match result {
-            Ok(()) => self.counts.sent += 1,
-            Err(Undelivered::Gone) => self.counts.gone += 1,
-            Err(_) => self.counts.full += 1,
-        }
+        self.counts.sending(&result);
         result
     }
 
@@ -213,13 +187,7 @@ impl Connections {
 
     /// Appends its counters.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
-        into.extend([
-            Counter { name: "local_sent", value: self.counts.sent },
-            Counter { name: "local_received", value: self.counts.received },
-            Counter { name: "drop_local_full", value: self.counts.full },
-            Counter { name: "drop_local_gone", value: self.counts.gone },
-            Counter { name: "drop_local_nonsense", value: self.counts.nonsense },
-        ]);
+        self.counts.list(into);
     }
 
     /// Fetches the readable sockets; returns whether there are any.
@@ -282,7 +250,7 @@ impl Connections {
         let socket = match socket::accept(&self.listener) {
             Ok(Some(socket)) => socket,
             Ok(None) => {
-                self.counts.nonsense += 1;
+                self.counts.nonsense();
                 return;
             }
             // No connection waits, or none can be accepted now: then the listener stays readable.
@@ -293,7 +261,7 @@ impl Connections {
             if self.unnamed.len() > MAX_UNNAMED
                 && let Some(oldest) = self.unnamed.front().copied()
             {
-                self.counts.nonsense += 1;
+                self.counts.nonsense();
                 self.end(oldest);
             }
             // Its hello has usually arrived already.
@@ -323,7 +291,7 @@ impl Connections {
         match connection.peer {
             _ if length == 0 => None,
             Peer::From(from) if length < self.buffer.len() => {
-                self.counts.received += 1;
+                self.counts.received();
                 Some((from, length))
             }
             Peer::Unnamed => {
@@ -332,7 +300,7 @@ impl Connections {
             }
             // No member sends a message that is too long, or replies on a connection that we made.
             Peer::From(_) | Peer::To(_) => {
-                self.counts.nonsense += 1;
+                self.counts.nonsense();
                 None
             }
         }
@@ -343,7 +311,7 @@ impl Connections {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
         let known = from.filter(|from| self.host.current(from.slot) == Some(*from));
         let Some(from) = known else {
-            self.counts.nonsense += 1;
+            self.counts.nonsense();
             self.end(key);
             return;
         };

@@ -5,20 +5,13 @@
 //! has exchanged messages with it.
 #![forbid(unsafe_code)]
 
-use super::connections::{Arrived, MAX_MESSAGE_BYTES, Undelivered};
+use super::connections::{Arrived, MAX_MESSAGE_BYTES};
+use super::outcome::{Counts, Undelivered};
 use crate::host::memory::{Entry, HostMemory, NotTaken};
 use crate::host::{Host, MemberId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::Counter;
-
-#[derive(Debug, Default)]
-struct Counts {
-    sent: u64,
-    received: u64,
-    full: u64,
-    gone: u64,
-}
 
 /// One member's inbox, and the members that it has exchanged messages with.
 #[derive(Debug)]
@@ -58,15 +51,9 @@ impl Inbox {
         let result = self
             .connect(to)
             .and_then(|()| self.memory.put(to, Entry::Message { from, kind, bytes }).map_err(Into::into));
-        match result {
-            Ok(()) => self.counts.sent += 1,
-            Err(Undelivered::Gone) => {
-                self.counts.gone += 1;
-                if self.to.contains(&to) {
-                    self.lose(to);
-                }
-            }
-            Err(_) => self.counts.full += 1,
+        self.counts.sending(&result);
+        if result == Err(Undelivered::Gone) && self.to.contains(&to) {
+            self.lose(to);
         }
         result
     }
@@ -94,7 +81,7 @@ impl Inbox {
                     self.from.insert(from);
                 }
                 Some(Entry::Message { from, kind, bytes }) => {
-                    self.counts.received += 1;
+                    self.counts.received();
                     self.buffer = bytes;
                     return Some(Arrived::Message { from, kind, bytes: &self.buffer });
                 }
@@ -113,13 +100,7 @@ impl Inbox {
     }
 
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
-        into.extend([
-            Counter { name: "local_sent", value: self.counts.sent },
-            Counter { name: "local_received", value: self.counts.received },
-            Counter { name: "drop_local_full", value: self.counts.full },
-            Counter { name: "drop_local_gone", value: self.counts.gone },
-            Counter { name: "drop_local_nonsense", value: 0 },
-        ]);
+        self.counts.list(into);
     }
 
     fn is_alive(&self) -> bool {

@@ -8,9 +8,11 @@
 
 mod connections;
 mod inbox;
+mod outcome;
 mod socket;
 
-pub(crate) use connections::{MAX_MESSAGE_BYTES, Undelivered};
+pub(crate) use connections::MAX_MESSAGE_BYTES;
+pub(crate) use outcome::Undelivered;
 
 use super::{Host, MemberId};
 use connections::{Arrived, Connections};
