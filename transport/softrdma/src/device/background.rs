@@ -13,8 +13,8 @@
 #![forbid(unsafe_code)]
 
 use super::card::Card;
+use super::card_lock::CardLock;
 use super::progress::Progress;
-use super::shared::Shared;
 use super::signal::lock;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -39,7 +39,7 @@ pub(super) struct Background {
 
 impl Background {
     /// Starts the machine; `sleeper` is what it sleeps on in a simulation.
-    pub(super) fn start(shared: Arc<Shared>, sleeper: Option<Sleeper>) -> io::Result<Self> {
+    pub(super) fn start(shared: Arc<CardLock>, sleeper: Option<Sleeper>) -> io::Result<Self> {
         let runtime = shared.runtime.clone();
         let make = Box::new(move || {
             let rest = match sleeper {
@@ -61,7 +61,7 @@ impl Background {
 
 /// The background machine.
 struct CardMachine {
-    shared: Arc<Shared>,
+    shared: Arc<CardLock>,
     rest: Rest,
     step: Step,
 }

@@ -28,7 +28,7 @@ impl Card {
         if control.is_removed() {
             return false;
         }
-        shard.endpoint_mut().poll(now);
+        shard.link_mut().poll(now);
         let mut more = false;
         for _ in 0..BATCHES_IN_TURN {
             more = shard.receive(now);
@@ -55,26 +55,26 @@ impl Card {
     /// Notifies the link that a thread is about to sleep on its descriptors; `true` when something
     /// waits already.
     pub(super) fn arm(&mut self) -> bool {
-        self.shard.endpoint_mut().arm()
+        self.shard.link_mut().arm()
     }
 
     /// Whether datagrams wait at the link.
     pub(super) fn has_arrivals(&self) -> bool {
-        self.shard.endpoint().has_arrivals()
+        self.shard.link().has_arrivals()
     }
 
     /// Whether receiving leaves the link armed.
     pub(super) fn stays_armed(&self) -> bool {
-        self.shard.endpoint().stays_armed()
+        self.shard.link().stays_armed()
     }
 
     /// The link's descriptors, and a number that changes when they do.
     pub(super) fn descriptors(&self) -> (u64, Vec<RawFd>) {
-        (self.descriptors_version(), self.shard.endpoint().descriptors())
+        (self.descriptors_version(), self.shard.link().descriptors())
     }
 
     /// The number of [`Card::descriptors`] alone.
     pub(super) fn descriptors_version(&self) -> u64 {
-        self.shard.endpoint().descriptors_version()
+        self.shard.link().descriptors_version()
     }
 }

@@ -8,10 +8,10 @@
 use super::async_events::AsyncEvents;
 use super::background::Background;
 use super::card::Card;
+use super::card_lock::CardLock;
 use super::domain_table::DomainTable;
 use super::keys::PdNumber;
 use super::progress::Progress;
-use super::shared::Shared;
 use super::signal::lock;
 use crate::host::Host;
 use std::os::fd::BorrowedFd;
@@ -31,7 +31,7 @@ pub(super) struct SlotGuard;
 /// The device's heart.
 #[derive(Debug)]
 pub(super) struct Core {
-    shared: Arc<Shared>,
+    shared: Arc<CardLock>,
     /// Asynchronous events.
     pub(super) events: Arc<AsyncEvents>,
     /// XRC domains by file.
@@ -52,7 +52,7 @@ impl Core {
         runtime: Runtime,
     ) -> std::io::Result<Arc<Self>> {
         let (progress, sleeper) = Progress::new(&runtime)?;
-        let shared = Arc::new(Shared { card: Mutex::new(card), progress, runtime });
+        let shared = Arc::new(CardLock { card: Mutex::new(card), progress, runtime });
         let background = Background::start(Arc::clone(&shared), sleeper)?;
         Ok(Arc::new(Self {
             shared,

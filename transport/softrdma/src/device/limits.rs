@@ -1,8 +1,10 @@
-//! What the device holds at most.
+//! The name of the device, and what it holds at most.
 //!
-//! Owns the numbers that programs see in the device's attributes and that every layer enforces.
+//! Owns the values that programs see in the device's attributes and that every layer enforces.
 #![forbid(unsafe_code)]
 
+/// The name of the one device.
+pub(super) const DEVICE_NAME: &str = "trunkline0";
 /// QPs that exist at once.
 pub(super) const MAX_QPS: usize = 1 << 16;
 /// SRQs that exist at once.

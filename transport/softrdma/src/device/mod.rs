@@ -6,14 +6,14 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | ways in | `provider`, `soft_device`, `options`, `slot`, `unknown_srq` |
+//! | ways in | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
 //! | the card, behind one lock | `card`, of `control` and one `shard` |
 //! | the data path | `shard`: QPs, SRQs, packets in and out, timers |
 //! | everything slow | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |
 //! | tables | `keys` (memory by key), `domain_table` (XRC domains by file), `gid_table`, `numbers`, `guid`, `limits` |
-//! | who does the work | `core`, `shared`, `progress` (the words), `background` (the thread) |
+//! | who does the work | `core`, `card_lock`, `progress` (the words), `background` (the thread) |
 //!
 //! # Locks
 //! The card's lock is taken first; CQs, channels and events have small locks of their own, which
@@ -23,6 +23,7 @@
 mod async_events;
 mod background;
 mod card;
+mod card_lock;
 mod channel;
 mod cm_channel;
 mod cm_id;
@@ -39,6 +40,7 @@ mod keys;
 mod limits;
 mod mr;
 mod numbers;
+mod opening;
 mod options;
 mod pd;
 mod progress;
@@ -47,7 +49,7 @@ mod qp;
 mod random;
 mod receive_queue;
 mod shard;
-mod shared;
+
 mod sharing;
 mod signal;
 mod slot;

@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::gid_table::GidTable;
+use super::limits::DEVICE_NAME;
 use super::options::{OpenError, SoftOptions};
-use super::soft_device::{DEVICE_NAME, SoftDevice};
+use super::soft_device::SoftDevice;
 use crate::host::AwayFiles;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};

@@ -3,31 +3,22 @@
 //! Owns the checks of what objects are made with; the objects themselves do the rest.
 #![forbid(unsafe_code)]
 
-use super::async_events::AsyncEvents;
-use super::card::Card;
 use super::channel::SoftCompletionChannel;
 use super::cm_channel::SoftCmChannel;
 use super::cm_id::{SoftCmId, own_channel};
-use super::control::{Control, ControlInit};
 use super::core::Core;
 use super::cq::SoftCq;
-use super::gid_table::GidTable;
-use super::guid::{address_guid, node_guid};
-use super::limits::{
-    MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS, MAX_WR,
-};
-use super::options::{LinkChoice, OpenError, SoftOptions};
+use super::guid::node_guid;
+use super::limits::{MAX_CQE, MAX_INLINE, MAX_SGE, MAX_WR};
+use super::opening::{self, Opened};
+use super::options::{OpenError, SoftOptions};
 use super::pd::SoftPd;
 use super::qp::{QpHolds, SoftQp};
-use super::random::Random;
 use super::receive_queue::ReceiveQueue;
-use super::shard::{QpParts, ReceiveSide, Shard, ShardInit};
-use super::slot::Slot;
+use super::shard::{QpParts, ReceiveSide};
 use super::srq::SoftSrq;
 use super::use_count::UseGuard;
 use super::xrcd::SoftXrcd;
-use crate::host::{AwayFiles, Host, Members, Targets};
-use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,12 +26,9 @@ use std::sync::Arc;
 use trunkline_verbs::{
     AsyncEvent, Clock, CmChannel, CmId, CompletionChannel, CompletionQueue, ConnectionManager, Counter,
     CqInit, Device, DeviceAttributes, DeviceCapabilities, EndpointRequest, EndpointSide, GidEntry,
-    PortAttributes, PortSpace, PortState, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities,
-    QueuePair, SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
+    PortAttributes, PortSpace, ProtectionDomain, QpInit, QpNumber, QpType, QueueCapacities, QueuePair,
+    SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
-
-/// The name of the one device there is.
-pub(super) const DEVICE_NAME: &str = "trunkline0";
 
 /// Receives of an RC QP that asked for none.
 const LEAST_RECEIVES: u32 = 1;
@@ -60,87 +48,9 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`OpenError`] with cause and remedy.
-    pub fn open(mut options: SoftOptions) -> Result<Arc<Self>, OpenError> {
-        let os = |doing| move |source| OpenError::Os { doing, source };
-        let slot = options.slot.clone();
-        if slot.as_ref().is_some_and(Slot::is_empty) {
-            return Err(OpenError::Removed);
-        }
-        let removable = options.removable && matches!(options.link, LinkChoice::Udp);
-        let host = match &options.link {
-            LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
-            LinkChoice::Simulated(process) => Some(Host::in_memory(process.host().memory(), process.life())?),
-            LinkChoice::InProcess(_) | LinkChoice::Custom(_) => None,
-        };
-        let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
-        let members = host.as_ref().map(|host| Members::new(Arc::clone(host))).transpose();
-        let members = members.map_err(os("make the socket for this host's other processes"))?;
-        let link = make_link(&options, members.as_ref(), targets.as_ref())?;
-        let without_xrc = options.without_xrc;
-        let directory = options.runtime_directory.clone();
-        if let (LinkChoice::Simulated(process), true) = (&options.link, options.addresses.is_empty()) {
-            options.addresses = process.host().addresses().to_vec();
-        }
-        let gids = if options.addresses.is_empty() {
-            GidTable::of_host().map_err(os("list the interfaces"))?
-        } else {
-            for address in &options.addresses {
-                link.mtu(*address)?;
-            }
-            GidTable::named(options.addresses)
-        };
-        let away = removable.then(|| AwayFiles::new(directory.as_deref(), gids.addresses())).transpose()?;
-        if away.as_ref().is_some_and(AwayFiles::any) {
-            return Err(OpenError::Removed);
-        }
-        let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
-        let runtime = options.runtime;
-        let guid = match runtime.is_simulated() {
-            // Nothing of the real host may show in a simulation.
-            true => address_guid(first),
-            false => node_guid(Some(first)),
-        };
-        let link_name = link.name().to_owned();
-        let events = AsyncEvents::new().map_err(|error| OpenError::Os {
-            doing: "make an eventfd",
-            source: std::io::Error::from_raw_os_error(error.errno()),
-        })?;
-        let events = Arc::new(events);
-        let mut random = Random::new(options.seed.unwrap_or_else(|| runtime.random()));
-        let shard = Shard::new(ShardInit {
-            link,
-            events: Arc::clone(&events),
-            unknown_srq: options.unknown_srq,
-            random: &mut random,
-            host: host.as_ref(),
-            members: members.clone(),
-        });
-        let mtu = shard.endpoint().mtu_of(first);
-        let control = Control::new(ControlInit {
-            gids,
-            events: Arc::clone(&events),
-            random,
-            guid,
-            asks_host: !runtime.is_simulated(),
-            host: host.clone(),
-            members,
-            targets,
-            away,
-        });
-        let card = Card { control, shard };
-        let core =
-            Core::start(card, events, host, runtime).map_err(os("start the card's background thread"))?;
-        if slot.is_some_and(|slot| !slot.fill(&core)) {
-            return Err(OpenError::Removed);
-        }
-        let port = PortAttributes {
-            state: PortState::Active,
-            max_mtu: trunkline_verbs::Mtu::Mtu4096,
-            active_mtu: mtu,
-            max_message_bytes: MAX_MESSAGE,
-            gid_table_length: 256,
-        };
-        Ok(Arc::new(Self { core, attributes: limits(link_name, guid, without_xrc), port }))
+    pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
+        let Opened { core, attributes, port } = opening::open(options)?;
+        Ok(Arc::new(Self { core, attributes, port }))
     }
 
     /// Hands every asynchronous event to `listener` from now on, in place of the queue of
@@ -271,63 +181,6 @@ impl SoftDevice {
             }
         };
         Ok((holds, parts))
-    }
-}
-
-fn make_link(
-    options: &SoftOptions,
-    members: Option<&Arc<Members>>,
-    targets: Option<&Arc<Targets>>,
-) -> Result<Box<dyn Link>, OpenError> {
-    let mut link: Box<dyn Link> = match &options.link {
-        LinkChoice::Udp => {
-            let link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
-            Box::new(link.of_members(members, targets))
-        }
-        LinkChoice::Simulated(process) => {
-            Box::new(UdpLink::over(Box::new(process.sockets())).of_members(members, targets))
-        }
-        LinkChoice::InProcess(hub) => Box::new(
-            hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
-        ),
-        LinkChoice::Custom(factory) => {
-            factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
-        }
-    };
-    if let Some(path) = &options.capture {
-        link = Box::new(
-            CapturedLink::open(link, path)
-                .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
-        );
-    }
-    if let Some(plan) = options.faults {
-        link = Box::new(FaultyLink::new(link, plan));
-    }
-    Ok(link)
-}
-
-fn limits(link: String, guid: u64, without_xrc: bool) -> DeviceAttributes {
-    let mut capabilities = DeviceCapabilities::all();
-    capabilities.set(DeviceCapabilities::XRC, !without_xrc);
-    DeviceAttributes {
-        name: DEVICE_NAME.to_owned(),
-        link,
-        guid,
-        capabilities,
-        max_qp: u32::try_from(MAX_QPS).unwrap_or(u32::MAX),
-        max_qp_wr: MAX_WR,
-        max_sge: MAX_SGE,
-        max_cq: 1 << 16,
-        max_cqe: MAX_CQE,
-        max_mr: MAX_REGIONS,
-        max_mr_size: 1 << 40,
-        max_srq: u32::try_from(MAX_SRQS).unwrap_or(u32::MAX),
-        max_srq_wr: MAX_WR,
-        max_srq_sge: MAX_SGE,
-        max_dest_rd_atomic: MAX_RD_ATOMIC,
-        max_rd_atomic: MAX_RD_ATOMIC,
-        max_inline_data: MAX_INLINE,
-        ports: 1,
     }
 }
 

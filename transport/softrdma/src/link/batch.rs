@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 /// Longest datagram that a link carries: a payload of 4,096 bytes with all headers is at most
 /// 4,096 + 96 (contract rocev2 3.3).
-pub const MAX_DATAGRAM_BYTES: usize = 4352;
+pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
 /// One datagram: its UDP payload, source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl SendBatch {
 
     /// As [`Self::push_with`], for a writer that may have nothing to write: when it returns `false`
     /// no datagram is added. Returns what the writer returned.
-    pub fn push_if(
+    pub(crate) fn push_if(
         &mut self,
         source: SocketAddr,
         destination: SocketAddr,
@@ -108,7 +108,7 @@ impl SendBatch {
 
     /// The datagram at a position, 0 being the oldest.
     #[must_use]
-    pub fn at(&self, position: usize) -> Option<Datagram<'_>> {
+    pub(crate) fn at(&self, position: usize) -> Option<Datagram<'_>> {
         self.entries.get(self.first + position).map(|entry| entry.of(&self.bytes))
     }
 
@@ -153,7 +153,7 @@ impl Entry {
     }
 }
 
-/// Datagrams received: a fixed number of slots of [`MAX_DATAGRAM_BYTES`].
+/// Datagrams received: a fixed number of slots of `MAX_DATAGRAM_BYTES`.
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
@@ -197,12 +197,6 @@ impl ReceiveBatch {
     /// The datagrams in the order of their arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         self.entries.iter().map(|entry| entry.of(&self.bytes))
-    }
-
-    /// The datagram at a position.
-    #[must_use]
-    pub fn at(&self, position: usize) -> Option<Datagram<'_>> {
-        self.entries.get(position).map(|entry| entry.of(&self.bytes))
     }
 
     /// Removes all.
@@ -289,7 +283,7 @@ mod tests {
         batch.push(datagram(&[0; 100]));
         for round in 1..=10_000u32 {
             batch.push(datagram(&[round.to_be_bytes()[3]; 100]));
-            assert_eq!(batch.at(0).unwrap().bytes[0], (round - 1).to_be_bytes()[3]);
+            assert_eq!(batch.iter().next().unwrap().bytes[0], (round - 1).to_be_bytes()[3]);
             batch.remove_first(1);
         }
         assert_eq!(batch.len(), 1);
@@ -324,6 +318,6 @@ mod tests {
         batch.clear();
         assert!(!batch.push(datagram(&[0; MAX_DATAGRAM_BYTES + 1])));
         assert!(batch.push(datagram(&[7; MAX_DATAGRAM_BYTES])));
-        assert_eq!(batch.at(0).unwrap().bytes, [7; MAX_DATAGRAM_BYTES]);
+        assert_eq!(batch.iter().next().unwrap().bytes, [7; MAX_DATAGRAM_BYTES]);
     }
 }

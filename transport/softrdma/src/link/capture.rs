@@ -19,7 +19,7 @@ use trunkline_verbs::{Counter, Time};
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
-pub struct CapturedLink {
+pub(crate) struct CapturedLink {
     inner: Box<dyn Link>,
     writer: PcapWriter<File>,
     /// Datagrams at the front of the device's batch that were recorded already, because the inner
@@ -34,7 +34,7 @@ impl CapturedLink {
     ///
     /// # Errors
     /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
-    pub fn open(inner: Box<dyn Link>, path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(inner: Box<dyn Link>, path: &Path) -> io::Result<Self> {
         let writer = PcapWriter::appending(open_file(path)?);
         Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
     }

@@ -247,7 +247,10 @@ mod tests {
         let mut got = ReceiveBatch::new(8);
         assert_eq!(b.receive(&mut got), 3);
         assert_eq!(got.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [2, 2, 4]);
-        assert_eq!((got.at(2).unwrap().source, got.at(2).unwrap().destination), (address(1), address(4)));
+        assert_eq!(
+            (got.iter().nth(2).unwrap().source, got.iter().nth(2).unwrap().destination),
+            (address(1), address(4))
+        );
         assert_eq!(c.receive(&mut got), 1);
         assert_eq!(a.receive(&mut got), 0);
         assert_eq!(counter(&a, "drop_send_unreachable"), 1);

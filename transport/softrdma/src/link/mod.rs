@@ -8,12 +8,12 @@
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
-//! | `udp` | [`UdpLink`]: ordinary unprivileged sockets on port 4791 |
+//! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between it and the operating system or a simulated host |
 //! | `relay` | datagrams of one address for several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
-//! | `capture` | [`CapturedLink`]: writes the datagrams into a capture file |
-//! | `faults` | [`FaultyLink`]: loses, duplicates, reorders, corrupts and delays what is sent |
+//! | `capture` | `CapturedLink`: writes the datagrams into a capture file |
+//! | `faults` | `FaultyLink`: loses, duplicates, reorders, corrupts and delays what is sent |
 //!
 //! Wrappers hold the link they wrap as a `Box<dyn Link>`, so any order of them can be stacked.
 
@@ -28,13 +28,15 @@ mod sockets;
 mod udp;
 mod udp_ffi;
 
-pub use batch::{Datagram, MAX_DATAGRAM_BYTES, ReceiveBatch, SendBatch};
-pub use capture::CapturedLink;
+pub(crate) use batch::MAX_DATAGRAM_BYTES;
+pub use batch::{Datagram, ReceiveBatch, SendBatch};
+pub(crate) use capture::CapturedLink;
 pub use error::LinkError;
-pub use faults::{FaultPlan, FaultPlanError, FaultyLink};
+pub(crate) use faults::FaultyLink;
+pub use faults::{FaultPlan, FaultPlanError};
 pub use in_process::{Hub, InProcessLink};
 pub(crate) use sockets::{DatagramSocket, Received, Sockets};
-pub use udp::UdpLink;
+pub(crate) use udp::UdpLink;
 
 pub use trunkline_roce::wire::ROCE_PORT;
 

@@ -84,11 +84,11 @@ impl Addresses {
         is_family_only: bool,
     ) -> Result<(), VerbsError> {
         if !address.is_unspecified() {
-            return shard.endpoint_mut().open(address);
+            return shard.link_mut().open(address);
         }
         let mut result = Err(VerbsError::AddressNotAvailable("the device has no address of this family"));
         for own in self.covered(address, is_family_only) {
-            let opened = shard.endpoint_mut().open(own);
+            let opened = shard.link_mut().open(own);
             if let Err(error) = opened {
                 tracing::warn!(%own, %error, "a wildcard listener goes without an address");
             }
@@ -124,7 +124,7 @@ impl Addresses {
         let is_here = remote.ip().is_unspecified();
         let own = match chosen {
             Some(own) => {
-                shard.endpoint_mut().open(own)?;
+                shard.link_mut().open(own)?;
                 own
             }
             None if is_here => {
@@ -172,7 +172,7 @@ impl Addresses {
             })
             .copied()
             .ok_or(VerbsError::AddressNotAvailable("the device has no address of the peer's family"))?;
-        match shard.endpoint_mut().open(chosen) {
+        match shard.link_mut().open(chosen) {
             Ok(()) => Ok(chosen),
             Err(VerbsError::AddressInUse(why)) if self.may_be_replaced(chosen, remote) => {
                 self.open_some_loopback(shard).ok_or(VerbsError::AddressInUse(why))
@@ -192,7 +192,7 @@ impl Addresses {
         for _ in 0..OTHER_LOOPBACKS {
             let [_, b, c, d] = self.random.next_u32().to_be_bytes();
             let address = IpAddr::from([127, b.max(1), c, d.clamp(1, 254)]);
-            if shard.endpoint_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
+            if shard.link_mut().open(address).is_ok() && self.gids.index_of(address).is_some() {
                 return Some(address);
             }
         }

@@ -39,7 +39,7 @@ impl Control {
         let starting_psn = endpoint.announced;
         let (port_space, qp_type, local) = (endpoint.port_space, endpoint.qp_type, endpoint.local);
         let ack_timeout = endpoint.ack_timeout.unwrap_or(parameters.ack_timeout);
-        let mtu = shard.endpoint().mtu_of(local.ip());
+        let mtu = shard.link().mtu_of(local.ip());
         let connect = Connect {
             local,
             remote,

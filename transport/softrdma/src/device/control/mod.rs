@@ -156,7 +156,7 @@ impl Control {
         let (counted, qps) = shard.counters();
         let mut list = counters::list(counted, &qps, self.qps.counters(), self.events.lost());
         self.connections.counters(counted.bad_mads, &mut list);
-        shard.endpoint().counters(&mut list);
+        shard.link().counters(&mut list);
         list
     }
 }

@@ -34,7 +34,7 @@ impl Control {
                 let source = match source {
                     Some(source) => {
                         self.qps.addresses().check(source)?;
-                        shard.endpoint_mut().open(source)?;
+                        shard.link_mut().open(source)?;
                         source
                     }
                     None => self.qps.addresses().choose_source(shard, remote, routed)?,

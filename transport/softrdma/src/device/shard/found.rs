@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::QpNumber;
 
-/// Something that the shard has found. It queues them in order; control takes them.
+/// Something that the shard has found. It queues them in order; control takes them at the end of each
+/// turn, so there are no more than packets in a turn.
 #[derive(Debug)]
 pub(in crate::device) enum Found {
     /// A management datagram for QP 1.

@@ -14,7 +14,7 @@
 //! ```
 //! | part | what it owns |
 //! |---|---|
-//! | `endpoint`, `no_link` | the link, datagrams in and out, open addresses |
+//! | `link_endpoint`, `no_link` | the link, datagrams in and out, open addresses |
 //! | `qp_table`, `timers` | QPs by number, whose turn it is, deadlines |
 //! | `qp`, `route` | one QP: engine halves, attributes, where its packets go |
 //! | `reception`, `target`, `memory` | what a QP's halves reach: receives, registered memory |
@@ -26,9 +26,9 @@
 //! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
 #![forbid(unsafe_code)]
 
-mod endpoint;
 mod executing;
 mod found;
+mod link_endpoint;
 mod memory;
 mod no_link;
 mod outbox;
@@ -45,8 +45,8 @@ mod target;
 mod timers;
 mod transmit;
 
-pub(super) use endpoint::Endpoint;
 pub(super) use found::Found;
+pub(super) use link_endpoint::LinkEndpoint;
 pub(super) use outbox::MemberOutbox;
 pub(super) use qp::{QpParts, ReceiveSide, TgtRemains};
 pub(super) use qp_table::QpTable;
@@ -98,7 +98,7 @@ pub(super) struct ShardInit<'a> {
 pub(super) struct Shard {
     qps: QpTable,
     resources: Resources,
-    endpoint: Endpoint,
+    link: LinkEndpoint,
     peers: Peers,
     /// CQs whose overflow the QPs know of.
     overflows_served: u64,
@@ -120,7 +120,7 @@ impl Shard {
         Self {
             qps: QpTable::new(Numbers::new(random, host)),
             resources,
-            endpoint: Endpoint::new(link),
+            link: LinkEndpoint::new(link),
             peers: Peers::default(),
             overflows_served: 0,
         }
@@ -128,28 +128,28 @@ impl Shard {
 
     /// When it wants to be called although nothing arrives; may have passed.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
-        if !self.endpoint.is_idle() || !self.resources.outbox.is_empty() {
+        if !self.link.is_idle() || !self.resources.outbox.is_empty() {
             return Some(now + NO_ROOM_RETRY);
         }
         if self.qps.ready() > 0 || !self.resources.found.is_empty() {
             return Some(now);
         }
-        self.qps.next_due().into_iter().chain(self.endpoint.next_timeout()).min()
+        self.qps.next_due().into_iter().chain(self.link.next_timeout()).min()
     }
 
     /// Whether QPs want service and the link has room.
     pub(super) fn has_work(&self) -> bool {
-        self.qps.ready() > 0 && self.endpoint.is_idle()
+        self.qps.ready() > 0 && self.link.is_idle()
     }
 
     /// The link, and the addresses that are open on it.
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub(super) fn link(&self) -> &LinkEndpoint {
+        &self.link
     }
 
     /// The link, and the addresses that are open on it.
-    pub(super) fn endpoint_mut(&mut self) -> &mut Endpoint {
-        &mut self.endpoint
+    pub(super) fn link_mut(&mut self) -> &mut LinkEndpoint {
+        &mut self.link
     }
 
     /// Takes what is control's business, in the order in which it was found.
@@ -172,8 +172,8 @@ impl Shard {
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(VerbsError::Invalid("the two GIDs are of different address families"));
         }
-        self.endpoint.open(source)?;
-        Ok(Route::new(self.endpoint.source(source), destination))
+        self.link.open(source)?;
+        Ok(Route::new(self.link.source(source), destination))
     }
 
     /// The QPs, by number.
@@ -293,7 +293,7 @@ impl Shard {
 
     /// The device is removed: nothing arrives or leaves from now on, and all tables are empty.
     pub(super) fn shut_down(&mut self) {
-        self.endpoint.cut();
+        self.link.cut();
         self.resources.outbox.cut();
         for number in self.qps.numbers() {
             self.remove_qp(number);

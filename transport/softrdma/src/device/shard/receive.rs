@@ -15,12 +15,12 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 impl Shard {
     /// Takes one batch off the link; returns whether more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
-        let Some((batch, more)) = self.endpoint.receive() else { return false };
+        let Some((batch, more)) = self.link.receive() else { return false };
         for datagram in batch.iter() {
             self.resources.counters.packets_received += 1;
             self.handle(datagram, now);
         }
-        self.endpoint.recycle(batch);
+        self.link.recycle(batch);
         more
     }
 
@@ -71,7 +71,7 @@ impl Shard {
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, body: &[u8], datagram: Datagram<'_>, now: Time) {
-        let Self { qps, resources, peers, endpoint, .. } = self;
+        let Self { qps, resources, peers, link, .. } = self;
         let Some(qp) = qps.addressed(&packet.bth, datagram, &mut resources.counters) else { return };
         let believed = if is_request(packet.bth.opcode) {
             if qp.keep(body) {
@@ -89,7 +89,7 @@ impl Shard {
         if believed {
             let ip = datagram.source.ip();
             // A peer that shares an address with us is of our kind.
-            qp.heard(datagram.source, || peers.is_soft(ip) || endpoint.is_open(ip));
+            qp.heard(datagram.source, || peers.is_soft(ip) || link.is_open(ip));
         }
         qps.mark_ready(packet.bth.destination.get());
     }

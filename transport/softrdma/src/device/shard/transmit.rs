@@ -20,7 +20,7 @@ impl Shard {
     pub(in crate::device) fn flush(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
         for _ in 0..turns {
-            if self.endpoint.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
+            if self.link.outgoing().len() >= PACKETS_AT_ONCE && !self.send(now) {
                 return;
             }
             let Some(number) = self.qps.pop_ready() else { break };
@@ -34,30 +34,30 @@ impl Shard {
 
     /// Passes the gathered packets to the link; returns whether all of them were sent.
     pub(in crate::device) fn send(&mut self, now: Time) -> bool {
-        self.resources.counters.packets_sent += self.endpoint.send(now) as u64;
-        self.endpoint.is_idle()
+        self.resources.counters.packets_sent += self.link.send(now) as u64;
+        self.link.is_idle()
     }
 
     /// Adds a management datagram to the packets on their way.
     pub(in crate::device) fn push_mad(&mut self, from: IpAddr, to: IpAddr, psn: Psn, mad: &Mad) {
-        let source = self.endpoint.source(from);
-        self.endpoint.outgoing().push_mad(source, SocketAddr::new(to, ROCE_PORT), psn, mad);
+        let source = self.link.source(from);
+        self.link.outgoing().push_mad(source, SocketAddr::new(to, ROCE_PORT), psn, mad);
     }
 
     /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may
     /// still wait for that acknowledgement, which can have been lost, and would retransmit to a QP that
     /// no longer exists until its retries run out. Several copies are sent, since each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
-        let Self { qps, endpoint, .. } = self;
+        let Self { qps, link, .. } = self;
         if let Some(qp) = qps.get_mut(number) {
-            qp.send_final_ack(endpoint.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
+            qp.send_final_ack(link.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
         }
     }
 
     fn serve(&mut self, number: u32, now: Time) {
-        let Self { qps, endpoint, resources, .. } = self;
+        let Self { qps, link, resources, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
-        let more = qp.send_packets(endpoint.outgoing(), now, resources);
+        let more = qp.send_packets(link.outgoing(), now, resources);
         qp.report(resources);
         qps.schedule(number);
         if more {

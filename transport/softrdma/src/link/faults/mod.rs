@@ -69,7 +69,7 @@ struct Counts {
 
 /// A link with faults.
 #[derive(Debug)]
-pub struct FaultyLink {
+pub(crate) struct FaultyLink {
     inner: Box<dyn Link>,
     plan: FaultPlan,
     random: Random,
@@ -90,7 +90,7 @@ pub struct FaultyLink {
 impl FaultyLink {
     /// Wraps a link.
     #[must_use]
-    pub fn new(inner: Box<dyn Link>, plan: FaultPlan) -> Self {
+    pub(crate) fn new(inner: Box<dyn Link>, plan: FaultPlan) -> Self {
         Self {
             inner,
             plan,

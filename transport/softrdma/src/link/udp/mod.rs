@@ -31,7 +31,7 @@ use trunkline_verbs::{Counter, Time};
 
 /// A link over UDP.
 #[derive(Debug)]
-pub struct UdpLink {
+pub(crate) struct UdpLink {
     /// Before the relay, so that port 4791 is free when the other members learn that we left.
     ports: Ports,
     /// Which socket is read first next time, so that a busy address does not starve others.
@@ -50,13 +50,13 @@ impl Default for UdpLink {
 impl UdpLink {
     /// A link with no address open.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::over(Box::new(SystemSockets::default()))
     }
 
     /// A link with receive buffers of at most this many bytes, as on a host that allows no more.
     #[must_use]
-    pub fn with_receive_buffer(bytes: i32) -> Self {
+    pub(crate) fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
     }
 

@@ -2,8 +2,8 @@
 
 use super::Qp;
 use crate::device::keys::Keys;
-use crate::device::shard::endpoint::Outgoing;
 use crate::device::shard::found::Found;
+use crate::device::shard::link_endpoint::Outgoing;
 use crate::device::shard::memory::QpMemory;
 use crate::device::shard::resources::Resources;
 use crate::device::shard::target::QpTarget;

@@ -1,6 +1,7 @@
-//! What the background thread shares with the objects of a device.
+//! The card behind its lock, with what its callers need next to it.
 //!
-//! Owns the card's lock, the words by which its work changes hands, and the clock.
+//! Owns the lock, the words by which the card's work changes hands, and the clock. The objects of a
+//! device and its background machine share it.
 #![forbid(unsafe_code)]
 
 use super::card::Card;
@@ -11,13 +12,13 @@ use trunkline_verbs::Time;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct CardLock {
     pub(super) card: Mutex<Card>,
     pub(super) progress: Progress,
     pub(super) runtime: Runtime,
 }
 
-impl Shared {
+impl CardLock {
     /// The time now, by the device's clock.
     pub(super) fn now(&self) -> Time {
         self.runtime.clock().now()

@@ -19,7 +19,7 @@ const DEFAULT_MTU_BYTES: u32 = 1500;
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::device) struct Endpoint {
+pub(in crate::device) struct LinkEndpoint {
     link: Box<dyn Link>,
     outgoing: Outgoing,
     /// `None` only while a batch is being handled.
@@ -30,7 +30,7 @@ pub(in crate::device) struct Endpoint {
     descriptors_changed: u64,
 }
 
-impl Endpoint {
+impl LinkEndpoint {
     pub(super) fn new(link: Box<dyn Link>) -> Self {
         Self {
             link,
@@ -75,13 +75,13 @@ impl Endpoint {
         }
     }
 
-    /// When [`Endpoint::poll`] wants to be called.
+    /// When [`LinkEndpoint::poll`] wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.link.next_timeout()
     }
 
     /// Takes a batch off the link, and whether more may wait. Return it with
-    /// [`Endpoint::recycle`].
+    /// [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
         let count = self.link.receive(&mut batch);

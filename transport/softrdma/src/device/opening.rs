@@ -1,0 +1,208 @@
+//! Opening a device.
+//!
+//! Owns the order in which membership of the host, link, addresses, shard, control and the background
+//! thread are made. Called once per device, by [`super::SoftDevice::open`].
+#![forbid(unsafe_code)]
+
+use super::async_events::AsyncEvents;
+use super::card::Card;
+use super::control::{Control, ControlInit};
+use super::core::Core;
+use super::gid_table::GidTable;
+use super::guid::{address_guid, node_guid};
+use super::limits::{
+    DEVICE_NAME, MAX_CQE, MAX_INLINE, MAX_MESSAGE, MAX_QPS, MAX_RD_ATOMIC, MAX_REGIONS, MAX_SGE, MAX_SRQS,
+    MAX_WR,
+};
+use super::options::{LinkChoice, OpenError, SoftOptions};
+use super::random::Random;
+use super::shard::{Shard, ShardInit};
+use super::slot::Slot;
+use crate::host::{AwayFiles, Host, Members, Targets};
+use crate::link::{CapturedLink, FaultyLink, Link, UdpLink};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_machine::Runtime;
+use trunkline_verbs::{DeviceAttributes, DeviceCapabilities, Mtu, PortAttributes, PortState};
+
+/// The parts of an opened device.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) core: Arc<Core>,
+    pub(super) attributes: DeviceAttributes,
+    pub(super) port: PortAttributes,
+}
+
+/// Opens a device.
+pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
+    let slot = options.slot.take();
+    if slot.as_ref().is_some_and(Slot::is_empty) {
+        return Err(OpenError::Removed);
+    }
+    let membership = Membership::join(&options)?;
+    let link = make_link(&options, &membership)?;
+    let gids = gid_table(&options, &*link)?;
+    let away = away_files(&options, &gids)?;
+    let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
+    let runtime = options.runtime;
+    let guid = guid(&runtime, first);
+    let link_name = link.name().to_owned();
+    let events = AsyncEvents::new().map_err(|error| OpenError::Os {
+        doing: "make an eventfd",
+        source: io::Error::from_raw_os_error(error.errno()),
+    })?;
+    let events = Arc::new(events);
+    let Membership { host, targets, members } = membership;
+    let mut random = Random::new(options.seed.unwrap_or_else(|| runtime.random()));
+    let shard = Shard::new(ShardInit {
+        link,
+        events: Arc::clone(&events),
+        unknown_srq: options.unknown_srq,
+        random: &mut random,
+        host: host.as_ref(),
+        members: members.clone(),
+    });
+    let active_mtu = shard.link().mtu_of(first);
+    let control = Control::new(ControlInit {
+        gids,
+        events: Arc::clone(&events),
+        random,
+        guid,
+        asks_host: !runtime.is_simulated(),
+        host: host.clone(),
+        members,
+        targets,
+        away,
+    });
+    let core = Core::start(Card { control, shard }, events, host, runtime)
+        .map_err(os("start the card's background thread"))?;
+    if slot.is_some_and(|slot| !slot.fill(&core)) {
+        return Err(OpenError::Removed);
+    }
+    let port = PortAttributes {
+        state: PortState::Active,
+        max_mtu: Mtu::Mtu4096,
+        active_mtu,
+        max_message_bytes: MAX_MESSAGE,
+        gid_table_length: 256,
+    };
+    Ok(Opened { core, attributes: attributes(link_name, guid, options.without_xrc), port })
+}
+
+fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Os { doing, source }
+}
+
+/// What a device has with the other devices of its host; nothing on a network in process.
+#[derive(Debug)]
+struct Membership {
+    host: Option<Arc<Host>>,
+    targets: Option<Arc<Targets>>,
+    members: Option<Arc<Members>>,
+}
+
+impl Membership {
+    fn join(options: &SoftOptions) -> Result<Self, OpenError> {
+        let host = match &options.link {
+            LinkChoice::Udp => Some(Host::join(options.runtime_directory.as_deref())?),
+            LinkChoice::Simulated(process) => Some(Host::in_memory(process.host().memory(), process.life())?),
+            LinkChoice::InProcess(_) | LinkChoice::Custom(_) => None,
+        };
+        let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
+        let members = host.as_ref().map(|host| Members::new(Arc::clone(host))).transpose();
+        let members = members.map_err(os("make the socket for this host's other processes"))?;
+        Ok(Self { host, targets, members })
+    }
+}
+
+/// The link, wrapped in what the options ask for.
+fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn Link>, OpenError> {
+    let (members, targets) = (membership.members.as_ref(), membership.targets.as_ref());
+    let mut link: Box<dyn Link> = match &options.link {
+        LinkChoice::Udp => {
+            let link = options.receive_buffer.map_or_else(UdpLink::new, UdpLink::with_receive_buffer);
+            Box::new(link.of_members(members, targets))
+        }
+        LinkChoice::Simulated(process) => {
+            Box::new(UdpLink::over(Box::new(process.sockets())).of_members(members, targets))
+        }
+        LinkChoice::InProcess(hub) => Box::new(
+            hub.link().map_err(|source| OpenError::Os { doing: "join the in-process network", source })?,
+        ),
+        LinkChoice::Custom(factory) => {
+            factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
+        }
+    };
+    if let Some(path) = &options.capture {
+        link = Box::new(
+            CapturedLink::open(link, path)
+                .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
+        );
+    }
+    if let Some(plan) = options.faults {
+        link = Box::new(FaultyLink::new(link, plan));
+    }
+    Ok(link)
+}
+
+/// The addresses that the options name, which the link must have, or those of the host.
+fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenError> {
+    let addresses = match &options.link {
+        LinkChoice::Simulated(process) if options.addresses.is_empty() => process.host().addresses(),
+        _ => &options.addresses,
+    };
+    if addresses.is_empty() {
+        return GidTable::of_host().map_err(os("list the interfaces"));
+    }
+    for address in addresses {
+        link.mtu(*address)?;
+    }
+    Ok(GidTable::named(addresses.to_vec()))
+}
+
+/// What shows that a removable device is away; refused while it is.
+fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles>, OpenError> {
+    if !options.removable || !matches!(options.link, LinkChoice::Udp) {
+        return Ok(None);
+    }
+    let away = AwayFiles::new(options.runtime_directory.as_deref(), gids.addresses())?;
+    if away.any() {
+        return Err(OpenError::Removed);
+    }
+    Ok(Some(away))
+}
+
+fn guid(runtime: &Runtime, first: IpAddr) -> u64 {
+    match runtime.is_simulated() {
+        // Nothing of the real host may show in a simulation.
+        true => address_guid(first),
+        false => node_guid(Some(first)),
+    }
+}
+
+/// The attributes that programs see.
+fn attributes(link: String, guid: u64, without_xrc: bool) -> DeviceAttributes {
+    let mut capabilities = DeviceCapabilities::all();
+    capabilities.set(DeviceCapabilities::XRC, !without_xrc);
+    DeviceAttributes {
+        name: DEVICE_NAME.to_owned(),
+        link,
+        guid,
+        capabilities,
+        max_qp: u32::try_from(MAX_QPS).unwrap_or(u32::MAX),
+        max_qp_wr: MAX_WR,
+        max_sge: MAX_SGE,
+        max_cq: 1 << 16,
+        max_cqe: MAX_CQE,
+        max_mr: MAX_REGIONS,
+        max_mr_size: 1 << 40,
+        max_srq: u32::try_from(MAX_SRQS).unwrap_or(u32::MAX),
+        max_srq_wr: MAX_WR,
+        max_srq_sge: MAX_SGE,
+        max_dest_rd_atomic: MAX_RD_ATOMIC,
+        max_rd_atomic: MAX_RD_ATOMIC,
+        max_inline_data: MAX_INLINE,
+        ports: 1,
+    }
+}
