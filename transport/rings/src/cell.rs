@@ -1,8 +1,8 @@
 //! A one-shot cell that carries the outcome of one call from a poller to the waiter.
 //!
-//! Owns the value on its way and the waiter's waker. The RPC layer's client queues call it; a blocking wait is
-//! built above it with a waker that unparks a thread. It never blocks and never allocates but to make a new cell; a cell
-//! whose halves are both done with it can be used again.
+//! Owns the value in transfer and the waiter's waker. The RPC layer's client queues call it; a blocking wait
+//! is built above it with a waker that unparks a thread. It never blocks and never allocates but to make a
+//! new cell; a cell whose halves are both done with it can be used again.
 //!
 //! ```text
 //!   bits of the word     set by                        then
@@ -29,7 +29,7 @@ pub struct Closed;
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answering side went away without an answer")
+        f.write_str("the setter was dropped without a value")
     }
 }
 
@@ -41,29 +41,30 @@ struct Shared<T> {
     waker: UnsafeCell<Option<Waker>>,
 }
 
-// SAFETY: the value is moved from one thread to another and never lent, so T: Send suffices; a Waker is Send and Sync. The
-// table of bits above says who may touch which field, and each change of hands is an acquire-release operation on the word.
+// SAFETY: the value is moved between threads and never shared, so T: Send suffices; a Waker is Send and Sync.
+// The table of bits above defines which half may access which field, and each transfer is an acquire-release
+// operation on the word.
 unsafe impl<T: Send> Sync for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: dropping or moving the cell on another thread moves a T and a Waker, which are Send.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     /// # Safety
-    /// The table of bits gives the value to the caller.
+    /// By the table of bits the caller owns the value: no other access to it happens during the call.
     unsafe fn replace_value(&self, value: Option<T>) -> Option<T> {
-        // SAFETY: the pointer comes from a live cell, and the caller has exclusive access.
+        // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.value.with_mut(|slot| unsafe { slot.replace(value) })
     }
 
     /// # Safety
-    /// The table of bits gives the waker to the caller.
+    /// By the table of bits the caller owns the waker: no other access to it happens during the call.
     unsafe fn replace_waker(&self, waker: Option<Waker>) -> Option<Waker> {
-        // SAFETY: the pointer comes from a live cell, and the caller has exclusive access.
+        // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.waker.with_mut(|slot| unsafe { slot.replace(waker) })
     }
 }
 
-/// Makes a fresh cell. [`Getter::rest`] leads to one that is used again.
+/// Creates a new cell. [`Getter::rest`] allows it to be reused.
 #[must_use]
 pub fn pair<T>() -> (Setter<T>, Getter<T>) {
     let word = AtomicU32::new(0);
@@ -75,7 +76,7 @@ fn halves<T>(shared: Arc<Shared<T>>) -> (Setter<T>, Getter<T>) {
     (setter, Getter { shared: Some(shared), taken: false })
 }
 
-/// The half that answers.
+/// The half that provides the value.
 pub struct Setter<T> {
     shared: Arc<Shared<T>>,
     finished: bool,
@@ -85,19 +86,19 @@ impl<T> Setter<T> {
     /// Completes the cell with `value` and wakes the getter.
     ///
     /// # Errors
-    /// Gives `value` back when the getter is gone.
+    /// Returns `value` if the getter was dropped.
     pub fn set(mut self, value: T) -> Result<(), T> {
         self.finish(Some(value)).map_or(Ok(()), Err)
     }
 
-    /// Whether the getter is gone, so that the answer is wanted by nobody.
+    /// Whether the getter was dropped, so that the value is no longer needed.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         // SYNC: cell-word
         self.shared.word.load(Ordering::Acquire) & ABANDONED != 0
     }
 
-    /// Completes the cell; the value comes back when nobody is there to take it.
+    /// Completes the cell; returns the value if the getter was dropped.
     fn finish(&mut self, value: Option<T>) -> Option<T> {
         self.finished = true;
         // SAFETY: before DONE the value is the setter's.
@@ -109,7 +110,7 @@ impl<T> Setter<T> {
             return unsafe { self.shared.replace_value(None) };
         }
         if before & WAKER != 0 {
-            // SAFETY: WAKER stood when DONE was set, which makes the waker the setter's.
+            // SAFETY: WAKER was set when DONE was set, so the waker belongs to the setter.
             if let Some(waker) = unsafe { self.shared.replace_waker(None) } {
                 waker.wake();
             }
@@ -134,14 +135,14 @@ impl<T> fmt::Debug for Setter<T> {
 
 /// The half that waits: a future of the value, or of [`Closed`] when the setter was dropped.
 pub struct Getter<T> {
-    /// Always there, except while the getter is being turned into a resting cell.
+    /// `None` only while the getter is being turned into a resting cell.
     shared: Option<Arc<Shared<T>>>,
-    /// The outcome was handed out, and DONE has been seen.
+    /// The outcome was returned, and DONE has been seen.
     taken: bool,
 }
 
 impl<T> Getter<T> {
-    /// The outcome, if it is there. After it has been handed out once, this and the future say [`Closed`].
+    /// The outcome, if it is there. After it was returned once, this and the future return [`Closed`].
     pub fn try_take(&mut self) -> Option<Result<T, Closed>> {
         if self.taken {
             return Some(Err(Closed));
@@ -151,7 +152,7 @@ impl<T> Getter<T> {
         (word & DONE != 0).then(|| self.take())
     }
 
-    /// The cell, to be used again. An outcome that nobody took is dropped.
+    /// The cell, for reuse. An outcome that was not taken is dropped.
     #[must_use]
     pub fn rest(mut self) -> Option<Resting<T>> {
         self.leave();
@@ -159,7 +160,7 @@ impl<T> Getter<T> {
     }
 
     fn shared(&self) -> &Arc<Shared<T>> {
-        self.shared.as_ref().expect("a getter that can still be called has its cell")
+        self.shared.as_ref().expect("a getter has its cell until it is dropped or rests")
     }
 
     /// Takes the outcome; DONE has been seen with acquire.
@@ -193,7 +194,8 @@ impl<T> Future for Getter<T> {
             return Poll::Ready(outcome);
         }
         let shared = self.shared();
-        // An earlier poll has left a waker: get it back before it is looked at, or find that the setter has it.
+        // An earlier poll has stored a waker: reclaim it before it is replaced, or find that the setter has
+        // it.
         // SYNC: cell-word
         if shared.word.load(Ordering::Relaxed) & WAKER != 0
             && shared.word.fetch_and(!WAKER, Ordering::AcqRel) & DONE != 0
@@ -224,20 +226,20 @@ impl<T> fmt::Debug for Getter<T> {
     }
 }
 
-/// A cell whose getter is gone, to be used again: for pools that are shared between threads.
+/// A cell without a getter, for reuse; pools of these can be shared between threads.
 pub struct Resting<T>(Arc<Shared<T>>);
 
 impl<T> Resting<T> {
-    /// The cell as new.
+    /// Both halves of the cell, as if it were new.
     ///
     /// # Errors
-    /// Gives it back while its setter is still there.
+    /// Returns the resting cell while its setter still exists.
     pub fn pair(mut self) -> Result<(Setter<T>, Getter<T>), Self> {
         if Arc::get_mut(&mut self.0).is_none() {
             return Err(self);
         }
-        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it was its to
-        // take, and the getter has emptied the rest when it left.
+        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it
+        // was its to take, and the getter has emptied the rest when it left.
         // SYNC: cell-word
         self.0.word.store(0, Ordering::Relaxed);
         Ok(halves(self.0))

@@ -1,18 +1,18 @@
 //! The handshake between a machine that is about to sleep and those that bring it work.
 //!
-//! Owns one word. The sleeper and every thread that puts work into one of its queues call it. It never sleeps or writes a
-//! file descriptor itself: it reports who has to.
+//! Owns one word. The sleeper and every thread that puts work into its queues call it. It never sleeps or
+//! writes a file descriptor itself: it reports which caller has to.
 //!
 //! ```text
 //!   sleeper                              ringer
 //!   prepare(): word = sleeping           put work into a queue
 //!              full fence                ring(): full fence
-//!   look into every queue once more              word sleeping? take it to awake
+//!   check every queue once more                  word sleeping? set it to awake
 //!   nothing there: sleep                         true: write the sleeper's eventfd
 //!   woken()
 //! ```
 //!
-//! The two full fences make it impossible that the sleeper misses the work and the ringer misses the sleeper as well.
+//! The two full fences exclude that the sleeper misses the work while the ringer misses the sleeper.
 
 use crossbeam_utils::CachePadded;
 
@@ -40,8 +40,8 @@ impl Doorbell {
         Self { word: CachePadded::new(AtomicU32::new(AWAKE)) }
     }
 
-    /// Sleeper: announces sleep. Look into every queue again after this, then sleep unless
-    /// something was there, and call [`woken`](Self::woken) either way.
+    /// Sleeper: announces sleep. Check every queue again after this, then sleep unless there was work, and
+    /// call [`woken`](Self::woken) in both cases.
     pub fn prepare(&self) {
         // SYNC: doorbell-word
         self.word.store(SLEEPING, Ordering::Relaxed);
@@ -49,28 +49,29 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeper: is awake again, for whatever reason, or has not slept after all. Ringers stop writing its eventfd. Look
-    /// into the queues after this. True when a ringer was faster: its write to the eventfd has come or is about to, and
-    /// costs one needless wake-up if it is not waited for.
+    /// Sleeper: is awake again, for whatever reason, or has not slept after all. Ringers stop writing its
+    /// eventfd. Look into the queues after this. True when a ringer was faster: its write to the eventfd has
+    /// come or is about to, and costs one needless wake-up if it is not waited for.
     pub fn woken(&self) -> bool {
         // A swap and not a store: with acquire it also sees what the ringer that took the word did before.
         // SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
 
-    /// Ringer: call after work has been put into a queue. True when the caller must write the sleeper's eventfd; of all
-    /// ringers one gets true per sleep.
+    /// Ringer: call after work has been put into a queue. True when the caller must write the sleeper's
+    /// eventfd; of all ringers one gets true per sleep.
     #[must_use = "the sleeper stays asleep unless its eventfd is written when this is true"]
     pub fn ring(&self) -> bool {
         // SYNC: doorbell-fence
         fence(Ordering::SeqCst);
-        // A plain look first: while the sleeper is awake, which is nearly always, its cache line stays shared.
+        // A plain load first: while the sleeper is awake, which is nearly always, its cache line stays
+        // shared.
         // SYNC: doorbell-word
         self.word.load(Ordering::Relaxed) == SLEEPING
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the owner has announced sleep. For metrics; nothing may be decided on it.
+    /// Whether the owner has announced sleep. For metrics only; no decision may depend on it.
     #[must_use]
     pub fn is_sleeping(&self) -> bool {
         self.word.load(Ordering::Relaxed) == SLEEPING

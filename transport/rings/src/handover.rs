@@ -1,8 +1,9 @@
-//! Who does the card's work: the pollers of the program, or the card's background thread.
+//! Decides which threads do the card's work: the program's pollers, or the card's background thread.
 //!
-//! Owns one word per card. Pollers call [`Handover::poller_entered`] on each poll, the background thread calls
-//! [`Handover::background_check`] whenever it wakes. It settles duty, not exclusion: for a moment both may work, so the
-//! state they work on needs a lock of its own. What it promises is that the duty is never nobody's.
+//! Owns one word per card. Pollers call [`Handover::poller_entered`] on each poll, the background thread
+//! calls [`Handover::background_check`] whenever it wakes. It settles duty, not exclusion: for a moment both
+//! may work, so the state they work on needs its own lock. It guarantees that at any time someone has the
+//! duty.
 //!
 //! ```text
 //!              poller_entered                poller_entered: wake the background, it has to tick again
@@ -15,8 +16,9 @@
 //!                                +---------------------> (arm from QUIET too)
 //! ```
 //!
-//! The background thread ticks (about 1 ms) after `Leave` and sleeps without a tick after `TakeOver`. So pollers that just
-//! stop are relieved after at most two ticks, pollers that say so with `arm` at once, and an idle program has no tick at all.
+//! The background thread ticks (about 1 ms) after `Leave` and sleeps without a tick after `TakeOver`. So
+//! pollers that just stop are relieved after at most two ticks, pollers that call `arm` at once, and an idle
+//! program has no tick at all.
 
 use crossbeam_utils::CachePadded;
 
@@ -24,17 +26,17 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// The pollers have polled since the background thread last looked.
 const POLLERS: u32 = 0;
-/// The background thread has looked, and nobody has polled since.
+/// The background thread has checked, and no poller has polled since.
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
 
-/// What the background thread has to do now.
+/// The present task of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Do the card's work, then sleep until there is more or until woken; no tick is needed.
     TakeOver,
-    /// Leave the work to the pollers and look again after a tick.
+    /// Leave the work to the pollers and check again after a tick.
     Leave,
 }
 
@@ -51,14 +53,14 @@ impl Default for Handover {
 }
 
 impl Handover {
-    /// A word that gives the duty to the background thread, until somebody polls.
+    /// A word that assigns the duty to the background thread until a poller polls.
     #[must_use]
     pub fn new() -> Self {
         Self { word: CachePadded::new(AtomicU32::new(BACKGROUND)) }
     }
 
-    /// Poller: marks activity; one load unless the background thread has looked since. True when the duty was the
-    /// background thread's: the caller must wake it, because it sleeps without a tick.
+    /// Poller: marks activity; one load unless the background thread has checked since. True when the duty
+    /// was the background thread's: the caller must wake it, because it sleeps without a tick.
     #[must_use = "the background thread sleeps without a tick unless woken when this is true"]
     pub fn poller_entered(&self) -> bool {
         if self.word.load(Ordering::Relaxed) == POLLERS {
@@ -68,15 +70,16 @@ impl Handover {
         self.word.swap(POLLERS, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Poller: hands the duty over at once, because it goes to sleep or away. True when the caller must wake the background
-    /// thread. Another poller that is still active takes the duty back with its next poll.
+    /// Poller: hands the duty over at once, because it goes to sleep or away. True when the caller must wake
+    /// the background thread. Another poller that is still active takes the duty back with its next poll.
     #[must_use = "the background thread may be a tick away from noticing unless woken when this is true"]
     pub fn arm(&self) -> bool {
         // SYNC: handover-word
         self.word.swap(BACKGROUND, Ordering::AcqRel) != BACKGROUND
     }
 
-    /// Background thread: says whose the duty is now, and takes it when nobody has polled since the last look.
+    /// Background thread: returns who has the duty, and takes it if no poller has polled since the last
+    /// check.
     pub fn background_check(&self) -> Duty {
         // SYNC: handover-word
         let seen = self.word.load(Ordering::Acquire);
@@ -85,7 +88,7 @@ impl Handover {
             POLLERS => QUIET,
             _ => BACKGROUND,
         };
-        // When the exchange fails, somebody else has just settled it: a poller came (leave) or armed (take over).
+        // If the exchange fails, a poller has just polled (leave) or armed (take over).
         // SYNC: handover-word
         let settled = match self.word.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => next,
@@ -94,7 +97,7 @@ impl Handover {
         if settled == BACKGROUND { Duty::TakeOver } else { Duty::Leave }
     }
 
-    /// Background thread: whether the duty is still its own; cheap enough to ask between two packets.
+    /// Background thread: whether it still has the duty; cheap enough to call between two packets.
     #[must_use]
     pub fn is_background(&self) -> bool {
         self.word.load(Ordering::Relaxed) == BACKGROUND

@@ -1,11 +1,13 @@
-//! The lock-free pieces that carry work between Trunkline's threads: rings, completion cells and wake-up words.
+//! The lock-free pieces that carry work between Trunkline's threads: rings, completion cells and wake-up
+//! words.
 //!
-//! Owns every hand-written use of atomics that orders memory between threads. Called by the software device and by the
-//! transport's pollers. It must never do I/O, sleep, or know what travels through it: no tokio, no mio, no file
-//! descriptor appears here, so that loom can run every piece through all its interleavings inside plain `cargo test`.
+//! Owns every hand-written use of atomics that orders memory between threads. Called by the software device
+//! and by the transport's pollers. It must never do I/O, sleep, or depend on the type of its items: no tokio,
+//! no mio, no file descriptor appears here, so that loom can run every piece through all its interleavings
+//! inside plain `cargo test`.
 //!
-//! The unit tests are those loom models, and are built with loom's atomics. Property and stress tests live in `tests/`,
-//! which link the crate with the atomics of `core`.
+//! The unit tests are those loom models, and are built with loom's atomics. Property and stress tests live in
+//! `tests/`, which link the crate with the atomics of `core`.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,7 +1,8 @@
 //! The loom models: every interleaving of two or three threads over each piece, with up to two preemptions.
 //!
-//! Owns nothing; `cargo test` calls it. A model must stay small: two slots, two or three items, a few seconds at most. A lost
-//! wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a leak as an `Arc` left over.
+//! Owns nothing; `cargo test` calls it. A model must stay small: two slots, two or three items, a few seconds
+//! at most. A lost wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a
+//! leak as an `Arc` left over.
 
 use core::future::Future;
 use core::pin::pin;
@@ -24,7 +25,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// An eventfd as far as these models need one: a wait ends once somebody has written since the last wait.
+/// A model of an eventfd: a wait ends when there was a write since the last wait.
 #[derive(Default)]
 struct EventFd {
     written: loom::sync::Mutex<bool>,
@@ -107,7 +108,8 @@ fn spsc_frees_what_nobody_popped() {
     });
 }
 
-/// A sleeper waits for `items` pieces of work that `ringers` threads bring; returns how often the eventfd was written.
+/// A sleeper waits for `items` pieces of work that `ringers` threads bring; returns how often the eventfd was
+/// written.
 fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &EventFd) {
     loop {
         if queue.load(Ordering::Relaxed) == items {
@@ -126,7 +128,8 @@ fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &Event
 #[test]
 fn doorbell_loses_no_wake_up() {
     model(|| {
-        // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each other.
+        // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each
+        // other.
         let shared = Arc::new((Doorbell::new(), AtomicUsize::new(0), EventFd::default()));
         let theirs = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
@@ -220,7 +223,7 @@ fn cell_survives_a_changed_waker() {
 }
 
 #[test]
-fn cell_tells_that_the_setter_left() {
+fn cell_reports_a_dropped_setter() {
     model(|| {
         let (setter, getter) = cell::pair::<u32>();
         let leaving = thread::spawn(move || drop(setter));
@@ -241,13 +244,13 @@ fn cell_value_ends_on_exactly_one_side() {
         let accepted = answering.join().unwrap();
         assert!(accepted || first.is_pending(), "a value that was taken cannot have been given back");
         drop(first);
-        // Whoever got it, nobody holds it any more: neither a leak nor a double drop.
+        // The value was dropped exactly once, on either side.
         assert_eq!(Arc::strong_count(&value), 1);
     });
 }
 
 #[test]
-fn cell_is_used_again_only_when_both_halves_are_back() {
+fn cell_is_reused_only_after_both_halves_are_done() {
     model(|| {
         let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(1));
@@ -262,8 +265,8 @@ fn cell_is_used_again_only_when_both_halves_are_back() {
     });
 }
 
-/// The background thread as the device runs it: after `Leave` it looks again by itself, after `TakeOver` only when woken.
-/// Returns when the duty is its own and `pollers_done`.
+/// The background thread as the device runs it: after `Leave` it looks again by itself, after `TakeOver` only
+/// when woken. Returns when the duty is its own and `pollers_done`.
 fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     loop {
         if word.background_check() == Duty::Leave {
@@ -279,8 +282,8 @@ fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     }
 }
 
-/// Runs `poll` beside a background thread that sleeps without a tick once it has the duty; the model deadlocks when the duty
-/// gets lost.
+/// Runs `poll` alongside a background thread that sleeps without a tick once it has the duty; the model
+/// deadlocks when the duty gets lost.
 fn hand_over_model(poll: fn(&Handover, &EventFd)) {
     model(move || {
         let shared = Arc::new((Handover::new(), EventFd::default(), AtomicUsize::new(0)));
@@ -293,8 +296,8 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
         poll(word, event);
         done.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // Stands for the next packet or timer, which wakes a background thread that sleeps in its duty; the fences make this
-        // look and the background thread's last one meet.
+        // Models the next packet or timer, which wakes a background thread that sleeps with the duty; the
+        // fences make this check and the background thread's last one see each other.
         if word.is_background() {
             event.write();
         }

@@ -1,11 +1,11 @@
 //! A value that one process writes and others read, also after the writer was killed at any point.
 //!
 //! Owns the order in which the words of two buffers and their sequence are written and read. The
-//! writer fills the buffer that nobody reads and then counts the sequence up; a reader copies the
-//! buffer that the sequence names and asks once more whether the sequence still stands. A writer
-//! that dies in the middle leaves the value before it whole. There is one writer at a time: who
-//! becomes the writer after another has died is decided elsewhere. The words lie wherever the
-//! caller keeps them, in shared memory as a rule, so nothing here trusts what it reads.
+//! writer fills the buffer that is not being read and then increments the sequence; a reader copies the
+//! buffer that the sequence selects and then checks that the sequence has not changed. A writer that
+//! dies in the middle leaves the previous value intact. There is one writer at a time; the caller decides
+//! which process succeeds a dead one. The words belong to the caller and are usually in shared memory,
+//! so nothing read from them is trusted.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -13,12 +13,12 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[derive(Debug, Clone, Copy)]
 pub struct Published<'a> {
     sequence: &'a AtomicU64,
-    /// In each, word 0 is the number of those that follow.
+    /// In each buffer, word 0 is the number of words that follow.
     buffers: [&'a [AtomicU64]; 2],
 }
 
 impl<'a> Published<'a> {
-    /// The value in these words. All zeroes is no value yet.
+    /// The value in these words. All zeros mean that there is no value yet.
     #[must_use]
     pub fn new(sequence: &'a AtomicU64, buffers: [&'a [AtomicU64]; 2]) -> Self {
         Self { sequence, buffers }
@@ -28,7 +28,7 @@ impl<'a> Published<'a> {
         self.buffers[usize::from(sequence & 1 != 0)]
     }
 
-    /// The writer: replaces the value; `false`, and nothing changed, when it does not fit.
+    /// For the writer: replaces the value. Returns `false` and changes nothing if it does not fit.
     pub fn publish(&self, value: &[u64]) -> bool {
         let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let (Some((length, words)), Ok(count)) =
@@ -53,7 +53,7 @@ impl<'a> Published<'a> {
     }
 
     /// Reads the value into `out`, which is emptied first; `false` when there is none yet, when
-    /// the writer was faster than `tries` times, or when the words are no value.
+    /// the writer has interfered `tries` times, or when the words are not a valid value.
     pub fn load(&self, out: &mut Vec<u64>, tries: usize) -> bool {
         for _ in 0..tries {
             out.clear();

@@ -1,11 +1,11 @@
 //! A bounded ring with one producer and one consumer.
 //!
-//! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never wakes
-//! anyone: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
+//! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never
+//! wakes anyone: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
 //!
-//! The cursors count pushes and pops and wrap with the integer; a slot is the cursor under the mask. Each half
-//! keeps a copy of the other half's cursor and reads the shared one only when the copy says full or empty, so that a busy
-//! ring moves its cache lines once per lap rather than once per item.
+//! The cursors count pushes and pops and wrap with the integer; a slot is the cursor under the mask. Each
+//! half keeps a copy of the other half's cursor and reads the shared one only when the copy says full or
+//! empty, so that a busy ring moves its cache lines once per lap rather than once per item.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -25,11 +25,12 @@ struct Shared<T> {
     mask: usize,
 }
 
-// SAFETY: the ring moves values of T between threads and never lends one, so T: Send is all that it asks of T. Access to
-// a slot is exclusive: the producer has those in tail..head+capacity, the consumer those in head..tail, and a slot
-// changes sides only by a release store of a cursor that the other side has loaded with acquire.
+// SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to
+// a slot is exclusive: the producer has those in tail..head+capacity, the consumer those in head..tail, and a
+// slot changes sides only by a release store of a cursor that the other side has loaded with acquire.
 unsafe impl<T: Send> Sync for Shared<T> {}
-// SAFETY: as above; the shared part owns the values that it holds.
+// SAFETY: the shared part owns its values, so moving or dropping it on another thread moves values of T,
+// which is Send.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -47,12 +48,12 @@ impl<T> Shared<T> {
     /// Moves the value of push number `at` out of its slot.
     ///
     /// # Safety
-    /// The caller is the consumer, `at` is in `head..tail` as loaded with acquire, and it moves its head past `at` before
-    /// reading again.
+    /// The caller is the consumer, `at` is in `head..tail` as loaded with acquire, and it moves its head past
+    /// `at` before reading again.
     unsafe fn read(&self, at: usize) -> T {
         self.slots[at & self.mask].with_mut(|slot| {
-            // SAFETY: the pointer comes from a live cell; the slot is initialised because `at` is in head..tail, and it is
-            // read once because the caller moves on.
+            // SAFETY: the pointer comes from a live cell; the slot is initialised because `at` is in
+            // head..tail, and it is read once because the caller moves on.
             unsafe { slot.replace(MaybeUninit::uninit()).assume_init() }
         })
     }
@@ -60,18 +61,20 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Both halves are gone, and the reference count that told us so ordered their last stores before this.
+        // Both halves were dropped, and the reference count has ordered their last stores before this.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: nobody else is left, head..tail is what was pushed and not popped, and head moves on.
+            // SAFETY: no other half exists, head..tail are the items pushed and not popped, and head moves
+            // past each.
             drop(unsafe { self.read(head) });
             head = head.wrapping_add(1);
         }
     }
 }
 
-/// Makes a ring for at least `capacity` items (rounded up to a power of two, at least one) and gives out its halves.
+/// Makes a ring for at least `capacity` items (rounded up to a power of two, at least one) and returns its
+/// halves.
 ///
 /// ```
 /// let (mut producer, mut consumer) = trunkline_rings::spsc::ring(2);
@@ -109,7 +112,7 @@ impl<T> Producer<T> {
     /// Appends `value`.
     ///
     /// # Errors
-    /// Returns `value` when the ring is full. A ring whose consumer is gone still takes what fits.
+    /// Returns `value` when the ring is full. A ring without a consumer accepts items until it is full.
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if self.free() == 0 {
             return Err(value);
@@ -120,7 +123,7 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// How many items the ring holds at most.
+    /// The largest number of items in the ring.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.mask + 1
@@ -176,7 +179,8 @@ impl<T> Consumer<T> {
         if self.ready() == 0 {
             return None;
         }
-        // SAFETY: we are the only consumer, head is before the tail loaded with acquire, and head moves on below.
+        // SAFETY: we are the only consumer, head is before the tail loaded with acquire, and head moves on
+        // below.
         let value = unsafe { self.shared.read(self.head) };
         self.head = self.head.wrapping_add(1);
         // SYNC: spsc-head
@@ -191,7 +195,7 @@ impl<T> Consumer<T> {
         self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// Whether nothing waits.
+    /// Whether the ring is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,8 +1,8 @@
-//! The one place that chooses between the atomics of `core` and those of loom.
+//! The choice between the atomics of `core` and those of loom.
 //!
-//! Owns the choice and nothing else; every module of this crate takes its atomics from here. The crate's own test build
-//! runs on loom, which works inside `loom::model` only, so a unit test of this crate must be a model. Everything that
-//! links the crate, its integration tests included, gets the plain types.
+//! Owns the choice and nothing else; every module of this crate takes its atomics from here. The crate's own
+//! test build runs on loom, which works inside `loom::model` only, so a unit test of this crate must be a
+//! model. Everything that links the crate, its integration tests included, gets the plain types.
 
 #[cfg(test)]
 pub(crate) use loom::{

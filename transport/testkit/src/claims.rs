@@ -1,4 +1,4 @@
-//! What a fault rig found: claims that held or did not, one line each, and the exit status of the program.
+//! The result of a fault rig: one line for each claim, and the exit status of the program.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Claims of the run with this name.
+    /// The claims of the run with this name.
     #[must_use]
     pub fn new(run: impl Into<String>) -> Self {
         Self { run: run.into(), failed: 0 }
     }
 
-    /// Prints a claim with what was measured.
+    /// Prints a claim with its measurement.
     pub fn claim(&mut self, holds: bool, name: &str, measured: &str) {
         let run = &self.run;
         if holds {
@@ -31,7 +31,7 @@ impl Claims {
     /// The end of the run.
     ///
     /// # Errors
-    /// How many claims do not hold, if any.
+    /// The number of claims that do not hold, if any.
     pub fn end(&self) -> Result<(), String> {
         match self.failed {
             0 => Ok(()),

@@ -1,11 +1,11 @@
-//! An allocator that counts, for tests of what a hot path takes from the heap.
+//! An allocator that counts, for tests of the allocations of a hot path.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The system's allocator with a count of allocations and reallocations by any thread.
 ///
-/// A test that installs it needs a process of its own: the count covers everything that the process does.
+/// A test that installs it needs its own process, since the count covers the whole process.
 ///
 /// ```text
 /// #[global_allocator]
@@ -30,8 +30,8 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator; the counter is no part
-// of what is allocated.
+// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator; the counter does not
+// affect allocations.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);

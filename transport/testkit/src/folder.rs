@@ -1,4 +1,4 @@
-//! Temporary directories that end with their test.
+//! Temporary directories that are removed with their test.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that only this user can open; removed with all that is in it when dropped.
+/// A directory that only this user can open. Dropping it removes it with its content.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -29,7 +29,7 @@ impl Folder {
         &self.0
     }
 
-    /// The path of something in it.
+    /// The path of an entry in it.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_with_what_is_in_it() {
+    fn dropping_a_folder_removes_it_with_its_content() {
         let folder = Folder::new().expect("a temporary directory");
         let path = folder.path().to_owned();
         std::fs::create_dir(folder.join("below")).expect("a directory in it");

@@ -1,9 +1,9 @@
-//! QPs that are connected by hand, without a connection manager.
+//! QPs that a test connects by `modify_qp`, without a connection manager.
 
 use std::net::IpAddr;
 use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpModify, QpNumber, QpState};
 
-/// One end of a connection whose QPs were told about each other by the test.
+/// One end of a connection that the test makes itself.
 #[derive(Debug, Clone, Copy)]
 pub struct HandMadeConnection {
     /// The peer's address.
@@ -12,9 +12,9 @@ pub struct HandMadeConnection {
     pub peer_qp: QpNumber,
     /// The path MTU, the same at both ends.
     pub mtu: Mtu,
-    /// The ACK timeout as the code of the specification: 4.096 µs times 2 to the power of this.
+    /// Local ACK timeout, 1 to 31: 4.096 us * 2^n.
     pub ack_timeout: u8,
-    /// READs and atomics that may be under way, in each direction.
+    /// Number of READs and atomics that may be outstanding, in each direction.
     pub rd_atomic: u8,
 }
 

@@ -1,6 +1,6 @@
-//! What the tests of the workspace share.
+//! Support code that the tests of the workspace share.
 //!
-//! Owns what a test needs apart from the code under test: processes that are driven line by line, loopback
+//! Owns the surroundings of a test: processes that are driven line by line, loopback
 //! addresses that no other test uses, temporary directories, a counting allocator, network namespaces,
 //! reproducible random numbers. Used by tests, by the conformance suite, and by the fault rigs in
 //! `examples/`. It must never depend on a provider, so that the suite can use it and stay independent of

@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own, where the host's routes, sockets and packets do not interfere.
+//! Network namespaces for single tests, where the host's routes, sockets and packets do not interfere.
 
 use std::ffi::OsStr;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Random numbers that repeat from their seed, and bytes that are known from a key.
+//! Reproducible random numbers from a seed, and reproducible bytes from a key.
 
 /// SplitMix64. Equal seeds give equal numbers.
 #[derive(Debug, Clone)]
@@ -8,7 +8,7 @@ pub struct Random(
 );
 
 impl Random {
-    /// A generator with a seed of its own in each run.
+    /// A generator with a different seed in each run.
     #[must_use]
     pub fn from_entropy() -> Self {
         use std::hash::{BuildHasher, RandomState};
@@ -70,7 +70,7 @@ pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0x7275_6e6b, |key, part| Random(key ^ part.rotate_left(17)).next())
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that differ with the offset and with the seed.
 #[must_use]
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect()
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_and_another_differs() {
+    fn equal_seeds_give_equal_numbers_and_another_seed_differs() {
         let numbers = |seed| {
             let mut random = Random(seed);
             [random.next(), random.next(), random.next()]

@@ -1,14 +1,14 @@
-//! Waiting for something that can only be looked at.
+//! Waiting for a condition by polling it.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Looks until there is something, and returns it.
+/// Polls until there is a value, and returns it.
 ///
 /// # Panics
-/// After `limit`, with what was waited for.
+/// After `limit`; the message names the condition.
 pub fn wait_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {

@@ -1,4 +1,4 @@
-//! The completion cell from plain threads, used again and again.
+//! The completion cell on plain threads, with reuse.
 
 #[cfg(test)]
 mod tests {
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_happened_to_the_other_half() {
+    fn each_half_reports_that_the_other_was_dropped() {
         let (setter, mut getter) = cell::pair();
         assert_eq!(getter.try_take(), None);
         assert!(!setter.is_abandoned());
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_no_waker_and_no_value_of_a_getter_that_left() {
+    fn a_dropped_getter_leaves_no_waker_and_no_value() {
         let waking = Arc::new(Unpark(thread::current()));
         let waker = Waker::from(Arc::clone(&waking));
         let value = Arc::new(());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_used_again_when_its_setter_is_gone_and_forgets_the_last_round() {
+    fn a_cell_is_reused_after_its_setter_is_dropped_without_old_state() {
         let (setter, getter) = cell::pair();
         setter.set(1).unwrap();
         let (setter, mut getter) = getter.rest().expect("its cell").pair().expect("nobody has the cell");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_cross_threads_from_reused_cells() {
+    fn reused_cells_carry_values_between_threads() {
         let calls: u64 = if cfg!(miri) { 50 } else { 20_000 };
         let (mut requests, mut server) = spsc::ring::<(u64, cell::Setter<u64>)>(8);
         let serving = thread::spawn(move || {
@@ -90,7 +90,8 @@ mod tests {
             while served < calls {
                 served += 1;
                 match server.pop() {
-                    // Every seventh call goes unanswered, every third waits until the getter sleeps, or nearly.
+                    // Every seventh call gets no value, every third waits until the getter sleeps or is about
+                    // to.
                     Some((call, setter)) if call % 7 == 0 => drop(setter),
                     Some((call, setter)) => {
                         if call % 3 == 0 {

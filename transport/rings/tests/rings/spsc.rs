@@ -37,7 +37,7 @@ mod tests {
             let capacity = capacity.max(1).next_power_of_two();
             prop_assert_eq!(producer.capacity(), capacity);
             let mut oracle = VecDeque::new();
-            // The items are counted, so that a lost or doubled drop shows below.
+            // The items are counted, so that a missing or duplicate drop is detected below.
             let alive = Rc::new(());
             for step in steps {
                 match step {

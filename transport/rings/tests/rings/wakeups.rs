@@ -1,4 +1,5 @@
-//! Doorbell and hand-over under real threads: a lost wake-up leaves the sleeper until the test's bound and fails it.
+//! Doorbell and hand-over under real threads: a lost wake-up leaves the sleeper until the test's bound and
+//! fails it.
 
 #[cfg(test)]
 mod tests {
@@ -12,7 +13,7 @@ mod tests {
     use trunkline_rings::handover::{Duty, Handover};
 
     #[test]
-    fn doorbell_tells_one_ringer_per_sleep() {
+    fn doorbell_selects_one_ringer_per_sleep() {
         let bell = Doorbell::new();
         assert!(!bell.ring(), "nobody sleeps");
         bell.prepare();
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn handover_follows_its_drawing() {
+    fn handover_follows_its_state_diagram() {
         let word = Handover::new();
         assert_eq!(word.background_check(), Duty::TakeOver, "nobody has polled yet");
         assert!(word.poller_entered(), "the background thread has to tick again");

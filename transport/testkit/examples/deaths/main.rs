@@ -7,16 +7,19 @@
 //! ```
 //!
 //! Members are processes at one address whose XRC domain is that of one file; a peer at another address
-//! sends to their SRQs and numbers every message, so that each member sees what is missing, doubled or
-//! wrong. Then one process is killed, and `run` says what went on and after how long.
+//! sends to their SRQs and numbers every message, so that each member detects messages that are missing,
+//! duplicated or wrong. Then one process is killed, and `run` reports which streams continued and after how
+//! long.
 //!
 //! | scenario | killed | must hold |
 //! |---|---|---|
-//! | `receiver` | the only process at an address | its peer is told; a successor at the address is reached at once |
-//! | `sender` | one of two peers | the other goes on without a break |
-//! | `creator` | the member that created a shared TGT | messages to the others go on through it, or it ends in ERR and is made anew |
-//! | `owner` | the member whose SRQ is in use | the TGT answers as contract G7 says; other TGTs go on |
-//! | `holder` | the member that holds port 4791 | the others go on; a new connection works |
+//! | `receiver` | the only process at an address | its peer gets an error; a successor at the address is
+//! reachable at once |
+//! | `sender` | one of two peers | the other continues without interruption |
+//! | `creator` | the member that created a shared TGT | messages to the others continue through it, or it
+//! ends in ERR and is created again |
+//! | `owner` | the member whose SRQ is in use | the TGT responds by contract G7; other TGTs continue |
+//! | `holder` | the member that holds port 4791 | the others continue; a new connection works |
 
 mod qp;
 mod receive;
@@ -28,7 +31,7 @@ mod testbed;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// What may go wrong in a program that nobody recovers from.
+/// The result of an operation whose errors end the program.
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {

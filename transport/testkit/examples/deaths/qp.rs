@@ -1,16 +1,16 @@
-//! Bringing a QP up without the connection manager, and what the messages look like.
+//! Moving a QP to RTS without the connection manager, and the format of the messages.
 
 use crate::Outcome;
 use std::net::IpAddr;
 use trunkline_testkit::{HandMadeConnection, bytes_of, key};
 use trunkline_verbs::{QpNumber, QueuePair};
 
-/// Longest message.
+/// Length of the longest message in bytes.
 pub(super) const LONGEST: usize = 2000;
-/// 134 ms, eight times: a process that a loaded machine holds up for a second is not taken for dead.
+/// 134 ms, eight times: a process that is delayed for a second on a loaded machine does not count as dead.
 const ACK_TIMEOUT: u8 = 15;
 
-/// From RESET to RTS.
+/// Moves a QP from RESET to RTS.
 pub(super) fn bring_up(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber) -> Outcome<()> {
     let connection = HandMadeConnection {
         ack_timeout: ACK_TIMEOUT,
@@ -23,7 +23,7 @@ pub(super) fn bring_up(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber) -> O
     Ok(())
 }
 
-/// Message `number` of a stream.
+/// The content of message `number` of a stream.
 pub(super) fn message(stream: u64, number: u64) -> Vec<u8> {
     let mut bytes = stream.to_be_bytes().to_vec();
     bytes.extend(number.to_be_bytes());
@@ -32,7 +32,7 @@ pub(super) fn message(stream: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Stream and number of a message, if its bytes are those that belong to them.
+/// Stream and number of a message, if all of its bytes are right.
 pub(super) fn parse(bytes: &[u8]) -> Option<(u64, u64)> {
     let (stream, rest) = bytes.split_first_chunk::<8>()?;
     let number = u64::from_be_bytes(*rest.first_chunk()?);

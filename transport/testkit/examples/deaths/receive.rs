@@ -1,8 +1,8 @@
 //! A process that receives.
 //!
-//! It says `SRQ number` at the start. Then:
+//! It prints `SRQ number` at the start. Then:
 //!
-//! | asked | done | answered |
+//! | command | action | answer |
 //! |---|---|---|
 //! | `create ADDRESS QPN` | a TGT for that INI | `CREATE qpn` |
 //! | `open QPN` | takes a handle of a shared TGT | `OPEN` |
@@ -101,7 +101,7 @@ impl Role for Member {
                 let strange = self.streams.get(&0).map_or(0, |stream| stream.wrong);
                 println!("STREAM received={} wrong={}", stream.received, stream.wrong + strange);
             }
-            _ => return Err(format!("cannot answer {command:?}").into()),
+            _ => return Err(format!("unknown command {command:?}").into()),
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Member {
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        // What cannot be told apart counts for stream 0, which nobody sends.
+        // Messages of no known stream count for stream 0, which does not exist.
         let (stream, number) = parse(bytes).unwrap_or((0, u64::MAX));
         let stream = self.streams.entry(stream).or_default();
         if number == stream.received {

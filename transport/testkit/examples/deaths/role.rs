@@ -1,4 +1,4 @@
-//! What a process of a scenario does until its input ends: it answers commands, works, sleeps.
+//! The main loop of a process of a scenario: until its input ends it executes commands, works and sleeps.
 
 use crate::Outcome;
 use mio::unix::SourceFd;
@@ -11,10 +11,10 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Input, NextLine};
 use trunkline_verbs::{CompletionChannel, CompletionQueue, CqInit, Device, Notify, ProtectionDomain};
 
-/// Longest sleep.
+/// The longest sleep between two rounds.
 const NAP: Duration = Duration::from_millis(2);
 
-/// What both roles have: a device at one address, a PD, and a CQ with its channel.
+/// The objects of both roles: a device at one address, a PD, and a CQ with its channel.
 pub(super) struct Endpoint {
     pub(super) device: Arc<SoftDevice>,
     pub(super) pd: Arc<dyn ProtectionDomain>,
@@ -39,7 +39,7 @@ pub(super) trait Role {
     /// Handles completions; returns whether there were any.
     fn step(&mut self) -> Outcome<bool>;
 
-    /// Carries out a command and prints the answer.
+    /// Executes a command and prints the answer.
     fn answer(&mut self, command: &str) -> Outcome<()>;
 }
 

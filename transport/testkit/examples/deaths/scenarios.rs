@@ -1,11 +1,11 @@
-//! The scenarios: who is killed, and what must hold for the others.
+//! The scenarios: which process is killed, and what must hold for the others.
 
 use crate::Outcome;
 use crate::testbed::{RETRY_EXCEEDED, Testbed, UNKNOWN_SRQ};
 use std::time::{Duration, Instant};
 use trunkline_testkit::Process;
 
-/// Load before the kill, and after.
+/// Duration of the load before the kill, and after it.
 const LOAD: Duration = Duration::from_secs(1);
 
 /// Runs the scenario of this name.
@@ -23,7 +23,7 @@ pub(super) fn run(scenario: &str) -> Outcome<()> {
     Ok(bed.claims.end()?)
 }
 
-/// Load, a mark, SIGKILL.
+/// Runs the load, sets a mark, and kills the process.
 fn kill_under_load(sender: &mut Process, victim: &mut Process) -> Outcome<()> {
     std::thread::sleep(LOAD);
     sender.ask("mark")?;
@@ -36,7 +36,7 @@ fn receiver(bed: &mut Testbed) -> Outcome<()> {
     let stream = bed.stream(&mut sender, bed.peer, &mut member)?;
     kill_under_load(&mut sender, &mut member.process)?;
     let ended = stream.failure(&mut sender)?;
-    bed.was_told(&ended, RETRY_EXCEEDED);
+    bed.has_failed_with(&ended, RETRY_EXCEEDED);
     let start = Instant::now();
     let mut successor = bed.member("the successor", false)?;
     let stream = bed.stream(&mut sender, bed.peer, &mut successor)?;
@@ -92,7 +92,7 @@ fn creator(bed: &mut Testbed) -> Outcome<()> {
             bed.goes_on(name, &mut sender, member, streams[at], before[at])?;
             continue;
         }
-        // The death may have cut a message in two, which ends its QP: no byte is wrong, and a new QP works.
+        // The death may have interrupted a message, which ends its QP: no byte is wrong, and a new QP works.
         let received = streams[at].at(&mut member.process)?;
         let whole = received["wrong"] == 0 && received["received"] >= sent["completed"];
         let measured = format!("status {} after {} ms", sent["failed"], sent["failed_ms"]);
@@ -104,7 +104,7 @@ fn creator(bed: &mut Testbed) -> Outcome<()> {
     Ok(())
 }
 
-/// One TGT carries the load to the victim's SRQ, another, of the same creator, that of a member who lives.
+/// One TGT carries the load to the victim's SRQ; another of the same creator carries that of a living member.
 fn owner(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut creator = bed.member("the creator", true)?;
@@ -121,7 +121,7 @@ fn owner(bed: &mut Testbed) -> Outcome<()> {
     let before = [to_bystander, to_creator].map(|stream| stream.completed(&mut sender));
     let [before_bystander, before_creator] = before;
     let ended = to_victim.failure(&mut sender)?;
-    bed.was_told(&ended, UNKNOWN_SRQ);
+    bed.has_failed_with(&ended, UNKNOWN_SRQ);
     std::thread::sleep(LOAD);
     bed.goes_on("bystander", &mut sender, &mut bystander, to_bystander, before_bystander?)?;
     bed.goes_on("creator", &mut sender, &mut creator, to_creator, before_creator?)?;
@@ -130,7 +130,7 @@ fn owner(bed: &mut Testbed) -> Outcome<()> {
     bed.goes_on("anew", &mut sender, &mut bystander, again, 0)
 }
 
-/// The first member holds 4791; each member has TGTs of its own.
+/// The first member holds port 4791; each member has its own TGTs.
 fn holder(bed: &mut Testbed) -> Outcome<()> {
     let mut sender = bed.sender(bed.peer)?;
     let mut holder = bed.member("the holder of the port", true)?;
@@ -144,8 +144,8 @@ fn holder(bed: &mut Testbed) -> Outcome<()> {
     kill_under_load(&mut sender, &mut holder.process)?;
     let before = [streams[0].completed(&mut sender)?, streams[1].completed(&mut sender)?];
     let ended = of_holder.failure(&mut sender)?;
-    // Its QP has gone with it; nobody answers for it.
-    bed.was_told(&ended, RETRY_EXCEEDED);
+    // Its QP is gone, so its peer gets no response.
+    bed.has_failed_with(&ended, RETRY_EXCEEDED);
     std::thread::sleep(LOAD);
     for (at, member) in members.iter_mut().enumerate() {
         bed.goes_on(["second", "third"][at], &mut sender, member, streams[at], before[at])?;

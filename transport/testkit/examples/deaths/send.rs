@@ -1,10 +1,10 @@
-//! A process that sends, through as many INIs as it is told.
+//! A process that sends through any number of INIs.
 //!
-//! | asked | done | answered |
+//! | command | action | answer |
 //! |---|---|---|
 //! | `ini` | an INI for a new stream | `INI stream qpn` |
-//! | `connect STREAM ADDRESS TGT SRQ` | brings it up and begins to send | `CONNECT` |
-//! | `mark` | longest gaps are measured from here | `MARK` |
+//! | `connect STREAM ADDRESS TGT SRQ` | moves it to RTS and begins to send | `CONNECT` |
+//! | `mark` | starts to measure the longest gaps | `MARK` |
 //! | `stream N` | | `STREAM completed=.. gap_ms=.. failed=.. failed_ms=..` |
 //!
 //! `completed` counts messages that were acknowledged; `gap_ms` is the longest time without one since the
@@ -22,7 +22,7 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, Sge, SrqNumber,
 };
 
-/// Messages of a stream under way at once.
+/// Number of outstanding messages of a stream.
 const WINDOW: usize = 16;
 
 struct Stream {
@@ -40,7 +40,7 @@ struct Stream {
 struct Peer {
     endpoint: Endpoint,
     streams: Vec<Stream>,
-    /// The number of the first; those of two senders differ.
+    /// The number of the first stream; two senders use different numbers.
     first: usize,
     marked: Instant,
 }
@@ -113,7 +113,7 @@ impl Role for Peer {
                     when.saturating_duration_since(marked).as_millis(),
                 );
             }
-            _ => return Err(format!("cannot answer {command:?}").into()),
+            _ => return Err(format!("unknown command {command:?}").into()),
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Peer {
 }
 
 impl Stream {
-    /// Sends as much as the window takes.
+    /// Sends messages until the window is full.
     fn fill(&mut self, index: usize, first: usize) -> Outcome<()> {
         let Some(remote_srq) = self.srq.filter(|_| self.failed.is_none()) else { return Ok(()) };
         while self.sent < self.completed + WINDOW as u64 {
@@ -162,7 +162,7 @@ impl Stream {
                 remote_srq,
             };
             if self.ini.post_send(&[request]).is_err() {
-                return Ok(()); // In ERR: the completions that tell so come first.
+                return Ok(()); // the QP is in ERR: handle its completions first
             }
             self.sent += 1;
         }

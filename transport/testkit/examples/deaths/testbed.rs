@@ -1,4 +1,4 @@
-//! The processes of a scenario, the streams between them, and the claims about those.
+//! The processes of a scenario, the streams between them, and the checks of the streams.
 
 use crate::Outcome;
 use std::net::Ipv4Addr;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Claims, Folder, Numbers, Process, fresh_ip, same_program};
 
-/// How long anything may take on a loaded machine.
+/// The bound of every wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(20);
-/// A stream that goes on does so within this: a missed message is sent again within the ACK timeout, 134 ms,
-/// and 4791 or a TGT is taken over within 100 ms. The rest is for a loaded machine.
+/// A surviving stream must continue within this time: a lost message is sent again within the ACK timeout,
+/// 134 ms, and port 4791 or a TGT is taken over within 100 ms. The rest is a reserve for a loaded machine.
 const RECOVERY_MS: u64 = 2000;
 /// `IBV_WC_RETRY_EXC_ERR` and `IBV_WC_REM_INV_RD_REQ_ERR`.
 pub(super) const RETRY_EXCEEDED: u64 = 12;
@@ -30,12 +30,12 @@ pub(super) struct Member {
 /// A host with processes that share an address, and the addresses of two peers.
 pub(super) struct Testbed {
     pub(super) claims: Claims,
-    /// Started so far.
+    /// Number of senders started so far.
     senders: usize,
     host: Ipv4Addr,
     pub(super) peer: Ipv4Addr,
     pub(super) other_peer: Ipv4Addr,
-    /// Names the XRC domain that members share.
+    /// The file of the XRC domain that members share.
     file: PathBuf,
     _folder: Folder,
 }
@@ -51,7 +51,7 @@ impl Testbed {
     }
 
     /// A stream that worked has ended with this status.
-    pub(super) fn was_told(&mut self, ended: &Numbers, status: u64) {
+    pub(super) fn has_failed_with(&mut self, ended: &Numbers, status: u64) {
         self.claims.claim(
             ended["failed"] == status && ended["completed"] > 0,
             "told",
@@ -62,7 +62,7 @@ impl Testbed {
         );
     }
 
-    /// A process at the host's address; a member of the file's domain if it shares.
+    /// Starts a process at the host's address, in the file's domain if `shares` is set.
     pub(super) fn member(&self, name: &str, shares: bool) -> Outcome<Member> {
         let mut arguments = vec!["receive".to_owned(), self.host.to_string()];
         if shares {
@@ -79,7 +79,7 @@ impl Testbed {
         start("the sender", &["send".to_owned(), address.to_string(), first.to_string()])
     }
 
-    /// An INI at the sender and a TGT that `creator` makes for it.
+    /// Creates an INI at the sender and a TGT for it at `creator`.
     pub(super) fn pair(
         &self,
         sender: &mut Process,
@@ -97,7 +97,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// A stream through a TGT of the member's own.
+    /// Starts a stream through the member's own TGT.
     pub(super) fn stream(
         &self,
         sender: &mut Process,
@@ -109,7 +109,7 @@ impl Testbed {
         Ok(stream)
     }
 
-    /// Whether a stream went on: more messages after the mark, none lost, doubled or wrong.
+    /// Checks that a stream continued: more messages after the mark, none lost, duplicated or wrong.
     pub(super) fn goes_on(
         &mut self,
         name: &str,
@@ -119,7 +119,7 @@ impl Testbed {
         before: u64,
     ) -> Outcome<()> {
         let sent = stream.at(sender)?;
-        // What was acknowledged lies in the member's CQ; it may not have looked yet.
+        // Acknowledged messages are in the member's CQ, which it may not have polled yet.
         let received = stream.wait(&mut member.process, |got| got["received"] >= sent["completed"])?;
         let holds = sent["failed"] == 0
             && sent["completed"] > before
@@ -147,7 +147,7 @@ impl Stream {
         Ok(self.at(sender)?["completed"])
     }
 
-    /// Waits until it has failed; answers its status and after how long.
+    /// Waits until it has failed; returns its status and the time until then.
     pub(super) fn failure(self, sender: &mut Process) -> Outcome<Numbers> {
         self.wait(sender, |numbers| numbers["failed"] != 0)
     }
@@ -169,7 +169,7 @@ impl Stream {
     }
 }
 
-/// How long an answer may take on a loaded machine.
+/// The bound of a wait for an answer, for a loaded machine.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Starts this program again with another role.

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use trunkline_testkit::{Numbers, Process, Random, fresh_ip, same_program};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// How long the exchanges may take to work again after the flood.
+/// The bound of the time that the exchanges need to work again after the flood.
 const BOUND: Duration = Duration::from_secs(30);
-/// Between the end of the flood and the new connections.
+/// Pause between the end of the flood and the new connections.
 const REST: Duration = Duration::from_millis(500);
-/// How long an answer may take on a loaded machine.
+/// The bound of a wait for an answer, for a loaded machine.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Ports at which the two exchanges listen, and the next ones.
+/// The ports of the two exchanges; each also uses the next port.
 const PORTS: [u16; 2] = [7, 9];
 
-/// The numbers of all sides.
+/// The status values of all sides.
 pub(super) struct All(pub(super) Vec<Numbers>);
 
 impl All {
@@ -33,7 +33,7 @@ impl All {
     }
 }
 
-/// Two exchanges whose victims share an address, and the ways to imitate their peers.
+/// Two exchanges whose victims share an address, and the means to imitate their peers.
 pub(super) struct Exchanges {
     /// The first victim, which holds port 4791, and its peer; the second and its peer.
     sides: Vec<Process>,
@@ -80,11 +80,11 @@ impl Exchanges {
         Ok(self.sides.iter().map(Process::resident_kib).collect::<Result<_, _>>()?)
     }
 
-    /// After the flood: renews the lines that packets could name and waits until all lines work again. Returns
-    /// how long that took, or `None` when they did not.
+    /// After the flood: renews the lines that packets could name and waits until all lines work again.
+    /// Returns how long that took, or `None` when they did not.
     pub(super) fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
         if flood == Flood::Right {
-            // Packets of the flood that are still on their way must not count against the new connections.
+            // Packets of the flood that are still queued must not count against the new connections.
             std::thread::sleep(REST);
             self.status()?;
             for side in &mut self.sides {
@@ -99,7 +99,7 @@ impl Exchanges {
             if up.is_none() && now.sum("attacked_down") + now.sum("bystander_down") == 0 {
                 up = Some(start.elapsed());
                 if flood == Flood::Right {
-                    // Nor must what happened on connections that are gone.
+                    // Neither must errors of closed connections.
                     for side in &mut self.sides {
                         side.ask("forgive")?;
                     }
@@ -125,8 +125,8 @@ fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome
     Ok(Process::start(name, same_program().args(arguments))?.with_bound(ANSWER))
 }
 
-/// Waits until a side works. Returns the QPs that no forged packet may name, and the memory that none has a
-/// right to.
+/// Waits until a side works. Returns the QPs that no forged packet may name, and the memory that no attacked
+/// connection has a right to.
 fn ready(side: &mut Process) -> Outcome<(Vec<u32>, Vec<RemoteAddress>)> {
     let (mut bystanders, mut forbidden) = (Vec::new(), Vec::new());
     loop {

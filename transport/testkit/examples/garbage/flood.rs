@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, QP1, icrc};
 use trunkline_testkit::Random;
 
-/// Which flood.
+/// The kind of a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flood {
     /// Random bytes.
     Random,
-    /// Real packets, changed; the ICRC of the real one.
+    /// Changed real packets with the ICRC of the original.
     Stale,
-    /// Real packets, changed; the right ICRC.
+    /// Changed real packets with a right ICRC.
     Right,
 }
 
@@ -39,11 +39,11 @@ impl Flood {
     }
 }
 
-/// Longest datagram of random bytes, beyond what the device takes.
+/// Length of the longest random datagram in bytes, longer than the device accepts.
 const LONGEST: usize = 4400;
-/// Packets between two looks at the clock.
+/// Number of packets between two readings of the clock.
 const BURST: u64 = 25;
-/// Attempts to choose or to forge one that is allowed.
+/// Number of attempts to choose or forge a packet that is allowed.
 const TRIES: usize = 1000;
 
 /// One flood against one victim.
@@ -51,14 +51,14 @@ const TRIES: usize = 1000;
 pub(super) struct Attack<'a> {
     pub(super) flood: Flood,
     pub(super) victim: IpAddr,
-    /// How each peer of the victims is seen and imitated.
+    /// The capture and the sender for each peer of the victims.
     pub(super) ways: &'a mut [(Sender, Tap)],
     pub(super) forge: &'a mut Forge,
     pub(super) random: &'a mut Random,
 }
 
 impl Attack<'_> {
-    /// Sends `packets`, no faster than evenly over `over`.
+    /// Sends `packets`, at most evenly spread over the time `over`.
     pub(super) fn run(&mut self, packets: u64, over: Duration) -> Outcome<Duration> {
         let start = Instant::now();
         let mut sent = 0;
@@ -85,10 +85,10 @@ impl Attack<'_> {
         let sender = &self.ways[way].0;
         let from = sender.choose(self.random, seen.headers.source.port());
         let source = sender.source(from)?;
-        // Some to where the exchange is, some to the port that leads to everybody.
+        // Some go to the port of the exchange, some to port 4791.
         let to = if self.random.one_in(3) { port_of(self.victim) } else { seen.headers.destination };
         let bytes = if self.flood == Flood::Random {
-            // Short ones are as good as long ones, and cheaper.
+            // Short packets have the same effect as long ones and cost less.
             let longest = if self.random.one_in(20) { LONGEST } else { 300 };
             let mut bytes = vec![0; self.random.below(longest)];
             self.random.fill(&mut bytes);
@@ -99,7 +99,7 @@ impl Attack<'_> {
         self.ways[way].0.send(from, to, &bytes)
     }
 
-    /// A real packet of late, rather one that may be followed by a right ICRC.
+    /// A recent real packet, preferably one that may be sent with a right ICRC.
     fn real(&mut self, way: usize) -> Option<Seen> {
         let last = &self.ways[way].1.last;
         let mut seen = None;
@@ -120,10 +120,10 @@ impl Attack<'_> {
             let mut bytes = real.to_vec();
             self.forge.change(&mut bytes, self.random);
             if self.flood == Flood::Stale {
-                // The ICRC that the real packet would have from this source.
+                // The ICRC of the real packet for this source.
                 let crc = icrc::icrc(headers, real).to_le_bytes();
                 if icrc::icrc(headers, &bytes).to_le_bytes() == crc {
-                    continue; // Only what the ICRC does not cover was changed.
+                    continue; // only bytes outside the ICRC were changed
                 }
                 bytes.extend(crc);
                 return bytes;

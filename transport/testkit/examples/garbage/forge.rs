@@ -1,4 +1,4 @@
-//! Turns real packets into wrong ones.
+//! Turns real packets into invalid ones.
 
 use crate::tap::Seen;
 use std::collections::HashSet;
@@ -7,12 +7,12 @@ use trunkline_roce::wire::{ICRC_LENGTH, Mad, Opcode, Packet};
 use trunkline_testkit::Random;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey, SrqNumber};
 
-/// Names kept of each kind.
+/// Number of names kept of each kind.
 const KEPT: usize = 64;
-/// Longest payload of any path MTU.
+/// The largest path MTU in bytes.
 const LONGEST: usize = 4096;
 
-/// Knows names that real packets carry, and those that no forged packet may.
+/// Collects QP numbers, keys and ids of real packets, and those that no forged packet may name.
 #[derive(Debug, Default)]
 pub(super) struct Forge {
     protected_qps: HashSet<u32>,
@@ -59,7 +59,7 @@ impl Forge {
         }
     }
 
-    /// Whether a packet, given without its ICRC, names what it may not.
+    /// Whether a packet, given without its ICRC, names a forbidden object.
     pub(super) fn is_protected(&self, bytes: &[u8]) -> bool {
         let Some(bth) = bytes.first_chunk::<12>() else { return false };
         if self.protected_qps.contains(&u32::from_be_bytes([0, bth[5], bth[6], bth[7]])) {
@@ -72,7 +72,7 @@ impl Forge {
             Some(CmMessage::Rej(rej)) => ([rej.local_id, rej.remote_id], 0),
             Some(CmMessage::Rep(rep)) => ([rep.local_id, rep.remote_id], rep.qpn.get().max(rep.eecn)),
             Some(CmMessage::Rtu(ids) | CmMessage::Drep(ids)) => ([ids.local_id, ids.remote_id], 0),
-            // What they name is no connection's.
+            // These do not name a connection.
             Some(CmMessage::SidrReq(_) | CmMessage::SidrRep(_)) => return false,
             Some(CmMessage::Dreq(dreq)) => ([dreq.local_id, dreq.remote_id], dreq.qpn.get()),
         };
@@ -162,7 +162,7 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;
     }
-    // Headers are where it hurts.
+    // Prefer the headers.
     let near = if random.one_in(3) { bytes.len() } else { bytes.len().min(48) };
     let at = random.below(near);
     match random.below(10) {

@@ -1,7 +1,8 @@
-//! What a set of connections shares on one side: PD, XRC domain, SRQs, CQ, and memory with its guards.
+//! The objects that a set of connections shares on one side: PD, XRC domain, SRQs, CQ, and memory with
+//! guards.
 //!
-//! There are two groups on each side, so that nothing of the bystanders is within the rights of a
-//! connection that is attacked.
+//! There are two groups on each side, so that attacked connections have no access right to objects of the
+//! bystanders.
 
 use crate::Outcome;
 use std::sync::Arc;
@@ -13,17 +14,17 @@ use trunkline_verbs::{
     SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
-/// Bytes that a receive takes.
+/// Length of a receive in bytes.
 pub(super) const SLOT: usize = 2048;
-/// Bytes behind each receive that nobody may touch.
+/// Number of guard bytes after each receive.
 const GAP: usize = 64;
-/// Receives in each of the two SRQs.
+/// Number of receives in each of the two SRQs.
 const SLOTS: usize = 128;
-/// Bytes that peers may read and never write.
+/// Length of the memory that peers may only read, in bytes.
 pub(super) const READ_ONLY: usize = 4096;
-/// Bytes of each guard.
+/// Length of each guard in bytes.
 const GUARD: usize = 8192;
-/// Marks the completions of receives.
+/// The bit in `wr_id` that marks receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// One guard: bytes that no peer has a right to change.
@@ -82,7 +83,7 @@ impl Group {
         let xrc = srq(SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) })?;
         let rc_srq = srq(SrqKind::Basic)?;
 
-        // Guards lie before, between and behind what is granted.
+        // There are guards before, between and after the accessible memory.
         let everything =
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let mut guards = vec![guard("unregistered memory", None, Access::empty(), 1)?];
@@ -127,7 +128,7 @@ impl Group {
         Ok(device.create_qp(init)?)
     }
 
-    /// What peers may read.
+    /// The memory that peers may only read.
     pub(super) fn read_only(&self) -> RemoteAddress {
         let region = &self.read_only_region;
         RemoteAddress { address: region.memory().address(0), rkey: region.rkey() }
@@ -148,7 +149,7 @@ impl Group {
         Ok(srq.post_receive(&[request])?)
     }
 
-    /// The bytes that a receive brought; the receive is posted again.
+    /// Returns the bytes of a received message and reposts the receive.
     pub(super) fn take(&self, wr_id: u64, length: u32) -> Outcome<Vec<u8>> {
         let index = usize::try_from(wr_id & !RECEIVE)?;
         let mut bytes = vec![0; usize::try_from(length)?.min(SLOT)];
@@ -157,7 +158,7 @@ impl Group {
         Ok(bytes)
     }
 
-    /// The guards that somebody changed.
+    /// The guards that have changed.
     pub(super) fn harmed(&self) -> Outcome<Vec<&'static str>> {
         let mut harmed = Vec::new();
         for guard in &self.guards {
@@ -171,7 +172,7 @@ impl Group {
         for index in 0..2 * SLOTS {
             self.slots.read(index * (SLOT + GAP) + SLOT, &mut gap)?;
             if gap != [0x5a; GAP] {
-                harmed.push("bytes behind a receive");
+                harmed.push("bytes after a receive");
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! The claims about a run: what the flood reached, and what it did not.
+//! The claims about a run: what the flood must affect, and what it must not.
 
 use crate::exchange::All;
 use crate::flood::Flood;
@@ -6,13 +6,13 @@ use crate::run::Plan;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Numbers};
 
-/// After a break all lines are up again within this; a loaded machine is slow.
+/// The time within which all lines must be up again after a break, for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// Memory of its own may grow by this, however long the flood: what sockets' batches, tables of addresses and
 /// the allocator keep.
 const GROWTH_KIB: u64 = 16 * 1024;
-/// The same with what all processes of the host share: its tables, 39 MiB, whose pages a process gets with its
-/// first look at them. Packets for numbers at random make it look at all.
+/// The same with what all processes of the host share: its tables, 39 MiB, whose pages a process gets with
+/// its first look at them. Packets for numbers at random make it look at all.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
 /// Whether the flood reached the victims, and what became of it.
@@ -80,9 +80,9 @@ pub(super) fn judge(
     claims.claim(
         ended.sum("attacked_harmed") + ended.sum("bystander_harmed") == 0,
         "guards",
-        "memory that nobody was granted, read-only memory, bytes behind receives",
+        "memory without remote access, read-only memory, bytes after receives",
     );
-    // After `renew` the counts of attacked lines began again.
+    // `renew` has reset the counts of attacked lines.
     let clean = bad(ended, "attacked") == 0 && ended.sum("attacked_broken") == 0;
     claims.claim(
         fresh.is_some_and(|took| took < AT_ONCE) && clean,

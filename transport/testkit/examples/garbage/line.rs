@@ -1,4 +1,4 @@
-//! A connection that this side has asked for: works in rounds, compares every byte, connects again.
+//! A connection that this side initiates: it works in rounds, compares every byte, and reconnects.
 //!
 //! A round is WRITE, READ of the same, READ of read-only memory, fetch-and-add, SEND with immediate.
 
@@ -16,11 +16,11 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, Sge,
 };
 
-/// Work requests of a round.
+/// Number of work requests of a round.
 const REQUESTS: u64 = 5;
-/// Longest WRITE; the counter lies behind.
+/// Length of the longest WRITE in bytes; the counter is after it.
 const LONGEST: usize = 8000;
-/// Where the counter lies in the window.
+/// Offset of the counter in the window.
 const COUNTER: u64 = (WINDOW - 8) as u64;
 /// Offsets in the line's own memory.
 const SOURCE: usize = 0;
@@ -31,16 +31,16 @@ const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
 /// A round that takes longer means that the line hangs.
 const HANGS: Duration = Duration::from_secs(20);
-/// Between two rounds, so that the exchange leaves the flood some of two cores.
+/// Pause between two rounds, so that the exchange leaves processor time for the flood.
 const REST: Duration = Duration::from_micros(500);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(3600);
-/// `timeout`: 268 ms, so that a side that a loaded machine holds up for a second is not taken for dead.
+/// `timeout`: 268 ms, so that a side that is delayed for a second on a loaded machine does not count as dead.
 const ACK_TIMEOUT: u8 = 16;
-/// Between two attempts to connect, so that a refusal is no storm.
+/// Pause between two attempts to connect, so that refusals do not cause a storm of requests.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What happened to lines so far.
+/// Counts of rounds and breaks so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     /// Rounds whose bytes were all right.
@@ -78,13 +78,13 @@ pub(super) struct Line {
     qp_type: QpType,
     remote: SocketAddr,
     stage: Stage,
-    /// Counts connections, so that completions of earlier ones are told apart.
+    /// Number of connections so far, which identifies completions of earlier ones.
     generation: u64,
     round: u64,
     written: (usize, usize),
     outstanding: u64,
     posted: Instant,
-    /// No round is under way; the next begins then.
+    /// The start of the next round, while none is in progress.
     rests_until: Option<Instant>,
     broke: Option<Instant>,
     own: Arc<dyn MemoryRegion>,
@@ -145,7 +145,7 @@ impl Line {
         }
     }
 
-    /// Connects when it is time to, and looks whether the line hangs.
+    /// Connects when it is time to, and checks whether the line hangs.
     pub(super) fn drive(
         &mut self,
         device: &SoftDevice,
@@ -200,10 +200,10 @@ impl Line {
         self.start_round();
     }
 
-    /// The connection is no more: it ended, or could not be made.
+    /// The connection has ended, or could not be established.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
-        // A bystander that broke is what must not be; its successor would be named by forged packets.
+        // A bystander must not break, and forged packets could name its successor, so it is not replaced.
         let again = Instant::now() + if was_up && self.is_bystander() { NEVER } else { PAUSE };
         match std::mem::replace(&mut self.stage, Stage::Down(again)) {
             Stage::Up(link, _) | Stage::Connecting(link) => {
@@ -219,7 +219,7 @@ impl Line {
         }
     }
 
-    /// Ends the connection on purpose, to make it anew.
+    /// Ends the connection in order to reconnect.
     pub(super) fn renew(&mut self) {
         if self.is_up() {
             self.break_off();
@@ -277,10 +277,10 @@ impl Line {
         Ok(())
     }
 
-    /// Takes a completion of this line.
+    /// Handles a completion of this line.
     pub(super) fn complete(&mut self, completion: &Completion) -> Outcome<()> {
         if completion.wr_id & 0xffff_ffff != self.generation & 0xffff_ffff || !self.is_up() {
-            return Ok(()); // Of a connection before.
+            return Ok(()); // of an earlier connection
         }
         if completion.status != CompletionStatus::Success {
             if self.is_bystander() {

@@ -7,14 +7,15 @@
 //!
 //! `run` starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and
 //! compare every byte. One of each pair writes a capture; from it `run` takes the packets that it forges and
-//! sends to the other. Those two share an address: what comes to port 4791 for one is handed on by the other.
+//! sends to the other. Those two share an address: one of them forwards packets to port 4791 for the other.
 //! Some connections are bystanders: no forged packet ever names their QPs.
 //!
 //! | flood | sent | must hold |
 //! |---|---|---|
 //! | `random` | random bytes | no wrong byte, no broken connection, bounded memory and slow-down |
 //! | `stale` | real packets changed, their ICRC left as it was | the same |
-//! | `right` | real packets changed, their ICRC made right | bystanders as above; nothing outside of what was granted is touched; new connections work |
+//! | `right` | real packets changed, their ICRC made right | bystanders as above; no memory without the
+//! access right is changed; new connections work |
 
 mod exchange;
 mod flood;
@@ -33,7 +34,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What may go wrong in a program that nobody recovers from.
+/// The result of an operation whose errors end the program.
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
@@ -55,7 +56,7 @@ fn dispatch(arguments: &[String]) -> Outcome<()> {
                 match pair {
                     ["--packets", count] => plan.packets = count.parse()?,
                     ["--seconds", seconds] => plan.over = Duration::from_secs(seconds.parse()?),
-                    other => return Err(format!("cannot understand {other:?}").into()),
+                    other => return Err(format!("unknown argument {other:?}").into()),
                 }
             }
             run::run(&plan)

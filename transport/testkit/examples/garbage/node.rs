@@ -1,16 +1,16 @@
-//! One side of the exchange, a process of its own.
+//! One side of the exchange, in its own process.
 //!
-//! It listens, connects its lines to the other side, and answers what `run` asks on its standard input:
+//! It listens, connects its lines to the other side, and executes commands from `run` on its standard input:
 //!
-//! | asked | answered |
+//! | command | answer |
 //! |---|---|
 //! | `status` | `STATUS key=value ...` |
 //! | `counters` | `COUNTERS name=value ...` |
-//! | `renew` | nothing; every line that is no bystander is made anew |
-//! | `forgive` | `FORGIVE`; what happened to lines that are no bystanders is forgotten |
+//! | `renew` | none; reconnects every line that is not a bystander |
+//! | `forgive` | `FORGIVE`; resets the counts of lines that are not bystanders |
 //! | end of input | the process ends |
 //!
-//! By itself it says `BYSTANDER qpn` for each QP that no forged packet may name, `FORBIDDEN rkey address` for
+//! Unasked it prints `BYSTANDER qpn` for each QP that no forged packet may name, `FORBIDDEN rkey address` for
 //! memory that is registered and that no attacked connection has a right to, and `READY` once.
 
 use crate::Outcome;
@@ -33,11 +33,11 @@ use trunkline_verbs::{
     EndpointRequest, EndpointSide, Notify, PortSpace, QpType, RemoteAddress,
 };
 
-/// Lines of each kind (XRC, RC; attacked, bystander).
+/// Number of lines of each kind (XRC, RC; attacked, bystander).
 const LINES: u64 = 1;
-/// Connections accepted at most; forged requests get no further.
+/// Largest number of accepted connections, which bounds forged requests.
 const MAX_SERVED: usize = 256;
-/// Longest sleep.
+/// The longest sleep between two rounds.
 const NAP: Duration = Duration::from_millis(1);
 
 struct Node {
@@ -48,10 +48,10 @@ struct Node {
     groups: [Group; 2],
     lines: Vec<Line>,
     served: HashMap<CmIdNumber, Served>,
-    /// Messages that were not what their sender sent, of the attacked and of bystanders.
+    /// Number of messages with wrong bytes, on attacked lines and on bystanders.
     received_wrong: [u64; 2],
     received: [u64; 2],
-    /// Requests that could not be accepted.
+    /// Number of requests that could not be accepted.
     unacceptable: u64,
     announced: usize,
     is_ready: bool,
@@ -169,7 +169,7 @@ impl Node {
         }
         let bytes = self.groups[group].take(completion.wr_id, completion.byte_length)?;
         if !completion.status.is_success() {
-            return Ok(()); // The QP broke in the middle of a message; its line tells.
+            return Ok(()); // the QP failed in the middle of a message, which its line counts
         }
         self.received[group] += 1;
         let from = self.served.values_mut().find(|served| served.qp.number() == completion.qp_number);
@@ -215,13 +215,13 @@ impl Node {
                 }
                 self.served.insert(id.number(), served);
             }
-            // A forged request can ask for what cannot be, or be taken back; the next one is served all the same.
+            // A forged request can be invalid or withdrawn; the next one is still served.
             Err(_) => self.unacceptable += 1,
         }
         Ok(())
     }
 
-    /// Says which QPs are bystanders, and when all lines are up.
+    /// Prints which QPs are bystanders, and when all lines are up.
     fn announce(&mut self) {
         if self.is_ready {
             return;
@@ -262,7 +262,7 @@ impl Node {
                 self.received_wrong[0] = 0;
                 println!("FORGIVE");
             }
-            other => return Err(format!("cannot answer {other:?}").into()),
+            other => return Err(format!("unknown command {other:?}").into()),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Runs one flood against the exchanges and prints what held.
+//! Runs one flood against the exchanges and prints the claims.
 
 use crate::Outcome;
 use crate::exchange::{All, Exchanges};
@@ -9,10 +9,11 @@ use trunkline_testkit::{Claims, Folder, Random};
 
 /// How long the exchanges are measured before the flood.
 const BEFORE: Duration = Duration::from_secs(2);
-/// Under a flood that the ICRC keeps out, the exchanges do at least this part of what they did.
+/// Under a flood that the ICRC check drops, the exchanges must keep at least one part in this many of their
+/// rate.
 const SLOWEST: u64 = 20;
 
-/// What to run.
+/// The arguments of a run.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) flood: Flood,

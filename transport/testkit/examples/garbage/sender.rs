@@ -1,4 +1,4 @@
-//! Sends from addresses that are not its own.
+//! Sends packets with forged source addresses.
 //!
 //! Loopback lets any socket bind any 127.x address, so the peer's address with another port is always
 //! possible. The peer's own port needs a raw socket; without the right to one that share is left out, and
@@ -11,11 +11,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_testkit::Random;
 
-/// Sockets with the peer's address, and with others.
+/// Number of sockets with the peer's address, and of those with other addresses.
 const SOCKETS: usize = 4;
 const UDP: u8 = 17;
 
-/// The sockets.
+/// The sockets of one forged peer.
 #[derive(Debug)]
 pub(super) struct Sender {
     of_peer: Vec<UdpSocket>,
@@ -23,11 +23,11 @@ pub(super) struct Sender {
     raw: Option<Socket>,
     peer: Ipv4Addr,
     frame: Vec<u8>,
-    /// Datagrams that the system took.
+    /// Number of datagrams that the system accepted.
     pub(super) sent: u64,
 }
 
-/// One way to send: its source address is what an ICRC covers.
+/// The source address of a packet, which the ICRC covers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From {
     /// The peer's address and port.
@@ -57,7 +57,7 @@ impl Sender {
         self.raw.is_some()
     }
 
-    /// Chooses a way: mostly the peer, with its port where that can be.
+    /// Chooses a source: mostly the peer, with its port where possible.
     pub(super) fn choose(&self, random: &mut Random, port: u16) -> From {
         match random.below(8) {
             0 => From::Other(random.below(self.of_others.len())),
@@ -76,7 +76,7 @@ impl Sender {
         })
     }
 
-    /// Sends; what the system has no room for is tried again.
+    /// Sends a packet, and retries while the system has no room for it.
     pub(super) fn send(&mut self, from: From, to: SocketAddr, bytes: &[u8]) -> Outcome<()> {
         loop {
             let outcome = match from {
@@ -89,7 +89,7 @@ impl Sender {
                     self.sent += 1;
                     return Ok(());
                 }
-                // What the network says of an earlier datagram.
+                // The error is about an earlier datagram.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -120,7 +120,7 @@ impl Sender {
     }
 }
 
-/// Where garbage goes that follows no packet seen.
+/// The destination of garbage that is not derived from a captured packet.
 pub(super) const fn port_of(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, ROCE_PORT)
 }

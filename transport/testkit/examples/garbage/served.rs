@@ -1,4 +1,4 @@
-//! Connections that a side has accepted: windows of memory that peers reach, messages that they send.
+//! Connections that a side has accepted: windows of memory for their peers, and their messages.
 
 use crate::Outcome;
 use crate::group::Group;
@@ -10,14 +10,14 @@ use trunkline_verbs::{
     RemoteAddress, Rkey, SrqNumber,
 };
 
-/// Bytes that one connection may read, write and count in.
+/// Length of the memory that one connection may read and write, in bytes.
 pub(super) const WINDOW: usize = 16_384;
-/// Opens the private data of both sides.
+/// The first word of the private data of both sides.
 const MAGIC: u32 = 0x6a75_6e6b;
-/// `min_rnr_timer`: 0.64 ms; the connection manager leaves 655 ms there (contract J12).
+/// `min_rnr_timer`: 0.64 ms; the connection manager sets 655 ms (contract J12).
 const RNR_TIMER: u8 = 12;
 
-/// What the asking side says of itself.
+/// The private data of the initiator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hello {
     /// Whether the connection is a bystander.
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub(super) nonce: u64,
 }
 
-/// What the accepting side grants.
+/// The private data of the accepting side: the memory that it grants access to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) srq: SrqNumber,
@@ -122,7 +122,7 @@ impl Served {
             && bytes == message(self.hello.nonce, round, bytes.len())
     }
 
-    /// The window that its peer may reach.
+    /// The window that its peer may access.
     pub(super) fn window(&self) -> RemoteAddress {
         RemoteAddress { address: self.window.memory().address(0), rkey: self.window.rkey() }
     }

@@ -1,6 +1,6 @@
 //! Follows the capture that one side writes, and keeps the last packets to the other side.
 //!
-//! The file is cut when it has grown: its writer appends, so it goes on behind the header.
+//! The file is truncated when it has grown: its writer appends, so it continues after the header.
 
 use crate::Outcome;
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use trunkline_roce::wire::IpUdp;
 
 const FILE_HEADER: u64 = 24;
 const RECORD_HEADER: usize = 16;
-/// The file is cut beyond this.
+/// Length in bytes at which the file is truncated.
 const LONGEST: u64 = 8 << 20;
-/// Packets kept.
+/// Number of packets kept.
 const KEPT: usize = 128;
 
-/// A packet as it travelled.
+/// A captured packet.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) headers: IpUdp,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The follower.
+/// Follows a capture file.
 #[derive(Debug)]
 pub(super) struct Tap {
     file: File,
@@ -34,19 +34,19 @@ pub(super) struct Tap {
     source: IpAddr,
     destination: IpAddr,
     pub(super) last: VecDeque<Seen>,
-    /// Packets seen so far.
+    /// Number of packets seen so far.
     pub(super) count: u64,
 }
 
 impl Tap {
-    /// Follows what goes from one address to another.
+    /// Follows the packets from one address to another.
     pub(super) fn open(path: &Path, source: IpAddr, destination: IpAddr) -> Outcome<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let (pending, last) = (Vec::new(), VecDeque::new());
         Ok(Self { file, at: FILE_HEADER, pending, source, destination, last, count: 0 })
     }
 
-    /// Reads what was written since; `each` is shown every packet, in both directions.
+    /// Reads the new records and calls `each` with every packet, in both directions.
     pub(super) fn follow(&mut self, mut each: impl FnMut(&Seen)) -> Outcome<()> {
         self.file.seek(SeekFrom::Start(self.at))?;
         let read = self.file.read_to_end(&mut self.pending)?;
@@ -75,7 +75,8 @@ impl Tap {
         }
         self.pending.drain(..done);
         if self.at > LONGEST {
-            // A record that came in between is lost, half a one cannot be: the cut is behind the header.
+            // A record written in between is lost, but never half of one, since the file is cut to its
+            // header.
             self.file.set_len(FILE_HEADER)?;
             self.at = FILE_HEADER;
             self.pending.clear();

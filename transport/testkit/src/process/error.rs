@@ -1,4 +1,4 @@
-//! What goes wrong with a process that a test drives.
+//! Errors of driving a process.
 
 use std::io;
 use std::process::ExitStatus;
@@ -11,22 +11,22 @@ pub enum ProcessError {
     /// The operating system did not start it.
     #[error("{name} does not start: {cause}")]
     Start { name: String, cause: io::Error },
-    /// It was told something after its input was closed.
+    /// A line was written after its input was closed.
     #[error("the input of {name} is closed")]
     InputClosed { name: String },
     /// It reads no more, because it has ended or closed its input.
-    #[error("{name} takes no input, it has crashed or ended: {cause}")]
+    #[error("{name} does not read its input, it has crashed or ended: {cause}")]
     Input { name: String, cause: io::Error },
-    /// The line that was waited for did not come.
+    /// The expected line did not arrive.
     #[error("{name} {}: no {wanted:?}", if *.has_ended { "has ended" } else { "does not answer, it hangs" })]
     Silent { name: String, wanted: String, has_ended: bool },
     /// An answer is not made of numbers.
-    #[error("{name} answered {answer:?}, which are no numbers")]
+    #[error("{name} answered {answer:?}, which are not numbers")]
     NotNumbers { name: String, answer: String },
     /// It cannot be killed or waited for.
     #[error("{name} cannot be ended: {cause}")]
     Wait { name: String, cause: io::Error },
-    /// It failed, or is still running where it should have ended.
-    #[error("{name} should have ended well; {}", .status.map_or("it has not, or not here".to_owned(), |status| status.to_string()))]
+    /// It failed, or is still running when it should have ended.
+    #[error("{name} should have ended with success; {}", .status.map_or("it is still running".to_owned(), |status| status.to_string()))]
     Ended { name: String, status: Option<ExitStatus> },
 }

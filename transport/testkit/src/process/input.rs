@@ -3,23 +3,23 @@
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-/// Standard input, read by a thread so that a process can look for a command without waiting.
+/// Standard input, read by a thread so that a process can check for a command without blocking.
 #[derive(Debug)]
 pub struct Input(Receiver<String>);
 
-/// What standard input has.
+/// The result of reading a line of standard input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextLine {
     /// A line.
     Line(String),
-    /// Nothing at the moment.
+    /// No line is available at the moment.
     NotYet,
     /// It has ended, and so should the process.
     End,
 }
 
 impl Input {
-    /// Reads standard input from now on. Once per process.
+    /// Starts to read standard input. Call it once per process.
     #[must_use]
     pub fn open() -> Self {
         let (sender, receiver) = channel();
@@ -50,7 +50,7 @@ impl Input {
     }
 }
 
-/// Prints a line to standard output at once. It begins on a line of its own even where the test harness has
+/// Prints a line to standard output and flushes it. It starts a new line even if the test harness has
 /// printed the name of the running test.
 ///
 /// # Panics

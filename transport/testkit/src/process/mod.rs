@@ -19,9 +19,9 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long one line may take on a loaded machine, unless the process has another bound.
+/// The default bound of a wait for a line, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
-/// Between two looks at whether a process has ended.
+/// Pause between two checks whether a process has ended.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Numbers by name, as a process reports them.
@@ -39,7 +39,7 @@ pub struct Process {
     bound: Duration,
 }
 
-/// A command that runs one test of this binary in a process of its own, its output not captured.
+/// A command that runs one test of this binary in its own process, without capturing its output.
 /// `module` is the test's `module_path!()`.
 #[must_use]
 pub fn same_test(module: &str, test: &str) -> Command {
@@ -57,7 +57,7 @@ pub fn same_program() -> Command {
     Command::new(std::env::current_exe().expect("the path of this program"))
 }
 
-/// Runs a command to its end with this input. What it does not read of the input is not written.
+/// Runs a command to its end with this input. Input that it does not read is dropped.
 ///
 /// # Errors
 /// The operating system's, when it does not start or its output cannot be read.
@@ -142,7 +142,7 @@ impl Process {
         let Some(input) = &mut self.input else {
             return Err(ProcessError::InputClosed { name: self.name.clone() });
         };
-        // In one piece, so that a reader never sees half a line.
+        // One write, so that a reader never sees half a line.
         let written = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
         written.map_err(|cause| ProcessError::Input { name: self.name.clone(), cause })
     }
@@ -235,7 +235,7 @@ impl Process {
         self.after(&word)
     }
 
-    /// Asks for numbers, which the answer gives as `name=value`.
+    /// Sends a command whose answer has numbers as `name=value`.
     ///
     /// # Errors
     /// When the process does not answer, or not with numbers.
@@ -292,7 +292,7 @@ impl Process {
         }
     }
 
-    /// Memory that it has in RAM, in KiB: all of it, and what is its own alone.
+    /// Its resident memory in KiB: all of it, and its private part.
     ///
     /// # Errors
     /// When it has ended.
@@ -328,7 +328,7 @@ fn read(stream: impl Read + Send + 'static, lines: Sender<String>, is_shown: boo
             if is_shown {
                 eprintln!("| {line}");
             }
-            // Nobody waits for lines any more; the process must still not block on its output.
+            // No one waits for lines any more, but the process must not block on its output.
             let _ = lines.send(line);
         }
     });

@@ -5,7 +5,8 @@ use super::*;
 const CHILD: &str = "TRUNKLINE_TESTKIT_CHILD";
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Not a test but the child: repeats each line in capitals, with a line of noise before it.
+/// The entry point of the child, not a test: it repeats each line in capitals, with an unrelated line before
+/// it.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -42,7 +43,7 @@ fn answers_are_found_among_other_lines() {
 }
 
 #[test]
-fn silence_and_death_are_told_apart() {
+fn silence_and_death_have_different_errors() {
     let mut process = start().with_bound(SHORT);
     assert!(matches!(process.ask("quiet"), Err(ProcessError::Silent { has_ended: false, .. })));
     assert_eq!(process.wait(SHORT), None);
