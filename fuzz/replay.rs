@@ -1,14 +1,14 @@
-//! Replays a corpus, and mutates it for a moment: what every `fuzz_replay` test does.
+//! Replays a corpus and a short run of mutations of it, for every `fuzz_replay` test.
 //!
-//! The tests of several crates include this file; it belongs to none of them.
+//! The tests of several crates include this file.
 //! The seed is printed on failure; `TRUNKLINE_FUZZ_SEED` replays it, `TRUNKLINE_FUZZ_RUNS` sets
-//! how many mutations each target gets.
+//! the number of mutations for each target.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Longest input.
+/// Length of the longest input in bytes.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
 
 /// All files below a folder, in a fixed order.
@@ -23,7 +23,7 @@ pub(crate) fn files(folder: &Path) -> Vec<Vec<u8>> {
     entries.into_iter().flat_map(read).collect()
 }
 
-/// xorshift64*: small, and the same everywhere.
+/// The generator xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +47,7 @@ impl Random {
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.below(corpus.len())].clone();
     for _ in 0..=random.below(4) {
-        // Headers decide most, so half of all places are near the start.
+        // Headers matter most, so half of all positions are near the start.
         let near = if random.byte() & 1 == 0 { data.len().min(64) } else { data.len() };
         let at = random.below(near);
         match random.below(7) {
@@ -73,10 +73,10 @@ fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
 }
 
-/// Replays the corpus as it is, then mutations of it: `runs`, unless the environment says otherwise.
+/// Replays the corpus unchanged, then `runs` mutations of it, unless the environment sets another number.
 pub(crate) fn run(name: &str, corpus: &[Vec<u8>], runs: u64, target: fn(&[u8])) {
     assert!(!corpus.is_empty(), "{name} has no corpus");
     corpus.iter().for_each(|data| target(data));

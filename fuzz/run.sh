@@ -7,10 +7,10 @@
 #
 # Works with a stable toolchain and a C++ compiler: the coverage flags are stable, only the address
 # sanitizer is not. FUZZ_SANITIZER=address adds it by setting RUSTC_BOOTSTRAP=1, which makes a
-# stable compiler take unstable flags; the parsers hold no unsafe code, so it is off by default.
+# stable compiler accept unstable flags; the parsers contain no unsafe code, so it is off by default.
 #
 # New inputs go to fuzz/corpus, crashes to fuzz/artifacts; neither is committed. An input worth
-# keeping belongs into tests/corpus of transport/softrdma or rpc, where `cargo test` replays it.
+# keeping belongs into tests/corpus of transport/roce or rpc, where `cargo test` replays it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -18,7 +18,7 @@ all=(packet mad capture frame handshake credit call_frame values poller)
 targets=("${1:-all}")
 if [[ ${targets[0]} == all ]]; then targets=("${all[@]}"); fi
 what=${2:-60}
-# A file is named as the caller sees it.
+# A relative path is relative to the caller's directory.
 if [[ $what == */* && $what != /* || -f $OLDPWD/$what ]]; then what=$OLDPWD/$what; fi
 
 host=$(rustc -vV | sed -n 's/^host: //p')

@@ -2,10 +2,10 @@
 
 use trunkline::{Bytes, Status};
 
-/// Gives back what it gets.
+/// Returns its argument.
 #[trunkline::service(name = "trunkline.bench.Echo", version = 1)]
 pub(crate) trait Echo {
-    /// The same bytes.
+    /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
 }
 

@@ -1,4 +1,4 @@
-//! The yardstick: an echo over a kernel TCP socket with blocking reads.
+//! The baseline: an echo over a kernel TCP socket with blocking reads.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ impl Socket {
         Ok(Self { stream, buffer: Vec::new() })
     }
 
-    /// There and back once.
+    /// Makes one round trip.
     pub(crate) fn round_trip(&mut self, payload: &[u8]) -> io::Result<()> {
         let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
         self.stream.write_all(&length.to_le_bytes())?;
@@ -28,7 +28,7 @@ impl Socket {
     }
 }
 
-/// Listens at `address` and echoes one connection on a thread of its own.
+/// Listens at `address` and echoes one connection on its own thread.
 pub(crate) fn serve(address: IpAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((address, 0))?;
     let local = listener.local_addr()?;

@@ -1,7 +1,7 @@
-//! Round trips of generated calls between two processes, beside those of a kernel TCP socket.
+//! Round trips of generated calls between two processes, compared with those of a kernel TCP socket.
 //!
-//! Times on a shared machine drift, so both are measured in turns within one run and told as a
-//! ratio: each turn makes some socket round trips, then as many calls, of the same size.
+//! Times on a shared machine drift, so both are measured in turns within one run and reported as a
+//! ratio: each turn makes a number of socket round trips, then as many calls of the same size.
 
 mod echo;
 mod floor;
@@ -25,7 +25,7 @@ use trunkline::{Bytes, Node, block_on};
 #[derive(Debug, Parser)]
 #[command(after_help = "Times in microseconds; 'x socket' is the call's median over the socket's.")]
 struct Options {
-    /// Message sizes in bytes, the same there and back.
+    /// Message sizes in bytes, the same in both directions.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [8, 64, 1024, 4096, 65536, 1 << 20])]
     sizes: Vec<usize>,
     /// Turns per size.
@@ -37,7 +37,7 @@ struct Options {
     /// Poller threads on each side.
     #[arg(long, value_name = "N", default_value_t = 1, global = true)]
     pollers: u16,
-    /// Write the rows as JSON, too.
+    /// Also write the rows as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Address of the other process.

@@ -1,4 +1,4 @@
-//! The other process.
+//! The peer process.
 
 use crate::echo::{EchoServer, Mirror};
 use crate::floor;
@@ -12,9 +12,9 @@ use trunkline::Node;
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
-    /// Where the service is.
+    /// Address of the service.
     pub(crate) service: SocketAddr,
-    /// Where the socket is.
+    /// Address of the TCP socket.
     pub(crate) socket: SocketAddr,
 }
 

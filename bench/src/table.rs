@@ -1,4 +1,4 @@
-//! The result.
+//! The table of results.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A capture of the demo, read twice: by our own decoder and by tshark. Nothing may be malformed, and both must see the
+# A capture of the demo, read by our own decoder and by tshark. No packet may be malformed, and both must report the
 # same opcodes, QPNs, PSNs, XRC SRQ numbers and CM fields.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo over IPv6, in a user and network namespace of its own: two processes on ::1, and on two addresses.
+# The demo over IPv6 in its own user and network namespace: two processes on ::1, and on two addresses.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
@@ -18,7 +18,7 @@ if ! build trunkline-demo; then
 fi
 
 small_tree "$scratch/tree"
-# nodad: a fresh address is tentative for a second otherwise, and cannot be bound.
+# nodad: otherwise a new address is tentative for a second and cannot be bound.
 inside='
     ip link set lo up &&
     ip -6 addr add fd00::1/128 dev lo nodad &&
@@ -34,7 +34,7 @@ demo() {
         --json "$report"
     status=$?
     if ((status == 77)); then
-        skip "$1" "the namespace takes no IPv6 addresses"
+        skip "$1" "the namespace does not accept IPv6 addresses"
         return
     fi
     verdict "$1-demo" "$status" "the demo ended with status $status"

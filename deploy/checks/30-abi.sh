@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The C ABI of the drop-in libraries: structures and constants against Debian's headers, exported symbols and their
-# versions against the lists, and that a program starts on them without a word about versions.
+# versions against the lists, and that a program starts on them without a warning about versions.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
 exports=transport/dropin/exports
 header=/usr/include/infiniband/verbs.h
 
-# The C program that prints a layout file anew from the headers.
+# The C program that prints a layout file from the headers.
 layout_program() {
     echo '#include <rdma/rdma_cma.h>'
     echo '#include <stddef.h>'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Programs that none of us wrote, unmodified, on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
+# Unmodified third-party programs on the drop-in libraries: Debian's ibverbs-utils, rdmacm-utils and perftest, each
 # between processes of one address and across two network namespaces.
 #
-# deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
+# deploy/checks/30-verbs-programs.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
 . "$(dirname "$0")/common.bash"
 . deploy/checks/programs.bash
@@ -16,8 +16,8 @@ if ((!listing)); then
     enter_places verbs-programs "$@"
 fi
 
-# A program that has its last message ends at once. A device repeats its last acknowledgement then; where the copies are lost
-# too, the peer can't succeed on any device. Each attempt loses other packets.
+# A program exits as soon as it has its last message. Its device then repeats the last acknowledgement; if the copies are lost
+# too, the peer can't succeed on any device. Each attempt loses different packets.
 lossy() { faults="drop=0.01,seed=$1%a" attempts=3; }
 lossless() { faults="" attempts=1; }
 
@@ -32,13 +32,13 @@ devices() {
     fi
 }
 
-# contains NAME PATTERN: whether a line of the last single run has it.
+# contains NAME PATTERN: whether a line of the last single run matches.
 contains() {
     grep -qE "$2" "$scratch/run.out"
     record_status "$1" $? "no line matches $2"
 }
 
-# Each takes where its two sides are: one address, or two.
+# The argument of each is the location of its two sides: one address, or two.
 rc_pingpong() {
     local where=$1 size run="ibv_rc_pingpong -p %p -g 0 -m 1024"
     ibv() { exchange "rc-pingpong-$1-$where" tcp "$where" 60 "$run $2" "$run $2 %s"; }
@@ -112,8 +112,8 @@ ucmatose_runs() {
     lossless
 }
 
-# What programs do with their queues: several QPs, both ways at once, few completions, lists of requests, shared receive queues,
-# inline data, small packets, the older posting calls. What several QPs have under way is kept small enough for the receive buffer
+# Use of queues: several QPs, both ways at once, few completions, lists of requests, shared receive queues,
+# inline data, small packets, the older posting calls. The outstanding data of several QPs is kept small enough for the receive buffer
 # that they share: see "Several QPs" in docs/software-device.md.
 perftest_options() {
     local where=$1 operation few="-s 4096 -t 4"
@@ -150,9 +150,9 @@ perftest_runs() {
     run="ib_send_bw -F -x 0 -p %p -n 5"
     if [[ $where == two ]]; then run+=" -a"; else run+=" -s 8388608"; fi
     exchange "ib_send_bw-sizes-$where" tcp "$where" 120 "$run" "$run %s"
-    # With -R, client and server speak over one connection, and then each goes its way to a second one: the client connects, the
-    # server listens, nobody waits for the other. A client that comes first is rejected with reason 8, and crashes as it tries again.
-    # So the client gets what the server leaves of the processors.
+    # With -R, client and server first use one connection and then set up a second one independently: the client connects, the
+    # server listens, and neither waits for the other. A client that is first is rejected with reason 8, and crashes when it retries.
+    # So the client runs at a lower priority than the server.
     run="ib_write_bw -F -R -p %p -n 500"
     attempts=5 again_for='RDMA_CM_EVENT_REJECTED; error: 8'
     exchange "ib_write_bw-cm-$where" cm "$where" 60 "$run" "nice -n 19 $run %s"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# rdma-core's own tests, as Debian ships them with pyverbs, on the drop-in libraries. They skip what a device says it has
-# not; what must not be skipped is named below.
+# rdma-core's own tests, as Debian ships them with pyverbs, on the drop-in libraries. They skip what a device reports that it has
+# not; the list below names the tests that must not be skipped.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 

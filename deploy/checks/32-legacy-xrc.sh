@@ -22,7 +22,7 @@ tar -C "$scratch" -c legacy_xrc | (in_place near tar -x -C /tmp)
 legacy_xrc() {
     if ! single "$1" 60 /tmp/legacy_xrc "$2"; then return; fi
     grep -qx ok "$scratch/run.out"
-    record_status "$1-says-ok" $? "it did not say ok"
+    record_status "$1-says-ok" $? "it did not print ok"
 }
 
 legacy_xrc legacy-xrc /tmp/domain

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Whole applications that none of us wrote, unmodified, on the drop-in libraries: qperf, fio, libfabric's verbs provider, UCX's
+# Unmodified third-party applications on the drop-in libraries: qperf, fio, libfabric's verbs provider, UCX's
 # rc_verbs transport and QEMU's live migration, each between processes of one address and across two network namespaces.
 #
-# deploy/checks/33-applications.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
+# deploy/checks/33-applications.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
 . "$(dirname "$0")/common.bash"
 . deploy/checks/programs.bash
@@ -10,7 +10,7 @@ choose "$@"
 time_up=$((SECONDS + 420))
 machine="qemu-system-x86_64 -machine q35,accel=tcg -m 64 -nodefaults -display none -kernel /tmp/guest"
 
-# Which applications there are, after an attempt to install what is missing; the skips have been said.
+# The available applications, after an attempt to install missing ones; the skips have been printed.
 declare -A have=()
 for_each_application() {
     "$1" qperf qperf qperf
@@ -31,10 +31,10 @@ else
     enter_places applications "$@"
 fi
 
-# UCX takes a device for accessible by its character device, which it looks at and does not open: any will do, in a /dev of the
-# places' own.
+# UCX considers a device accessible if its character device exists, which it does not open: any device file will do, in a private
+# /dev of each namespace.
 show_device_file() {
-    # shellcheck disable=SC2016 # what is in quotes is for the shell in the place
+    # shellcheck disable=SC2016 # the quoted text is for the shell in the namespace
     (in_place near bash -c 'mkdir /tmp/dev && mount -t tmpfs -o mode=0755 tmpfs /tmp/dev && cd /tmp/dev && mkdir shm infiniband &&
         mount -t tmpfs -o mode=1777 tmpfs shm &&
         for node in null zero full random urandom; do touch $node && mount --bind /dev/$node $node || exit; done
@@ -56,7 +56,7 @@ ucx_runs() {
     transfer cswap short 8
 }
 
-# With the connection manager only: without it, qperf sends no GID along, which RoCE can't do without.
+# With the connection manager only: otherwise qperf sends no GID, which RoCE needs.
 qperf_runs() {
     local where=$1 run="qperf -lp %p" tests
     tests="rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat rc_rdma_write_poll_lat"
@@ -64,9 +64,9 @@ qperf_runs() {
     exchange "qperf-$where" tcp "$where" 60 "$run" "$run -t 1 -cm 1 %s $tests quit"
 }
 
-# fio lets the server's output lie until its buffer is full; hence stdbuf. It posts receives for what will be sent and asks for
-# no RNR retries, so with send the server has one for each message. What stands in the way even so: the client begins half a
-# second after the server was ready, and the server may have had no processor in it.
+# fio buffers the server's output, hence stdbuf. It posts receives for the expected messages and requests
+# no RNR retries, so with send the server has one receive for each message. One risk remains: the client begins half a
+# second after the server is ready, and the server may not have run in that time.
 fio_runs() {
     local where=$1 verb run="stdbuf -oL fio --thread --ioengine=rdma --port=%p --size=8m --bs=64k"
     client_says='io=8192KiB \(8389kB\)'
@@ -78,19 +78,19 @@ fio_runs() {
     client_says="" attempts=1 again_for=""
 }
 
-# Its servers advertise the device's address where localhost shows no device.
+# Its servers advertise the device's address when localhost has no device.
 libfabric_runs() {
     local where=$1 run="fi_pingpong -c -S all -I 5"
     pingpong() { exchange "fi_pingpong-$1-$where" tcp "$where" 60 "env TRUNKLINE_ADDRESS=%s $run $2 -B %p" "$run $2 -P %p %s"; }
     pingpong msg "-p verbs -e msg"
     pingpong rdm "-p verbs;ofi_rxm -e rdm"
     pingpong rdm-tagged "-p verbs;ofi_rxm -e rdm -m tagged"
-    # With the domain named, it is XRC or nothing.
+    # With the domain named, it fails without XRC.
     run="env FI_VERBS_PREFER_XRC=1 FI_OFI_RXM_USE_SRX=1 $run"
     pingpong xrc "-p verbs;ofi_rxm -e rdm -d trunkline0-xrc"
 }
 
-# A guest moves while it runs, with its memory pinned as a whole or piece by piece; then not one byte of it may differ.
+# A running guest migrates, with its memory pinned as a whole or in pieces; afterwards no byte of it may differ.
 qemu_runs() {
     local where=$1 pinned
     client_says='completed, running, 0 of [0-9]+ bytes differ'
@@ -106,7 +106,7 @@ if [[ ${have[qemu]-} ]] && ((!listing)); then
     python3 -B deploy/checks/migration.py guest | (in_place near tee /tmp/guest) >/dev/null
 fi
 if [[ ${have[ucx]-} ]] && ((!listing)) && ! show_device_file; then
-    skip ucx "no /dev of its own can be made here: $(tail -n 1 "$scratch/device.log")"
+    skip ucx "a private /dev cannot be created here: $(tail -n 1 "$scratch/device.log")"
     unset "have[ucx]"
 fi
 for where in one two; do

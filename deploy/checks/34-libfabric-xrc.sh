@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# libfabric's verbs provider over XRC, unmodified, on the drop-in libraries: fi_pingpong with its data check, each way round,
+# libfabric's verbs provider over XRC, unmodified, on the drop-in libraries: fi_pingpong with its data check, both ways round,
 # and servers of one host that share a TGT, which the connection manager's SIDR joins (a program of ours, compiled here).
 #
-# deploy/checks/34-libfabric-xrc.sh [--list] [PATTERN]: the runs whose name matches; --list only says what they are.
+# deploy/checks/34-libfabric-xrc.sh [--list] [PATTERN]: the runs whose name matches; --list only prints them.
 # shellcheck source-path=SCRIPTDIR source=common.bash source=programs.bash
 . "$(dirname "$0")/common.bash"
 . deploy/checks/programs.bash
@@ -26,20 +26,20 @@ else
     has_compiler=1 has_tshark=1
 fi
 
-# What is "near" is "far" from now on, and the other way round.
+# Swaps "near" and "far" from here on.
 swap_places() {
     local place=${holder[near]-} address=$near_address
     holder[near]=${holder[far]-} holder[far]=$place
     near_address=$far_address far_address=$address
 }
 
-# With the domain named, it is XRC or nothing.
+# With the domain named, it fails without XRC.
 pingpong() {
     local run="$xrc fi_pingpong -p verbs;ofi_rxm -e rdm -d trunkline0-xrc -c -S all -I 5"
     exchange "libfabric-xrc-pingpong-$1" tcp "$2" 60 "env TRUNKLINE_ADDRESS=%s $run -B %p" "$run -P %p %s"
 }
 
-# shared NAME WHERE [CAPTURE]: three servers of one host, and a client that talks with each.
+# shared NAME WHERE [CAPTURE]: three servers of one host, and a client that exchanges messages with each.
 shared() {
     local name=$1 capture=${3-} at=near address=$near_address why="" began=$SECONDS until=$((SECONDS + 60)) place pid pids=() ports=() program
     if ! chosen "$name"; then return; fi
@@ -69,7 +69,7 @@ shared() {
     done
     if [[ $(cat "$scratch"/run.*.out | grep -cx ok) != 4 ]]; then why+="not all of them said ok; "; fi
     look_for_errors "$scratch/run"
-    record "$name" "$why" $((SECONDS - began)) "${why:+$(last_words)}"
+    record "$name" "$why" $((SECONDS - began)) "${why:+$(last_output)}"
 }
 
 pingpong here two
@@ -83,14 +83,14 @@ if [[ $has_compiler ]]; then
     faults=""
     shared libfabric-xrc-shared-two two /tmp/libfabric-xrc.pcap
 fi
-# What the client of the last run sent and got: packets of XRC, and questions that were answered.
+# The packets of the last run's client: XRC packets, and SIDR requests with replies.
 if [[ $has_compiler && $has_tshark ]] && ((!listing)) && chosen libfabric-xrc-packets; then
     (in_place near cat /tmp/libfabric-xrc.pcap) >"$scratch/client.pcap"
     count() { tshark -r "$scratch/client.pcap" -Y "$1" 2>/dev/null | wc -l; }
     seen="$(count 'infiniband.bth.opcode >= 0xa0 && infiniband.bth.opcode <= 0xb4') $(count 'infiniband.mad.attributeid == 0x17') $(count 'infiniband.mad.attributeid == 0x18')"
     read -r data asked answered <<<"$seen"
     ((data > 20 && asked >= 2 && answered >= 2))
-    record_status libfabric-xrc-packets $? "$data packets of XRC, $asked questions, $answered answers"
+    record_status libfabric-xrc-packets $? "$data packets of XRC, $asked SIDR requests, $answered replies"
 fi
 table
 exit "$check_status"

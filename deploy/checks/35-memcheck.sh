@@ -19,10 +19,10 @@ if ((!listing)); then
     enter_places memcheck "$@"
     (in_place near tee /tmp/memcheck.supp) <deploy/checks/memcheck.supp >/dev/null
 fi
-# Its findings go to stderr, where nothing may stand. Threads take turns fairly, or one that polls starves the other.
+# Its findings go to stderr, which must stay empty. Fair scheduling keeps a polling thread from starving the others.
 wrapper=(valgrind --quiet --fair-sched=yes --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --num-callers=30
     --error-exitcode=99 --suppressions=/tmp/memcheck.supp)
-# ibv_xsrq_pingpong's sends are given up after 2.1 seconds without a first answer, and it does not look: it waits for ever. A peer
+# ibv_xsrq_pingpong's sends fail after 2.1 seconds without a first response, which it does not detect: it waits indefinitely. A peer
 # under memcheck on a busy machine may be silent for that long at its start, so they go before others, and have three attempts.
 attempts=3
 if [[ -z $(nice -n -15 true 2>&1) ]]; then priority=(nice -n -15); fi

@@ -14,7 +14,7 @@ fi
 export TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
 mkdir -m 700 "$TRUNKLINE_RUNTIME_DIR"
 
-# The capture is in memory where that can be: a disk that is busy would hold up the side that writes it.
+# The capture is in memory if possible: a busy disk would delay the side that writes it.
 TMPDIR=$scratch
 if in_memory=$(mktemp -d -p /dev/shm 2>/dev/null); then
     trap 'rm -rf "$scratch" "$in_memory"' EXIT
@@ -22,7 +22,7 @@ if in_memory=$(mktemp -d -p /dev/shm 2>/dev/null); then
 fi
 export TMPDIR
 
-# In namespaces of its own anybody may send from the peer's own port, and nobody else hears the noise.
+# In its own namespaces any user may send from the peer's own port, and no other program receives the garbage.
 inside=()
 if unshare --user --map-root-user --net true 2>/dev/null && command -v ip >/dev/null; then
     inside=(unshare --user --map-root-user --net bash -c 'ip link set lo up && exec "$@"' garbage)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Processes killed by SIGKILL under load: who is told, who goes on, after how long.
+# Processes killed by SIGKILL under load: which peers get errors, which continue, and after how long.
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 

@@ -4,26 +4,26 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-# What the bindings are made from. All are named, whichever is missing.
+# The packages that the bindings are generated from. All are named, whichever is missing.
 headers=yes
 need_file rdma-core-verbs-headers /usr/include/infiniband/verbs.h libibverbs-dev || headers=
 need_file rdma-core-cm-headers /usr/include/rdma/rdma_cma.h librdmacm-dev || headers=
 provide rdma-core-libclang libclang-dev has_libclang || headers=
 if [[ -z $headers ]]; then
-    skip rdma-core "the feature rdma-core cannot be built here, so nothing of it was checked"
+    skip rdma-core "the feature rdma-core cannot be built here, so none of it was checked"
     exit "$check_status"
 fi
 
-# build_step NAME SECONDS COMMAND...: fails with the end of what it said.
+# build_step NAME SECONDS COMMAND...: fails with the end of its output.
 build_step() {
     local name=$1 limit=$2 began=$SECONDS
     shift 2
     timeout --kill-after=10 "$limit" "$@" >"$scratch/build.log" 2>&1
-    verdict "$name" $? "within $limit s: $* says: $(grep -E '^(error|warning)' "$scratch/build.log" | head -n 5 | tr '\n' ';')"
+    verdict "$name" $? "within $limit s: $* printed: $(grep -E '^(error|warning)' "$scratch/build.log" | head -n 5 | tr '\n' ';')"
     echo "    $((SECONDS - began)) s"
 }
 
-# The same target directory as always: the feature changes the adapter and what stands on it, the rest is there already.
+# The usual target directory: the feature changes only the adapter and the crates that depend on it; the rest is built already.
 # Programs and examples are built along with the tests.
 build_step rdma-core-build 600 cargo test --workspace --features rdma-core --locked --no-run --message-format=json-render-diagnostics
 cp "$scratch/build.log" "$scratch/artifacts"
@@ -35,7 +35,7 @@ build_step rdma-core-clippy 500 cargo clippy --workspace --features rdma-core --
 build_step rdma-core-dropin 600 cargo dropin
 programs=${CARGO_TARGET_DIR:-target}/debug
 
-# on_drop_in COMMAND...: on our libraries, at addresses and in a directory of this check's own.
+# on_drop_in COMMAND...: on our libraries, at this check's own addresses and in its own directory.
 mkdir -m 700 "$scratch/runtime"
 tail=$((RANDOM % 250 + 2))
 address=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$tail
@@ -56,7 +56,7 @@ check() {
     verdict "$name" "$status" "status $status"
 }
 
-# The suite, and that it was really asked about XRC.
+# The suite, and that it really checked XRC.
 conformance() {
     check rdma-core-conformance 300 env TRUNKLINE_ADDRESS="$address,$other" "$programs/examples/nic_conformance"
     tail -n 1 "$scratch/rdma-core-conformance.log"
@@ -67,7 +67,7 @@ conformance() {
     done
     [[ -z $missing ]]
     verdict rdma-core-conformance-xrc $? "not held: $missing"
-    # The same device without XRC, as soft RoCE and many cards are.
+    # The same device without XRC, like soft RoCE and many NICs.
     TRUNKLINE_XRC=off check rdma-core-conformance-rc 300 env TRUNKLINE_ADDRESS="$address,$other" "$programs/examples/nic_conformance"
     missing=
     for item in "A9 +held " "R1 +held " "R3 +held " "R8 +held " "G1 +skipped +skipped "; do
@@ -78,7 +78,7 @@ conformance() {
 }
 conformance
 
-# own_tests NAME SECONDS PACKAGE FOLDER [PROGRAM]: all tests of a package, as they were built above, at addresses of their own
+# own_tests NAME SECONDS PACKAGE FOLDER [PROGRAM]: all tests of a package, as built above, at addresses of their own
 # choice. One check for each test program; PROGRAM, which holds several groups of tests, gets one check for each of its modules,
 # with a time limit of its own.
 own_tests() {
@@ -108,7 +108,7 @@ own_tests rdma-core-adapter 300 trunkline-rdma-core transport/rdma-core
 # to all while one address is dead and one peer never answers (mesh).
 own_tests rdma-core-nodes 300 trunkline-transport transport nodes
 
-# The choice itself: a node at a loopback address finds the device that has it, and says so.
+# The choice of a device: a node at a loopback address finds the device that has it, and reports it.
 demo() {
     local name=$1 report=$scratch/$1.json
     shift
@@ -133,7 +133,7 @@ demo rdma-core-demo-soft --server-address "$address" --client-address "$address"
 report_has "$scratch/rdma-core-demo-soft.json" provider=softrdma mismatches=0
 verdict rdma-core-demo-soft-report $? "the software device was asked for"
 
-# refuses NAME WORDS COMMAND...: the program has to fail, and say so.
+# refuses NAME WORDS COMMAND...: the program has to fail with this message.
 refuses() {
     local name=$1 words=$2
     shift 2
@@ -149,7 +149,7 @@ refuses rdma-core-refuses-device "no RDMA device is called mlx5_0; there are: tr
 refuses rdma-core-refuses-gid "is not used; usable are: 0 ($address)" \
     env TRUNKLINE_ADDRESS="$address" "$programs/trunkline-demo" --tree "$scratch/tree" --calls 1 --server-address "$address" \
     --client-address "$address" --provider require --gid-index 7
-# Debian's own libraries, on a machine without a NIC: the reason, and what auto makes of it.
+# Debian's own libraries, on a machine without a NIC: the reason, and the choice of auto.
 if compgen -G "/sys/class/infiniband/*" >/dev/null; then
     skip rdma-core-no-device "this machine has an RDMA device"
 else
@@ -161,7 +161,7 @@ else
     verdict rdma-core-auto-falls-back $? "$(tail -n 3 "$scratch/fallback.log")"
 fi
 
-# serve NAME COMMAND...: a server in the background that says where it listens; its address is in $served, its id in $server.
+# serve NAME COMMAND...: a server in the background that prints its address; its address is in $served, its id in $server.
 serve() {
     local name=$1 line
     shift
@@ -184,8 +184,8 @@ kv() {
 }
 kv
 
-# last_says SECONDS FILE PATTERN: waits until the last line of the file is like that.
-last_says() {
+# last_line_matches SECONDS FILE PATTERN: waits until the last line of the file matches.
+last_line_matches() {
     local tries=$(($1 * 10))
     until tail -n 1 "$2" | grep -qE "$3"; do
         ((tries-- > 0)) || return 1
@@ -193,8 +193,8 @@ last_says() {
     done
 }
 
-# The device is taken away under a server and a client in mid-load, as `rdma link delete` does, and comes back: what was answered
-# stays true. Without that, the removal path of the adapter would need a kernel.
+# The device is removed while a server and a client use it, as by `rdma link delete`, and comes back: values that were acknowledged
+# stay valid. Without this check, the removal path of the adapter could be tested on a kernel only.
 removal() {
     local log=$scratch/removal.log load
     if ! TRUNKLINE_REMOVABLE=on serve removal "$programs/kv-server" --listen "$address:0" --pollers 2 --provider require; then
@@ -204,11 +204,11 @@ removal() {
     TRUNKLINE_REMOVABLE=on on_drop_in timeout 90 "$programs/kv-client" --address "$other" --provider require --server "$served" \
         load --for 15 --json >"$log" 2>&1 &
     load=$!
-    last_says 20 "$log" '"ok":[1-9]' &&
-        on_drop_in "$programs/trunkctl" device remove && last_says 10 "$log" '"device":"away"' &&
-        on_drop_in "$programs/trunkctl" device restore && last_says 20 "$log" '"device":"there","incarnations":2'
+    last_line_matches 20 "$log" '"ok":[1-9]' &&
+        on_drop_in "$programs/trunkctl" device remove && last_line_matches 10 "$log" '"device":"away"' &&
+        on_drop_in "$programs/trunkctl" device restore && last_line_matches 20 "$log" '"device":"there","incarnations":2'
     verdict rdma-core-removal-comes-back $? "$(tail -n 2 "$log")"
-    wait "$load" && last_says 0 "$log" '"unavailable":[1-9].*"wrong":0,.*"incarnations":2'
+    wait "$load" && last_line_matches 0 "$log" '"unavailable":[1-9].*"wrong":0,.*"incarnations":2'
     verdict rdma-core-removal $? "$(tail -n 2 "$log")"
     kill -TERM "$server"
     exec {said}<&-

@@ -1,5 +1,5 @@
-# What the checks share; sourced by each. A check prints one line per thing it checks: "pass NAME", "fail NAME: why" or
-# "skip NAME: why", and ends with status 1 when one failed. A skip is no failure: .ci/run decides about that.
+# Functions shared by the checks, which source this file. A check prints one line per item: "pass NAME", "fail NAME: why" or
+# "skip NAME: why", and exits with status 1 if an item failed. A skip is not a failure here; .ci/run decides about skips.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 export CI=true
@@ -21,13 +21,13 @@ verdict() {
     if (($2 == 0)); then pass "$1"; else fail "$1" "$3"; fi
 }
 
-# need NAME COMMAND PACKAGE: true when the command is there, after an attempt to install its package; else says the skip.
+# need NAME COMMAND PACKAGE: true when the command is there, after an attempt to install its package; otherwise it prints the skip.
 need() { provide "$1" "$3" command -v "$2"; }
 
 # need_file NAME FILE PACKAGE: the same for a file.
 need_file() { provide "$1" "$3" test -e "$2"; }
 
-# provide NAME PACKAGE TEST...: true when the test is, if need be after the package was installed; else says the skip.
+# provide NAME PACKAGE TEST...: true when the test is, after installing the package if necessary; otherwise it prints the skip.
 provide() {
     local name=$1 package=$2
     shift 2
@@ -38,7 +38,7 @@ provide() {
     return 1
 }
 
-# install_package NAME PACKAGE: installs it, or says why what NAME names is skipped.
+# install_package NAME PACKAGE: installs it, or prints why NAME is skipped.
 install_package() {
     if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
         skip "$1" "$2 is not installed, and only root may install it, with apt-get"
@@ -74,7 +74,7 @@ small_tree() {
     head -c 300000 /dev/urandom >"$1/rendezvous"
 }
 
-# report_has FILE KEY=VALUE...: whether the demo's JSON report says so. Its keys are unique, so a pattern is enough.
+# report_has FILE KEY=VALUE...: whether the demo's JSON report contains these pairs. Its keys are unique, so a pattern is enough.
 report_has() {
     local file=$1 pair
     shift

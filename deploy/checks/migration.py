@@ -1,10 +1,10 @@
 """Migrates a guest from one QEMU to another over RDMA and compares the two memories.
 
 migration.py guest: the guest as a multiboot kernel, on stdout. It fills memory with words that say where they stand, and
-then counts in a few pages for ever, so that pages change while they are sent.
+then counts in a few pages indefinitely, so that pages change while they are sent.
 migration.py migrate SOCKET HOST PORT on|off QEMU...: starts the source, whose guest moves to the QEMU that has its monitor
 at SOCKET and waits with -S and -incoming defer. Ends with status 0 when the migration was completed, no byte differs and
-the guest goes on at its destination. The fourth argument says whether all memory is pinned.
+the guest continues at its destination. The fourth argument selects whether all memory is pinned.
 """
 
 import json
@@ -37,7 +37,7 @@ def guest():
     again = len(code)
     code += b"\xbf" + struct.pack("<I", COUNTED)  # mov edi, COUNTED
     count = len(code)
-    # QEMU before 9.0 (TCG) asks whether a page is clean when its TLB entry is made, and not again when it has been sent.
+    # QEMU before 9.0 (TCG) checks whether a page is clean when its TLB entry is created, and not again after it was sent.
     code += b"\x0f\x01\x3f"  # invlpg [edi]
     code += b"\xff\x07"  # inc dword [edi]
     code += b"\x81\xc7" + struct.pack("<I", PAGE)  # add edi, PAGE
@@ -45,13 +45,13 @@ def guest():
     code += b"\x72" + struct.pack("b", count - len(code) - 2)  # jb count
     code += b"\xf3\x90"  # pause
     code += b"\xeb" + struct.pack("b", again - len(code) - 2)  # jmp again
-    magic, flags = 0x1BADB002, 0x10000  # the header says where to load
+    magic, flags = 0x1BADB002, 0x10000  # the header contains the load address
     end = entry + len(code)
     return struct.pack("<8I", magic, flags, -(magic + flags) & 0xFFFFFFFF, LOADED, LOADED, end, end, entry) + code
 
 
 def until(what, condition):
-    """Waits for it, and gives what it gave."""
+    """Waits until the probe returns a value, and returns it."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         value = condition()
@@ -78,7 +78,7 @@ class Monitor:
         for line in self.lines:
             answer = json.loads(line)
             if "error" in answer:
-                sys.exit(f"{self.name} answers {command}: {answer['error']['desc']}")
+                sys.exit(f"{self.name} refused {command}: {answer['error']['desc']}")
             if "return" in answer:
                 return answer["return"]
         sys.exit(f"{self.name} ended at {command}")
@@ -99,15 +99,15 @@ class Monitor:
 
 
 def outcome(source):
-    """How the migration ended; None while it goes on."""
-    told = source.ask("query-migrate")
-    if told.get("status") in ("completed", "failed", "cancelled"):
-        return told
+    """The status of the finished migration; None while it runs."""
+    result = source.ask("query-migrate")
+    if result.get("status") in ("completed", "failed", "cancelled"):
+        return result
     return None
 
 
 def check(memory, whose):
-    """That it holds what the guest wrote there."""
+    """Checks that it contains the bytes that the guest wrote."""
     for address in range(PATTERN, PATTERN_END, 1024):
         (word,) = struct.unpack_from("<I", memory, address - LOADED)
         if word != address * FACTOR & 0xFFFFFFFF:
@@ -116,7 +116,7 @@ def check(memory, whose):
 
 def migrate(path, host, port, pinned, command):
     own = path + ".source"
-    # Whatever ends this process ends the source with it.
+    # The source ends with this process, however that ends.
     source_process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command, "-qmp", f"unix:{own},server=on,wait=off"])
     destination = Monitor("destination", path)
     source = Monitor("source", own)
@@ -126,17 +126,17 @@ def migrate(path, host, port, pinned, command):
     until("the guest has filled its memory", source.counter)
 
     source.ask("migrate", uri=f"rdma:{host}:{port}")
-    told = until("the migration ends", lambda: outcome(source))
-    if told["status"] != "completed":
-        sys.exit(f"the source says {told}")
+    result = until("the migration ends", lambda: outcome(source))
+    if result["status"] != "completed":
+        sys.exit(f"the source reports {result}")
     until("the destination has taken over", lambda: destination.ask("query-status")["status"] == "paused")
 
     before, after = source.memory(path + ".before"), destination.memory(path + ".after")
     if len(before) != MEMORY_END - LOADED or before != after:
         differing = [at for at, (one, other) in enumerate(zip(before, after)) if one != other]
         words = (at // 4 * 4 for at in differing[:5])
-        told = (f"{LOADED + at:#x}: {before[at:at + 4].hex()}, {after[at:at + 4].hex()}" for at in words)
-        sys.exit(f"{len(differing)} bytes differ of {len(before)} and {len(after)}; before and after: {'; '.join(told)}")
+        result = (f"{LOADED + at:#x}: {before[at:at + 4].hex()}, {after[at:at + 4].hex()}" for at in words)
+        sys.exit(f"{len(differing)} bytes differ of {len(before)} and {len(after)}; before and after: {'; '.join(result)}")
     check(after, "the destination")
 
     counted = destination.counter()
@@ -149,7 +149,7 @@ def migrate(path, host, port, pinned, command):
     destination.ask("quit")
     if source_process.wait(PATIENCE_S) != 0:
         sys.exit(f"the source ended with status {source_process.returncode}")
-    print(f"completed, running, 0 of {len(before)} bytes differ, {told['ram']['transferred']} bytes sent")
+    print(f"completed, running, 0 of {len(before)} bytes differ, {result['ram']['transferred']} bytes sent")
 
 
 if sys.argv[1] == "guest":

@@ -1,33 +1,33 @@
-# Unmodified verbs programs on the drop-in libraries: places to run them in, and pairs of them that talk; sourced by the
-# checks that do so, after common.bash.
+# Unmodified verbs programs on the drop-in libraries: namespaces to run them in, and pairs of them that communicate; sourced by the
+# checks that use them, after common.bash.
 #
-# Two network namespaces, joined by a veth pair, with a temporary directory of their own: "near" and "far". A pair runs on one
+# Two network namespaces, connected by a veth pair, with their own temporary directory: "near" and "far". A pair runs on one
 # address (both in "near") or across. The programs run as an ordinary user: the caller, or `nobody` when that is root.
 
 near_address=10.77.0.1
 far_address=10.77.0.2
-# Inside the namespaces; the libraries are copied there, so that any user can read them, wherever the checkout lies.
+# Inside the namespaces; the libraries are copied there, so that any user can read them, wherever the checkout is.
 libraries=/tmp/dropin
 runtime=/tmp/trunkline
 next_port=20000
 declare -A holder=() # of each namespace: the process that keeps it
-attempts=1           # of an exchange; more only for a reason that stands where it is set
-again_for=           # pattern: only what fails for such a reason is tried again
-attempt=1            # which one it is
+attempts=1           # of an exchange; the place that sets more gives the reason
+again_for=           # pattern: only failures that match are tried again
+attempt=1            # number of the present attempt
 running=()           # programs that have not been waited for
 results=()           # "name<tab>verdict<tab>seconds"
-drop=()              # command that gives up root
-faults=              # TRUNKLINE_FAULTS of what is started next; %a in it is the number of the attempt
-declare -A endings=() # of each run that failed: why, and what its programs said last
-priority=()          # command that gives a higher one, if it may
-wrapper=()           # what stands before a program, for example valgrind
+drop=()              # command that drops root
+faults=              # TRUNKLINE_FAULTS of the next programs; %a in it is the number of the attempt
+declare -A endings=() # of each run that failed: why, and the last output of its programs
+priority=()          # command that raises the priority, if permitted
+wrapper=()           # prefix of a program, for example valgrind
 client_says=         # pattern: what a line of each client's output must match
 exec {ticks}<> <(:)
 
 # tick: 20 ms, without a process.
 tick() { read -rt 0.02 -u "$ticks" || true; }
 
-# Needs what the places are made with; says the skip and returns 1 when something is missing.
+# Checks the tools for the namespaces; prints the skip and returns 1 when one is missing.
 places_possible() {
     need "$1" ip iproute2 && need "$1" nsenter util-linux || return 1
     local why user=()
@@ -38,19 +38,19 @@ places_possible() {
     fi
 }
 
-# enter_user_namespace ARGUMENTS...: an ordinary user starts the check anew as root of a user namespace of its own.
+# enter_user_namespace ARGUMENTS...: an ordinary user restarts the check as root of its own user namespace.
 enter_user_namespace() {
     if ((EUID != 0)); then
         rm -rf "$scratch"
         exec unshare --user --map-root-user -- "deploy/checks/${0##*/}" "$@"
     fi
-    # Root of the whole machine gives it up; root of a user namespace is an ordinary user outside.
+    # Root of the whole machine drops its privileges; root of a user namespace is an ordinary user outside.
     if [[ $(awk '{ print $3; exit }' /proc/self/uid_map) == 4294967295 ]]; then
         drop=(setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs)
     fi
 }
 
-# in_place PLACE COMMAND...: becomes the command, in that place. For use in a process of its own.
+# in_place PLACE COMMAND...: executes the command in that namespace, replacing the process.
 in_place() {
     local place=$1
     shift
@@ -79,7 +79,7 @@ make_places() {
     (in_place near bash -c "$setup") || return 1
     setup="ip link set lo up && ip addr add $far_address/24 dev far && ip link set far up"
     (in_place far bash -c "$setup") || return 1
-    # A link-local IPv6 address is tentative at first and can't be bound; nothing may depend on when that ends.
+    # A link-local IPv6 address is tentative at first and can't be bound; no check may depend on when that ends.
     local place
     for place in near far; do
         for _ in {1..250}; do
@@ -91,7 +91,7 @@ make_places() {
         chmod -R a+rX $libraries && mkdir -m 0700 $runtime && { ((EUID != 0)) || [[ '${drop[*]}' == '' ]] || chown 65534:65534 $runtime; }")
 }
 
-# enter_places CHECK ARGUMENTS...: builds the libraries and makes the places with them in, or ends the check.
+# enter_places CHECK ARGUMENTS...: builds the libraries and creates the namespaces with them, or ends the check.
 enter_places() {
     local check=$1
     shift
@@ -106,7 +106,7 @@ enter_places() {
     fi
 }
 
-# Whatever lives in the places goes with them, also what programs have started themselves.
+# All processes in the namespaces end with them, including those that programs have started.
 end_places() {
     local pid place namespaces=" " process
     for pid in "${running[@]}"; do kill -KILL "$pid" 2>/dev/null; done
@@ -131,7 +131,7 @@ start() {
 # finished PID: ended; its status is in $status.
 finished() {
     if kill -0 "$1" 2>/dev/null; then return 1; fi
-    { wait "$1"; } 2>/dev/null # which would tell of every one that was stopped
+    { wait "$1"; } 2>/dev/null # which would report every process that was stopped
     status=$?
     local pid left=()
     for pid in "${running[@]}"; do if [[ $pid != "$1" ]]; then left+=("$pid"); fi; done
@@ -143,8 +143,8 @@ stop() {
     while ! finished "$1"; do tick; done
 }
 
-# listens READY PORT PID OUTPUT: whether a client may start now, which waits by itself where READY is "now". With "says PATTERN"
-# the server's output tells. A program of librdmacm listens when its network namespace holds UDP port 4791 and its main thread
+# listens READY PORT PID OUTPUT: whether a client may start now. Where READY is "now" the client waits by itself. With "says PATTERN"
+# the server's output decides. A program of librdmacm listens when its network namespace holds UDP port 4791 and its main thread
 # sleeps, three times running.
 listens() {
     local hex count
@@ -181,22 +181,22 @@ exchange() {
         fi
         try "${@:2}"
         if [[ -z $why ]]; then break; fi
-        failed=$(last_words)
+        failed=$(last_output)
         if ((attempt == attempts)) || [[ ! $why =~ $again_for ]]; then break; fi
         printf 'again %s: %s\n%s\n' "$name" "$why" "$failed"
     done
     record "$name" "$why" $((SECONDS - began)) "$failed"
 }
 
-# last_words: what each program of the last run said last.
-last_words() {
+# last_output: the last output of each program of the last run.
+last_output() {
     local file
     for file in "$scratch/run"*.out "$scratch/run"*.err; do
         if [[ -s $file ]]; then tail -n 5 "$file" | tr -d '\r' | sed "s/^/    ${file##*/run.}: /"; fi
     done
 }
 
-# The same once; why it failed is in $why.
+# A single attempt; the reason of a failure is in $why.
 try() {
     local ready=$1 where=$2 limit=$3 server=$4 client=$5 clients=${6:-1}
     local port=$((next_port++)) began=$SECONDS until at=near address=$near_address pids=() output=$scratch/run pid index
@@ -227,7 +227,7 @@ try() {
                     unset "pids[$index]"
                     if ((status == 0)); then continue; fi
                     why+="process $index ended with status $status; "
-                    # What is left may wait for it in vain.
+                    # The remaining programs may wait for it indefinitely.
                     if ((until > SECONDS + 3)); then until=$((SECONDS + 3)); fi
                 elif ((SECONDS > until)); then
                     why+="process $index still ran after $((SECONDS - began)) s; "
@@ -241,7 +241,7 @@ try() {
     look_for_errors "$output"
     if [[ -n $client_says && -z $why ]]; then
         for ((index = 0; index < clients; index++)); do
-            grep -qE "$client_says" "$output.client$index.out" || why+="client $index does not say $client_says; "
+            grep -qE "$client_says" "$output.client$index.out" || why+="client $index did not print $client_says; "
         done
     fi
 }
@@ -264,13 +264,13 @@ single() {
     done
     if ((status != 0)); then why+="ended with status $status; "; fi
     look_for_errors "$scratch/run"
-    record "$name" "$why" 0 "${why:+$(last_words)}"
+    record "$name" "$why" 0 "${why:+$(last_output)}"
 }
 
-# What programs print to stderr when all is well.
-#   rping names the end of each connection, and the state it was in; perftest knows cards by their vendor's number, and
-#   says so where it would choose an inline size for READ and atomics, which have none. As it calibrates its clock, it
-#   says where the machine was too busy for that, and measures anew.
+# Output on stderr that is not an error.
+#   rping reports the end of each connection and its state; perftest identifies NICs by their vendor id, and
+#   reports that where it would choose an inline size for READ and atomics, which have none. When it calibrates its clock, it
+#   reports that the machine was too busy for that, and measures again.
 expected_errors='^Device not recognized to implement inline feature\. Disabling it$|^(server|client) DISCONNECT EVENT\.\.\.$|^wait for RDMA_READ_ADV state (10|9)$|^Correlation coefficient r\^2: [0-9.e+-]+ < 0\.9$'
 
 look_for_errors() {
@@ -284,7 +284,7 @@ record_status() {
     if (($2 == 0)); then record "$1" "" 0; else record "$1" "$3" 0; fi
 }
 
-# record NAME WHY SECONDS [LAST WORDS]: failed for that reason, or passed when there is none.
+# record NAME WHY SECONDS [LAST WORDS]: failed for that reason, or passed without one.
 record() {
     if [[ -z $2 ]]; then
         pass "$1"
@@ -297,7 +297,7 @@ record() {
     fi
 }
 
-# The arguments of a check: --list says what would run; anything else chooses by a pattern.
+# The arguments of a check: --list prints what would run; anything else is a pattern that selects runs.
 listing=0
 pattern=
 choose() {
@@ -318,7 +318,7 @@ table() {
     for result in "${results[@]}"; do
         IFS=$'\t' read -r name verdict seconds <<<"$result"
         printf '  %-44s %-5s %4d s\n' "$name" "$verdict" "$seconds"
-        # Once more, for whoever sees the end of a log only.
+        # Repeated at the end of the log, where it is easy to find.
         if [[ $verdict == FAIL ]]; then echo "${endings[$name]}"; fi
     done
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what tshark sees in a capture with what `trunkctl pcap check --json` says about it.
+"""Compares tshark's decoding of a capture with the output of `trunkctl pcap check --json`.
 
 usage: tshark_compare.py CAPTURE OUR_JSON
 Exit status 1 and one line per difference (at most 20) when they do not agree or tshark calls a packet malformed.
@@ -26,13 +26,13 @@ FIELDS = {
 
 
 def tshark(capture, *arguments):
-    # infiniband_sdp takes CM messages of other services for its own and then calls them malformed.
+    # infiniband_sdp mistakes CM messages of other services for its own and then reports them as malformed.
     command = ["tshark", "-n", "-r", capture, "--disable-protocol", "infiniband_sdp", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def packets_of_tshark(capture):
-    # Between soft peers a packet may travel between ports other than 4791, which tshark takes for RoCE only when told.
+    # Packets between our devices may use ports other than 4791, which tshark decodes as RoCE only with an option.
     lines = tshark(capture, "-T", "fields", "-e", "udp.srcport", "-e", "udp.dstport")
     ports = sorted({port for line in lines for port in line.split() if port != "4791"})
     decode = [word for port in ports for word in ("-d", f"udp.port=={port},infiniband")]

@@ -1,21 +1,21 @@
 # The project's own programs for the guest, built with the feature rdma-core; sourced by run.sh, after common.bash.
 #
-# A group says in comments which it needs: "# carries: PACKAGE/PROGRAM ...", "PACKAGE/examples/PROGRAM" or "PACKAGE/tests/NAME".
+# A group lists in comments which it needs: "# carries: PACKAGE/PROGRAM ...", "PACKAGE/examples/PROGRAM" or "PACKAGE/tests/NAME".
 
-# carried FILE: what it needs, one a line.
+# carried FILE: the programs that it needs, one a line.
 carried() { sed -nE 's/^# carries: //p' "$1" | tr -s ' ' '\n'; }
 
-# build_possible NAME: true when the adapter over rdma-core can be compiled; else says the skip of NAME.
+# build_possible NAME: true when the adapter over rdma-core can be compiled; otherwise it prints the skip of NAME.
 build_possible() {
     need "$1" cargo cargo && need "$1" cc gcc && need_file "$1" /usr/include/infiniband/verbs.h libibverbs-dev &&
         need_file "$1" /usr/include/rdma/rdma_cma.h librdmacm-dev &&
         provide "$1" libclang-dev has_libclang
 }
 
-# binary ITEM: where what is carried lies once it was built.
+# binary ITEM: the path of a carried program after the build.
 binary() { echo "${CARGO_TARGET_DIR:-target}/debug/${1#*/}"; }
 
-# build_binaries FILE...: builds what they carry. Of the whole workspace and in the profile of tests, as the check 60-rdma-core
+# build_binaries FILE...: builds the programs that they carry. It builds the whole workspace and in the profile of tests, as the check 60-rdma-core
 # does, so that nothing is compiled twice.
 build_binaries() {
     local item file
@@ -25,7 +25,7 @@ build_binaries() {
     done < <(for file in "$@"; do carried "$file"; done | sort -u)
 }
 
-# build_test PACKAGE NAME PLACE: cargo names the program by a hash, so it gets a name of its own. Other packages may have tests of
+# build_test PACKAGE NAME PLACE: cargo names the program by a hash, so it is copied to a fixed name. Other packages may have tests of
 # that name.
 build_test() {
     local file

@@ -1,8 +1,8 @@
-# boot_guest: one virtual machine from start to end; sourced by run.sh and by whoever needs a kernel with RDMA as a peer, after
+# boot_guest: one virtual machine from start to end; sourced by run.sh and by scripts that need a kernel with RDMA as a peer, after
 # image.bash, and make_image before.
 #
-# boot_guest [OPTIONS] SCRIPT...: boots, runs the scripts as root one after the other, each with bash, and shows what they print.
-#   -c FILE[:PLACE]    carries a file or directory in, programs with their libraries; PLACE is /lab/NAME if not said
+# boot_guest [OPTIONS] SCRIPT...: boots, runs the scripts as root one after the other, each with bash, and shows their output.
+#   -c FILE[:PLACE]    copies a file or directory into the guest, programs with their libraries; PLACE is /lab/NAME by default
 #   -e NAME=VALUE      sets a variable for the scripts
 #   -t SECONDS         of the whole, boot included; then the guest is killed               (240)
 #   -m MIB             memory                                                              (768)
@@ -10,14 +10,14 @@
 #   -n NETWORK         none, tap:INTERFACE, or what qemu's -netdev takes, without an id    (none)
 #   -a ADDRESS/BITS    of eth0 in the guest                                                (10.77.0.1/24)
 #   -M MAC             of eth0 in the guest                                                (52:54:00:00:00:01)
-#   -p FILE            captures what passes the guest's network card, except what it sends to itself
-# Returns the status of the first script that failed, 124 when time was up, 125 when the guest died. What it printed is also in
-# $guest_output, if that names a file, and what its kernel said in $scratch/kernel.log.
+#   -p FILE            captures the packets of the guest's network card, except those to itself
+# Returns the status of the first script that failed, 124 when time was up, 125 when the guest died. Its output is also in
+# $guest_output, if that names a file, and the kernel's messages are in $scratch/kernel.log.
 #
-# The guest can't outlive this shell: the kernel ends it with its parent, whatever ends that. Who sources this calls end_guest when
+# The guest can't outlive this shell: the kernel ends it with its parent, whatever ends that. A script that sources this calls end_guest when
 # it ends otherwise than by itself.
 
-guest=        # process of the guest that runs, or of whoever boots one
+guest=        # process of the running guest, or of the script that boots one
 guest_output= # file that also gets what guests print
 
 boot_guest() {
@@ -59,13 +59,13 @@ boot_guest() {
     local status=$?
     rm -rf "$boot"
     if ((status == 124 || status == 125)); then
-        echo "the guest $( ((status == 124)) && echo "was killed after $seconds s" || echo died); its kernel said last:"
+        echo "the guest $( ((status == 124)) && echo "was killed after $seconds s" || echo died); last messages of its kernel:"
         tail -n 20 "$scratch/kernel.log" 2>/dev/null | sed 's/^/    /'
     fi
     return "$status"
 }
 
-# load TREE SCRIPT...: what this guest has besides the image.
+# load TREE SCRIPT...: adds the files of this guest to the image.
 load() {
     local tree=$1 file place variable script
     shift
@@ -111,7 +111,7 @@ follow() {
     return "$status"
 }
 
-# Asks it to end, which a program with guests of its own needs, and does not rely on that.
+# Requests it to end, which a program with its own guests needs, and then kills it if necessary.
 end_guest() {
     if [[ -z $guest ]]; then return; fi
     local tries

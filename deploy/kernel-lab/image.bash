@@ -1,21 +1,21 @@
-# What the guest boots: Debian's kernel, and an initramfs of busybox, the kernel's RDMA modules and Debian's verbs programs;
+# The image of the guest: Debian's kernel, and an initramfs of busybox, the kernel's RDMA modules and Debian's verbs programs;
 # sourced by run.sh, after deploy/checks/common.bash.
 #
-# Nothing of this is compiled, and nothing but the kernel's package is kept between runs: it comes by apt-get download, needs no
-# root, and is unpacked below target/kernel-lab. The programs are those that this machine has.
+# Nothing is compiled, and only the kernel's package is kept between runs: apt-get download fetches it without
+# root, and is unpacked below target/kernel-lab. The programs are those of this machine.
 
 image=${TRUNKLINE_LAB_CACHE:-$PWD/target/kernel-lab}
-PATH=$PATH:/usr/sbin:/sbin # where an ordinary user has no modprobe
+PATH=$PATH:/usr/sbin:/sbin # modprobe is not in an ordinary user's path
 libraries=/usr/lib/x86_64-linux-gnu
 programs=(bash rdma ip ping setpriv ibv_devices ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_xsrq_pingpong
     rdma_client rdma_server rdma_xclient rdma_xserver rping ucmatose udaddy ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw
     ib_read_lat ib_atomic_lat)
 modules=(virtio_pci virtio_net virtio_rng rdma_rxe rdma_ucm ib_umad ib_uverbs crc32_generic crc32-pclmul veth sch_netem)
 
-# image_possible NAME: true when everything is there that an image is made of; else says the skip of NAME.
+# image_possible NAME: true when all parts of an image are available; otherwise it prints the skip of NAME.
 image_possible() {
     if [[ $(uname -m) != x86_64 ]]; then
-        skip "$1" "the image is made for x86_64 alone, and this is $(uname -m)"
+        skip "$1" "the image exists for x86_64 only, and this is $(uname -m)"
         return 1
     fi
     need "$1" qemu-system-x86_64 qemu-system-x86 && need "$1" busybox busybox-static && need "$1" cpio cpio &&
@@ -24,7 +24,7 @@ image_possible() {
         need_file "$1" /etc/libibverbs.d/rxe.driver ibverbs-providers && provide_kernel "$1"
 }
 
-# The kernel that was fetched last, or else the newest that Debian has.
+# The kernel that was downloaded last, or else Debian's newest.
 provide_kernel() {
     if [[ -s $image/kernel/vmlinuz ]]; then return 0; fi
     need "$1" apt-get apt && need "$1" dpkg-deb dpkg || return 1
@@ -33,7 +33,7 @@ provide_kernel() {
     if [[ -z $package ]] && ((EUID == 0)) && apt-get update >"$scratch/apt.log" 2>&1; then package=$(kernel_package); fi
     mkdir -p "$fetch/tree"
     if [[ -z $package ]] || ! (cd "$fetch" && apt-get download "$package") >"$scratch/apt.log" 2>&1; then
-        # The lists may be older than the archive.
+        # The package lists may be out of date.
         if ((EUID == 0)); then apt-get update >>"$scratch/apt.log" 2>&1; fi
         package=$(kernel_package)
         if [[ -z $package ]] || ! (cd "$fetch" && apt-get download "$package") >>"$scratch/apt.log" 2>&1; then
@@ -49,7 +49,7 @@ provide_kernel() {
 
 kernel_package() { apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-/ { print $2; exit }'; }
 
-# unpack_kernel DIRECTORY: of the package there, what a guest could need, put where it stays in one step.
+# unpack_kernel DIRECTORY: extracts the files that a guest may need from the package there, and moves them into place in one step.
 unpack_kernel() {
     local fetch=$1 tree=$1/tree part patterns=('./boot/vmlinuz-*' './lib/modules/*/modules.*')
     for part in drivers/infiniband drivers/net drivers/virtio drivers/char net crypto arch/x86/crypto lib fs/configfs; do
@@ -60,12 +60,12 @@ unpack_kernel() {
     depmod --basedir "$tree" "$(basename "$tree"/lib/modules/*)" || return 1
     mkdir -p "$image"
     rm -rf "$image/kernel"
-    # What another run has put there meanwhile is as good.
+    # The result of a concurrent run is equivalent.
     cp -a "$tree" "$image/kernel.$$" && { mv -T "$image/kernel.$$" "$image/kernel" 2>/dev/null || rm -rf "$image/kernel.$$"; }
     [[ -s $image/kernel/vmlinuz ]]
 }
 
-# make_image: the archive of what all guests have in common, $scratch/base.cpio.
+# make_image: the archive of the files that all guests share, $scratch/base.cpio.
 make_image() {
     local root=$scratch/base name path
     mkdir -p "$root"/{proc,sys,dev,tmp,run,etc/libibverbs.d,lab,usr/{bin,lib,lib64},var}
@@ -79,7 +79,7 @@ make_image() {
         path=$(command -v "$name") || continue
         carry "$root" "$path" "/usr/bin/$name" || return 1
     done
-    # What is opened by name at run time, which no list of libraries tells.
+    # Files that are opened by name at run time, which ldd does not list.
     for path in "$libraries"/libibverbs/librxe-*.so "$libraries"/{libgcc_s.so.1,libnss_files.so.2}; do
         [[ ! -e $path ]] || carry "$root" "$path" "$path" || return 1
     done
@@ -111,7 +111,7 @@ carry() {
     rm -f "$root$place"
     cp -L --preserve=mode "$file" "$root$place" || return 1
     if [[ $(head -c 4 "$file" | tail -c 3) != ELF ]]; then return 0; fi
-    strip --strip-debug "$root$place" 2>/dev/null # without binutils it is only larger
+    strip --strip-debug "$root$place" 2>/dev/null # without binutils the file is only larger
     while read -r library; do
         place=$library
         if [[ $place != /usr/* ]]; then place=/usr$place; fi

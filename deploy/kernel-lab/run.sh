@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The project on the RDMA stack of the Linux kernel, in a virtual machine: everything from packages to a table of verdicts.
+# The project on the RDMA stack of the Linux kernel, in a virtual machine, from installing packages to a table of verdicts.
 #
 # deploy/kernel-lab/run.sh [--list | --help] [PATTERN]
 #
-# PATTERN is a regular expression and chooses checks by their names, which --list tells. A check prints "pass NAME" or
-# "fail NAME: why"; what this machine can't run ends as "skip NAME: why". Status: 0 nothing failed, 1 something failed.
+# PATTERN is a regular expression and chooses checks by their names, which --list prints. A check prints "pass NAME" or
+# "fail NAME: why"; a check that this machine can't run prints "skip NAME: why". Status: 0 nothing failed, 1 something failed.
 #
-# Needs x86_64 with qemu and Debian's packages; as root it installs what is missing. README.md, beside this, tells the rest.
+# Needs x86_64 with qemu and Debian's packages; as root it installs what is missing. README.md in this directory has the details.
 # shellcheck source-path=SCRIPTDIR source=../checks/common.bash
 . "$(dirname "$0")/../checks/common.bash"
 lab=deploy/kernel-lab
@@ -19,8 +19,8 @@ lab=deploy/kernel-lab
 
 listing=0
 pattern=
-boots_left=4       # a guest that dies takes only the group of checks with it that it was at
-budget_seconds=600 # of all guests, without compilation
+boots_left=4       # when a guest dies, only the group of checks that was running fails
+budget_seconds=600 # for all guests, without compilation
 
 main() {
     local argument
@@ -42,7 +42,7 @@ main() {
         exit 0
     fi
     if ((${#names[@]} == 0)); then
-        echo "no check is named like '$pattern'; --list tells the names" >&2
+        echo "no check's name matches '$pattern'; --list prints the names" >&2
         exit 2
     fi
     image_possible kernel-lab || exit 0
@@ -82,7 +82,7 @@ names_of() {
     for group in "$@"; do LAB_PATTERN=$pattern bash "$group" --list; done
 }
 
-# The programs that the chosen files carry in. Those whose programs can't be had here are left out.
+# The programs that the chosen files carry in. Files whose programs can't be built here are left out.
 bring_binaries() {
     local file build=()
     for file in "${groups[@]}" "${peers[@]}"; do
@@ -92,7 +92,7 @@ bring_binaries() {
     if ! build_possible kernel-lab-own; then
         leave_out "${build[@]}"
     elif ! build_binaries "${build[@]}" || { ((${#peers[@]} > 0)) && ! cargo dropin >/dev/null; }; then
-        fail kernel-lab-build "the programs could not be built with the feature rdma-core, or the drop-in libraries not"
+        fail kernel-lab-build "the programs could not be built with the feature rdma-core, or the drop-in libraries could not be built"
         exit 1
     fi
 }
@@ -108,14 +108,14 @@ leave_out() {
     mapfile -t names < <(names_of "${groups[@]}" "${peers[@]}")
 }
 
-# Boots a guest for the groups that are left. When it dies, those that it had not begun stay for the next.
+# Boots a guest for the remaining groups. When it dies, the groups that it had not begun are left for the next guest.
 run_groups() {
     local group left=() options=(-e "LAB_PATTERN=$pattern") item
     while IFS= read -r item; do
         options+=(-c "$(binary "$item"):/lab/bin/${item##*/}")
     done < <(for group in "${groups[@]}"; do carried "$group"; done | sort -u)
     boot_guest -t $((until - SECONDS)) "${options[@]}" "${groups[@]}"
-    # What ended, and the first that did not, has had its turn.
+    # The groups that ended, and the first that did not, are done.
     local died=0
     for group in "${groups[@]}"; do
         if grep -q "^guest: ${group##*/} ended" "$guest_output"; then continue; fi
@@ -124,7 +124,7 @@ run_groups() {
     groups=("${left[@]}")
 }
 
-# One line per check; a check without a verdict has failed, for whatever reason it has none.
+# One line per check; a check without a verdict has failed, whatever the reason.
 summary() {
     local name verdict
     printf '\n%s\n' "== checks: ${#names[@]}, in $((SECONDS - began)) s without compilation"
@@ -137,7 +137,7 @@ summary() {
             check_status=1
             ;;
         *)
-            # A file of checks that can't run here says so once, by the first word of their names.
+            # A file of checks that can't run here reports that once, by the first word of their names.
             if ! grep -q "^skip ${name%%-*}: " "$guest_output"; then fail "$name" "no verdict: the guest died or was stopped before"; fi
             ;;
         esac

@@ -1,7 +1,7 @@
-//! `trunkctl device`: takes software devices away under their users, and puts them back.
+//! `trunkctl device`: removes software devices that are in use, and restores them.
 //!
-//! For trying what a program does when its RDMA device is removed, without one: devices that were
-//! opened with `TRUNKLINE_REMOVABLE=on` and this runtime directory obey, also below the drop-in
+//! This tests how a program handles the removal of its RDMA device without such a device. It affects devices
+//! that were opened with `TRUNKLINE_REMOVABLE=on` and this runtime directory, also by the drop-in
 //! libraries.
 
 use clap::{Args, Subcommand};
@@ -9,25 +9,24 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use trunkline_softrdma::device::{put_back, take_away};
 
-/// What to do with devices.
+/// The operation on devices.
 #[derive(Debug, Subcommand)]
 pub enum DeviceCommand {
-    /// Take devices away, as `rdma link delete` does: their users are told, and all they have of them
-    /// answers EIO. Obeyed within a tenth of a second by programs that run with
-    /// TRUNKLINE_REMOVABLE=on
+    /// Remove devices, as `rdma link delete` does: their users get an event, and all calls on them return
+    /// EIO. It affects programs that run with TRUNKLINE_REMOVABLE=on, within a tenth of a second
     Remove(Which),
-    /// Put devices back
+    /// Restore devices
     Restore(Which),
 }
 
-/// Which devices.
+/// Selects the devices.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// That at this address; all of this user and network namespace when it is not given
+    /// The device at this address; by default all devices of this user and network namespace
     address: Option<IpAddr>,
 }
 
-/// Does it. 1 when there was nothing to do, or it could not be done.
+/// Runs the operation. Exit status 1 if there was nothing to do or it failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
     let done = match command {
@@ -37,7 +36,7 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("trunkctl: nothing to do: that was done before");
+            eprintln!("trunkctl: nothing to do: the devices are in that state already");
             ExitCode::FAILURE
         }
         Err(error) => {

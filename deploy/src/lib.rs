@@ -1,7 +1,7 @@
 //! Operator tools: the library behind `trunkctl`.
 //!
-//! Each subcommand is a module with its arguments and a `run`; [`cli`] only chooses. What a
-//! subcommand finds goes to standard output, progress and errors go to standard error.
+//! Each subcommand is a module with its arguments and a `run`; [`cli`] only selects one. The results of a
+//! subcommand go to standard output, progress and errors to standard error.
 
 #![forbid(unsafe_code)]
 

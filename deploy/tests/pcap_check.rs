@@ -1,4 +1,4 @@
-//! The program itself, run on captures.
+//! Runs the program on captures.
 
 #[cfg(test)]
 mod tests {
@@ -32,7 +32,7 @@ mod tests {
         path
     }
 
-    /// Where the frames of a classic pcap start in its file.
+    /// Offsets of the frames of a classic pcap in its file.
     fn frame_starts(file: &[u8]) -> Vec<(usize, usize)> {
         let mut starts = Vec::new();
         let mut at = 24;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_numbers() {
+    fn json_output_has_the_numbers_of_packets_and_files() {
         let output = trunkctl(&["--json"], &[&vector("xrc/xrdma_cm.pcap")]);
         assert!(output.status.success());
         let lines: Vec<serde_json::Value> =
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_whole_captures_fail() {
+    fn files_that_are_not_complete_captures_fail() {
         let whole = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
         let cut = scratch("cut.pcap", &whole[..whole.len() - 7]);
         let text = scratch("text.pcap", b"this is no capture");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn help_teaches() {
+    fn the_help_explains_output_and_options() {
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl")).args(["pcap", "check", "--help"]).output();
         let text = stdout(&output.expect("the program starts"));
         for word in ["Examples:", "How to read a line", "Exit status", "--json", "--quiet", "4791"] {

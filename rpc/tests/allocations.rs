@@ -1,7 +1,7 @@
-//! What a call takes from the heap, once everything has found its size.
+//! Allocations of a call after all buffers have grown to their final size.
 //!
-//! A test binary of its own: the counting allocator sees everything that the process does, which
-//! is both ends of each call.
+//! This is a separate test binary because the counting allocator counts for the whole process, that is, for
+//! both ends of each call.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -44,7 +44,7 @@ async fn local(context: PollerContext, server: std::net::SocketAddr) -> Result<u
 }
 
 #[test]
-fn a_small_call_takes_nothing_from_the_heap() {
+fn a_small_call_does_not_allocate() {
     let server = node().serve(AddServer::new(|| Adder)).start().unwrap();
     let caller = node().start().unwrap();
     let address = server.local_address();
@@ -65,7 +65,7 @@ fn a_small_call_takes_nothing_from_the_heap() {
 
 fn check(client: &str, allocations: u64) {
     eprintln!("{client}: {allocations} allocations in {CALLS} calls");
-    // The queue of woken tasks takes a block for each 31 wakes, and a late retransmission or a
-    // keepalive may stretch a queue once.
+    // The queue of woken tasks allocates a block for every 31 wakes, and a late retransmission or a
+    // keepalive may grow a queue once.
     assert!(allocations <= CALLS / 20, "{client}: {allocations} in {CALLS} calls");
 }

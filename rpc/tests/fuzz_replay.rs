@@ -1,5 +1,5 @@
-//! Replays the fuzz corpus, and mutates it for a moment: frames, values, and a poller whose peers
-//! may do anything.
+//! Replays the fuzz corpus and a short run of mutations of it: frames, values, and a poller whose peers
+//! send anything.
 
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]

@@ -1,6 +1,6 @@
-//! What the macro rejects, and with which message.
+//! The inputs that the macro rejects, and its messages.
 //!
-//! `TRYBUILD=overwrite cargo test -p trunkline-macros --test compile_fail` writes the messages of now;
+//! `TRYBUILD=overwrite cargo test -p trunkline-macros --test compile_fail` writes the present messages;
 //! review the difference before you commit it.
 
 #[cfg(test)]

@@ -6,11 +6,11 @@
 . "$(dirname "$0")/common.bash"
 
 export TRUNKLINE_REQUIRE_DEVICE=1 RUST_BACKTRACE=0
-# Takes the device away under endpoints of all kinds, and brings it back for the groups after this.
+# Removes the device while endpoints of all kinds use it, and restores it for the groups after this.
 removal() {
     local status=0
     TRUNKLINE_REMOVE_COMMAND="rdma link delete $device" \
-        /lab/bin/connections every_endpoint_hears_that_the_device_goes --nocapture || status=$?
+        /lab/bin/connections every_endpoint_gets_an_event_when_the_device_is_removed --nocapture || status=$?
     device_up && return "$status"
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What the kernel refuses, said by the adapter over rdma-core with cause and remedy: too little memory that may be locked, files
+# Refusals of the kernel, reported by the adapter over rdma-core with cause and remedy: too little memory that may be locked, files
 # that may not be opened, a module that is not loaded, and no device.
 # carries: trunkline-rdma-core/examples/devices
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-# says PATTERN COMMAND...: the command has to fail, and to say so.
-says() {
+# fails_with PATTERN COMMAND...: the command has to fail with output that matches.
+fails_with() {
     local pattern=$1 output
     shift
     if output=$("$@" 2>&1); then
@@ -25,12 +25,12 @@ open_to_all() { chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm; }
 little_locked_memory() {
     open_to_all
     ulimit -l 64
-    says 'RLIMIT_MEMLOCK.*ulimit -l' as_nobody /lab/bin/devices 1
+    fails_with 'RLIMIT_MEMLOCK.*ulimit -l' as_nobody /lab/bin/devices 1
 }
 
 closed_files() {
     chmod 600 /dev/infiniband/uverbs*
-    says 'permission denied: /dev/infiniband' as_nobody /lab/bin/devices
+    fails_with 'permission denied: /dev/infiniband' as_nobody /lab/bin/devices
     local status=$?
     open_to_all
     return "$status"
@@ -38,18 +38,18 @@ closed_files() {
 
 no_rdma_ucm() {
     rmmod rdma_ucm
-    # The kernel loads it when it is asked for it.
+    # The kernel loads the module on demand.
     local helper
     helper=$(</proc/sys/kernel/modprobe)
     echo /nowhere >/proc/sys/kernel/modprobe
-    says 'modprobe rdma_ucm' /lab/bin/devices
+    fails_with 'modprobe rdma_ucm' /lab/bin/devices
     local status=$?
     echo "$helper" >/proc/sys/kernel/modprobe
     modprobe rdma_ucm && return "$status"
 }
 
 no_device() {
-    device_down && says 'no RDMA device' /lab/bin/devices
+    device_down && fails_with 'no RDMA device' /lab/bin/devices
     local status=$?
     device_up && return "$status"
 }

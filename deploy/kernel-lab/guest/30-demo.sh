@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job and the examples on the kernel's soft RoCE: two processes of the project in one guest, each on the device through
-# libibverbs and librdmacm. Times are printed and not judged, under emulation they mean nothing.
+# libibverbs and librdmacm. Times are printed but not checked, because under emulation they are meaningless.
 #
 # carries: trunkline-demo/trunkline-demo
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
@@ -8,7 +8,7 @@
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
 
-# What no software device could stand in for.
+# The software device must not be used instead.
 export TRUNKLINE_PROVIDER=require
 
 # Empty, one byte, one packet, many packets, and READs of some pieces.
@@ -22,14 +22,14 @@ tree() {
     head -c 3000000 /dev/urandom >/tmp/tree/reads
 }
 
-# demo ARGUMENTS...: both processes, to the end; then what the report has to say.
+# demo ARGUMENTS...: runs both processes; then the report must contain these pairs.
 demo() {
     local report=/tmp/report.json pair
     rm -rf /tmp/tree "$report"
     tree
     trunkline-demo --server-address "$address" --client-address "$address" --allow-unauthenticated --tree /tmp/tree --json "$report" "$@" || return
     for pair in '"provider": "rdma-core"' '"files": 6' '"bytes": 3317001' '"mismatches": 0'; do
-        grep -q "$pair" "$report" || { echo "the report does not say $pair" && return 1; }
+        grep -q "$pair" "$report" || { echo "the report does not contain $pair" && return 1; }
     done
 }
 

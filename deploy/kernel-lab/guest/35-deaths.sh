@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A server is killed under load, and another takes its address: the client's calls end with a status, and it goes on with the next
-# server. That one has none of the values, so what the client finds wrong is not asked.
+# A server is killed under load, and another takes its address: the client's calls end with a status, and it continues with the next
+# server. That one has none of the values, so wrong values at the client are ignored.
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
@@ -23,15 +23,15 @@ killed_under_load() {
     if until_true 20 answered 100; then
         kill -KILL "$server"
         { wait "$server"; } 2>/dev/null
-        count=$(told_of ok)
+        count=$(number_of ok)
         serve && until_true 20 answered "$((count + 100))"
     fi
     status=$?
     wait "$client"
     tail -n 1 "$told"
     kill -TERM "$server" && wait "$server" || status=$?
-    # Four workers had a call under way each.
-    ((status == 0 && $(told_of unavailable) >= 4 && $(told_of other) == 0))
+    # Each of the four workers had one outstanding call.
+    ((status == 0 && $(number_of unavailable) >= 4 && $(number_of other) == 0))
 }
 
 check death-under-load 90 killed_under_load

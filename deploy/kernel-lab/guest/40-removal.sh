@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The device is taken away under a server and a client in the middle of load, and comes back: `rdma link delete` returns only once
-# every process has let go of the device, so it shows that ours do. What was answered has to stay true.
+# The device is removed while a server and a client are under load, and comes back: `rdma link delete` returns only when
+# every process has closed the device, so it shows that ours do. Acknowledged values must stay valid.
 # carries: trunkline-example-kv/kv-server trunkline-example-kv/kv-client
 # shellcheck source-path=SCRIPTDIR source=common.bash
 . "$(dirname "$0")/common.bash"
@@ -25,7 +25,7 @@ load() {
 
 away() { tail -n 1 "$told" | grep -q '"device":"away"'; }
 
-# take_away: the device, in time.
+# take_away: removes the device, which must succeed in time.
 take_away() {
     local begin=${EPOCHREALTIME/./} took
     rdma link delete "$device" || return
@@ -34,7 +34,7 @@ take_away() {
     ((took <= most_ms))
 }
 
-# stop: both programs; the client ends by itself, with status 0 when no answer was wrong.
+# stop: stops both programs; the client exits by itself, with status 0 if no value was wrong.
 stop() {
     local status=0
     if [[ -n ${client:-} ]]; then
@@ -46,7 +46,7 @@ stop() {
     return "$status"
 }
 
-# give_up: shows how far it came.
+# give_up: shows the progress so far.
 give_up() {
     tail -n 3 "$told" 2>/dev/null
     prefix 'server: ' </tmp/server
@@ -60,21 +60,21 @@ under_load() {
     for _ in 1 2; do
         take_away || give_up || return
         until_true 10 away || give_up || return
-        count=$(told_of ok)
+        count=$(number_of ok)
         device_up && until_true 30 answered "$((count + 100))" || give_up || return
     done
     stop || return
-    (($(told_of incarnations) == 3 && $(told_of wrong) == 0 && $(told_of unavailable) > 0))
+    (($(number_of incarnations) == 3 && $(number_of wrong) == 0 && $(number_of unavailable) > 0))
 }
 
-# A server that nobody has spoken to lets go, too, and is found afterwards.
+# A server without clients closes the device too, and is reachable afterwards.
 idle() {
     client=
     serve && take_away && device_up || give_up || return
     load 6 && stop
 }
 
-# Who ends while the device is away leaves nothing that keeps the next one.
+# A process that exits while the device is removed must not block its return.
 end_while_away() {
     client=
     serve && take_away || give_up || return

@@ -1,6 +1,6 @@
-# What the groups of checks share that run inside a guest; sourced by each, first.
+# Functions shared by the groups of checks that run inside a guest; each group sources this first.
 #
-# A group is a file NN-name.sh. Every check in it is a line `check NAME SECONDS COMMAND...`, so that `bash GROUP --list` tells the
+# A group is a file NN-name.sh. Every check in it is a line `check NAME SECONDS COMMAND...`, so that `bash GROUP --list` prints the
 # names on any machine, without running anything; run.sh expects a verdict for each of them. LAB_PATTERN chooses by name.
 set -uo pipefail
 
@@ -27,7 +27,7 @@ fail() {
 # prefix TEXT: line by line, as they come.
 prefix() { awk -v text="$1" '{ print text $0; fflush() }'; }
 
-# check NAME SECONDS COMMAND...: the command, a program or a function, has to end with status 0 in that time, and so has all that
+# check NAME SECONDS COMMAND...: the command, a program or a function, has to end with status 0 in that time, and so have all processes that
 # it started. Its output is shown as it comes.
 check() {
     local name=$1 seconds=$2 job group watchdog status=1 began=$SECONDS
@@ -61,20 +61,20 @@ check() {
     rm -f /tmp/status /tmp/late
 }
 
-# until_true SECONDS COMMAND...: waits for an event; false when it did not come.
+# until_true SECONDS COMMAND...: waits until the command succeeds; false when the time is up.
 until_true() {
     local until=$((SECONDS + $1))
     shift
     until "$@"; do
         if ((SECONDS > until)); then
-            echo "in vain waited for: $*"
+            echo "timed out waiting for: $*"
             return 1
         fi
         tick
     done
 }
 
-# A soft RoCE device on eth0, ready when its table has the GID that stands for the address. That one's index goes to $gid.
+# A soft RoCE device on eth0, ready when its table has the GID of the address, whose index goes to $gid.
 device_up() {
     rdma link add "$device" type rxe netdev eth0 && until_true 20 find_gid
 }
@@ -116,18 +116,18 @@ exchange() {
     # shellcheck disable=SC2086
     $4 2>&1 | prefix 'client: '
     status=$?
-    # It may wait for a client in vain.
+    # It may wait for a client indefinitely.
     if ((status != 0)); then kill -KILL "$server"; fi
     wait "$server" && return "$status"
 }
 
-# told_of NAME: a number in the last line of the client under load.
-told_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
+# number_of NAME: a number in the last line of the client under load.
+number_of() { tail -n 1 "$told" | sed -nE "s/.*\"$1\":([0-9]+)[,}].*/\1/p"; }
 
-# answered COUNT: whether more of its calls than so many were answered.
+# answered COUNT: whether more than COUNT of its calls were answered.
 answered() {
     local count
-    count=$(told_of ok)
+    count=$(number_of ok)
     ((${count:-0} > $1))
 }
 

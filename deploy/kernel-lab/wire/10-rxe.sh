@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One wire: the software device here, the kernel's soft RoCE in a guest at the other end. Debian's programs and the project's own
-# on either side, each way round, on a clean link and on one that loses, doubles and reorders.
+# The software device on this machine against the kernel's soft RoCE in a guest: Debian's programs and the project's own
+# on either side, both ways round, on a clean link and on one that loses, duplicates and reorders packets.
 #
 # deploy/kernel-lab/wire/10-rxe.sh [--list]; LAB_PATTERN chooses by name.
 # carries: trunkline-softrdma/examples/wire_peer trunkline-rdma-core/examples/nic_wire_peer trunkline-deploy/trunkctl
@@ -22,7 +22,7 @@ choose "$@"
 own=$(realpath -m "$(binary trunkline-softrdma/examples/wire_peer)")
 nic=/usr/bin/nic_wire_peer
 
-# both NAME KIND SECONDS SERVER CLIENT HERE THERE: the same programs each way round. What differs between the sides stands in
+# both NAME KIND SECONDS SERVER CLIENT HERE THERE: the same programs both ways round. Arguments that differ between the sides are in
 # HERE and THERE, which replace %a.
 both() {
     local here_has=${6:-} there_has=${7:-}
@@ -47,7 +47,7 @@ one() {
     if [[ -n $why ]]; then show; fi
 }
 
-# Debian's programs on both sides; ours run on the drop-in libraries.
+# Debian's programs on both sides; those on this machine run on the drop-in libraries.
 debian() {
     local size
     both rdma-server cm 20 "rdma_server -s %s -p %p" "rdma_client -s %s -p %p"
@@ -74,7 +74,7 @@ perftest() {
     done
 }
 
-# The project's own program, opposite Debian's.
+# The project's own program against Debian's.
 own_against_debian() {
     one wire-own-rdma-client there cm 20 "rdma_server -s %s -p %p" "$own rdma-client $here %s %p"
     one wire-own-rdma-server here said 20 "$own rdma-server %s %p" "rdma_client -s %s -p %p"
@@ -103,7 +103,7 @@ own_peers() {
         if [[ -z $faults ]] && chosen "$prefix-drops"; then echo "$prefix-drops"; fi
         return
     fi
-    # All checks of an exchange are made when one of them is wanted.
+    # If one check of an exchange is chosen, all of them run.
     for name in "$@" bytes drops; do if chosen "$prefix-$name"; then break; fi; done
     if ! chosen "$prefix-$name"; then return; fi
     if [[ $side == there ]]; then server=$nic client=$own; fi
@@ -122,22 +122,22 @@ own_peers() {
         *) record "$prefix-$name" "no verdict of the client" 0 ;;
         esac
     done
-    # Each end says what it checked, and fails when a byte was wrong.
+    # Each end prints what it checked, and fails if a byte was wrong.
     grep -hE '[0-9]+ bytes, [0-9]+ of them wrong' "$scratch/here.out" "$there_said" | sed 's/^/    /'
     sed -n 's/^counter /    here: /p' "$scratch/here.out" | tr '\n' ' '
     echo
     record "$prefix-bytes" "$why" $((SECONDS - began))
     if [[ -n $why ]]; then show; fi
     if [[ -z $faults ]]; then
-        # Nothing may look forged or malformed, and nothing foreign once three packets of the guest have come. What is late, or
-        # answers what was asked twice, is no drop; an acknowledgement may come after the end of its connection.
+        # No packet may count as forged or malformed, nor as foreign after the first three packets of the guest. Late packets, and
+        # replies to repeated requests, are not drops; an acknowledgement may arrive after the end of its connection.
         line=$(grep -E '^counter (drop_[a-z_]+) ' "$scratch/here.out" | grep -vE 'drop_(stale_psn|unexpected_response|wrong_state|forgotten_duplicate) |drop_unproven_identification [12]$|drop_unknown_qp [12]$' | tr '\n' ' ')
         record "$prefix-drops" "$line" 0
     fi
 }
 
-# The same on a link that loses, doubles and reorders in both directions: by our device what is sent here, by the kernel's
-# queueing discipline what is sent there.
+# The same on a link that loses, duplicates and reorders in both directions: our device does so for the packets sent here, the kernel's
+# queueing discipline for those of the guest.
 lossy() {
     faults=drop=0.01,duplicate=0.01,reorder=0.02,seed=$1 attempts=3
     if ((!listing)); then
@@ -151,7 +151,7 @@ lossy() {
     if ((!listing)); then tell 20 run tc qdisc del dev eth0 root; fi
 }
 
-# What passed the wire itself, read by tshark and by our own decoder, while each side asked the other.
+# A capture of the network, read by tshark and by our own decoder, with each side as the client in turn.
 captured() {
     local name listed=()
     for name in wire-tshark wire-icrc wire-identification; do
@@ -185,7 +185,7 @@ captured() {
     if chosen wire-identification; then record wire-identification "$(identifications "$file")" 0; fi
 }
 
-# malformed FILE: what tshark finds wrong. It is kept from taking short messages and private data for other protocols'.
+# malformed FILE: the errors that tshark reports. Decoders that mistake short messages and private data for other protocols are off.
 malformed() {
     local read=(tshark -r "$1" -o infiniband.try_heuristic_first:FALSE --disable-protocol infiniband_sdp --disable-protocol rpcordma) count
     count=$("${read[@]}" -Y infiniband 2>"$scratch/tshark.err" | wc -l)
@@ -193,8 +193,8 @@ malformed() {
     "${read[@]}" -Y '_ws.malformed || _ws.expert.severity == "Error"' 2>/dev/null | head -n 3 | tr '\n' ';'
 }
 
-# identifications FILE: what is wrong with the fields of the IP header that the ICRC covers and a socket does not show: all that
-# we send has identification 0 and may not be fragmented; what soft RoCE sends counts upwards.
+# identifications FILE: errors in the IP header fields that the ICRC covers and a socket does not report: our packets
+# have identification 0 and DF set; those of soft RoCE have an incrementing identification.
 identifications() {
     tshark -r "$1" -Y infiniband -T fields -e ip.src -e ip.id -e ip.flags.df 2>/dev/null >"$scratch/identifications"
     awk -v here="$here" '$1 == here && ($2 != "0x0000" || $3 != 1) { wrong++ } $1 == here { ours++ } $1 != here { theirs++; df += $3 } END {
@@ -228,7 +228,7 @@ if [[ -z ${LAB_WIRE_INSIDE:-} ]]; then
     enter_wire_namespace "$@"
 fi
 if ! make_image || ! make_wire 400 -c "$(binary trunkline-rdma-core/examples/nic_wire_peer):$nic"; then
-    fail wire-guest "the guest did not come up"
+    fail wire-guest "the guest did not boot"
     exit 1
 fi
 run_all

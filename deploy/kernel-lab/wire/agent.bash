@@ -1,12 +1,12 @@
-# In the guest, for a host at the other end of its wire: runs programs when it is told to. Booted by the checks of this directory.
+# Runs in the guest and starts programs on commands from the host. The checks of this directory boot it.
 #
-# Orders come by TCP, one a line; each is answered by a line "STATUS COUNT" and as many lines of output.
+# Commands arrive by TCP, one a line; the answer to each is a line "STATUS COUNT" and COUNT lines of output.
 #   start NAME SECONDS COMMAND...   a program in the background
-#   listens KIND PORT               waits until a server may be asked: tcp or cm
+#   listens KIND PORT               waits until a server listens: tcp or cm
 #   wait NAME                       for the end of a program; its status and output
 #   stop NAME                       ends it
 #   run COMMAND...                  a function or program, to its end
-#   end                             no more orders
+#   end                             no more commands
 # shellcheck source-path=SCRIPTDIR/../guest source=common.bash
 . "$(dirname "$0")/common.bash"
 

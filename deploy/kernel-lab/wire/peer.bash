@@ -1,17 +1,17 @@
-# A wire between this machine's software device and a guest's soft RoCE; sourced by the checks of this directory, after
+# A network between this machine's software device and a guest's soft RoCE; sourced by the checks of this directory, after
 # deploy/checks/common.bash, deploy/checks/programs.bash, image.bash and boot.bash.
 #
-# The wire is a tap interface in a network namespace of its own: "here" is our end, "there" the guest's. Programs here run on the
+# The network is a tap interface in its own network namespace: "here" is our end, "there" the guest's. Programs here run on the
 # drop-in libraries, or are the project's own.
 
 here=10.78.0.1
 there=10.78.0.2
 orders_port=9990
 there_gid=  # index of the guest's GID
-there_said= # file with what the guest's program printed last
+there_said= # file with the last output of the guest's program
 guest_boot= # process that boots the guest
 
-# wire_possible NAME: whether this machine can have such a wire; else says the skip of NAME.
+# wire_possible NAME: whether this machine can have such a network; otherwise it prints the skip of NAME.
 wire_possible() {
     local why user=()
     image_possible "$1" && need "$1" unshare util-linux && need "$1" ip iproute2 && need "$1" tc iproute2 || return 1
@@ -22,16 +22,16 @@ wire_possible() {
     fi
 }
 
-# enter_wire_namespace ARGUMENTS...: starts the check anew in a namespace of its own, inside which $LAB_WIRE_INSIDE is set.
+# enter_wire_namespace ARGUMENTS...: restarts the check in its own namespace, inside which $LAB_WIRE_INSIDE is set.
 enter_wire_namespace() {
     local user=()
     if ((EUID != 0)); then user=(--user --map-root-user); fi
     rm -rf "$scratch"
-    # A change of user namespace forgets whose death is to be told.
+    # A change of user namespace resets the parent-death signal.
     LAB_WIRE_INSIDE=1 exec unshare "${user[@]}" --net -- setpriv --pdeathsig TERM bash "$0" "$@"
 }
 
-# make_wire SECONDS [BOOT OPTIONS...]: tap and guest; true when the guest awaits orders.
+# make_wire SECONDS [BOOT OPTIONS...]: tap and guest; true when the guest waits for commands.
 make_wire() {
     local seconds=$1 reply
     shift
@@ -43,7 +43,7 @@ make_wire() {
     mkdir -m 0700 "$runtime"
     ip link set lo up && ip tuntap add dev wire mode tap && ip address add "$here/24" dev wire && ip link set wire up || return 1
     coproc orders { exec busybox nc -l -p "$orders_port"; }
-    # Bash forgets them when the process ends.
+    # Bash closes them when the process ends.
     exec {orders_in}<&"${orders[0]}" {orders_out}>&"${orders[1]}"
     (boot_guest -t "$seconds" -m 512 -n tap:wire -a "$there/24" -e "WIRE_HOST=$here" -e "WIRE_PORT=$orders_port" -c "$(command -v tc):/usr/bin/tc" \
         "$@" "$lab/wire/agent.bash") >"$scratch/guest.out" 2>&1 &
@@ -79,14 +79,14 @@ in_place() {
     exec "$@"
 }
 
-# tell SECONDS ORDER...: gives the guest an order; its status is the answer's, its lines go to $there_said.
+# tell SECONDS ORDER...: sends a command to the guest; its status is that of the answer, its lines go to $there_said.
 tell() {
     local seconds=$1 status count line
     shift
     printf '%s\n' "$*" >&"$orders_out"
     : >"$there_said"
     if ! read -rt "$seconds" -u "$orders_in" status count; then
-        echo "the guest answers no more" >"$there_said"
+        echo "the guest no longer answers" >"$there_said"
         return 125
     fi
     while ((count-- > 0)); do
@@ -96,7 +96,7 @@ tell() {
     return "$status"
 }
 
-# serves_here KIND PORT PID: waits until a server here may be asked; KIND is tcp, cm, or said: a line "listening".
+# serves_here KIND PORT PID: waits until a server here listens; KIND is tcp, cm, or said: a line "listening".
 serves_here() {
     local until=$((SECONDS + 15))
     while ((SECONDS < until)); do
@@ -111,7 +111,7 @@ serves_here() {
     return 1
 }
 
-# ended_here PID SECONDS: waits for a program here, and ends it when it is late. Answers its status.
+# ended_here PID SECONDS: waits for a program here, and kills it at the time limit. Returns its status.
 ended_here() {
     local until=$((SECONDS + $2))
     while ! finished "$1"; do
@@ -124,8 +124,8 @@ ended_here() {
     return "$status"
 }
 
-# meet SIDE KIND SECONDS SERVER CLIENT: the server on SIDE (here or there), the client opposite. Both have to end with status 0
-# in that time; else $why says what was wrong. In the commands %s is the server's address, %p a port.
+# meet SIDE KIND SECONDS SERVER CLIENT: the server on SIDE (here or there), the client on the other. Both have to end with status 0
+# in that time; otherwise $why is the reason. In the commands %s is the server's address, %p a port.
 meet() {
     local side=$1 kind=$2 seconds=$3 port=$((next_port++)) server=$4 client=$5 address=$here
     why=""
@@ -138,7 +138,7 @@ meet() {
     look_for_errors "$scratch/here"
 }
 
-# What follows works on the variables of meet. The client's end is waited for first; a server whose client failed may wait in vain.
+# The following functions use the variables of meet. The client is waited for first, since a server whose client failed may wait indefinitely.
 meet_here() {
     local pid
     # shellcheck disable=SC2086 # the commands are lists of words
@@ -169,7 +169,7 @@ meet_there() {
     tell $((seconds + 5)) wait peer || why+="the server there ended with status $?; "
 }
 
-# show: the failures here, and what both sides said last.
+# show: the failures here, and the last output of both sides.
 show() {
     grep -h '^fail' "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'
     tail -n 12 "$scratch/here.out" "$scratch/here.err" 2>/dev/null | sed 's/^/    here:  /'

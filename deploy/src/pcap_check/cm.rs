@@ -1,10 +1,10 @@
-//! What is said about a CM message.
+//! The output for a CM message.
 
 use serde::Serialize;
 use trunkline_roce::wire::Mad;
 use trunkline_roce::wire::cm::{CmMessage, TransportType};
 
-/// The fields that tell one connection from another. Keys are those of the specification.
+/// The fields that identify a connection. Keys are those of the specification.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct CmReport {
     pub(super) cm: &'static str,

@@ -8,14 +8,14 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 
-/// Frames between two looks at the clock.
+/// Number of frames between two readings of the clock.
 const FRAMES_PER_TICK: u64 = 1024;
 
 /// Why the check of a file ended early.
 enum Stop {
-    /// The file is at fault, which is a result.
+    /// The file is malformed, which is a result.
     File(PcapError),
-    /// The output is, which ends everything.
+    /// The output failed, which ends the program.
     Output(io::Error),
 }
 
@@ -25,7 +25,7 @@ impl From<PcapError> for Stop {
     }
 }
 
-/// Names and checks each packet. Errors are those of the output; those of the file stand in the
+/// Names and checks each packet. Errors are those of the output; those of the file are in the
 /// summary.
 pub(super) fn check<W: Write>(
     path: &Path,

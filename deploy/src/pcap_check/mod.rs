@@ -1,8 +1,8 @@
-//! `trunkctl pcap check`: names every RoCE packet of captures and checks what can be checked.
+//! `trunkctl pcap check`: names and checks every RoCE packet of captures.
 //!
-//! Owns the order of work: file by file, packet by packet, one line each, a summary at the end.
-//! It decodes nothing itself; that is the wire layer of the software device, which is thereby
-//! held against whatever was captured.
+//! Owns the sequence: file by file, packet by packet, one line each, a summary at the end.
+//! It decodes nothing itself: it calls the wire layer of the software device, which is thereby tested
+//! with captured packets.
 
 mod cm;
 mod file;
@@ -27,14 +27,14 @@ use std::process::ExitCode;
 /// Reads pcap and pcapng files (Ethernet with or without VLAN tags, raw IP, Linux cooked,
 /// loopback) and prints one line for each RoCEv2 packet. Of each packet it checks that
 ///
-///   * it parses, and that emitting what was parsed gives the same bytes again;
+///   * it parses, and the parsed packet is emitted as the same bytes;
 ///   * its ICRC is right;
-///   * a CM message in it (REQ, REP, RTU, ...) re-emits equal, too.
+///   * a CM message in it (REQ, REP, RTU, ...) re-emits equal as well.
 ///
-/// RoCE is what uses UDP port 4791 on either side, and what parses and has a right ICRC on other
-/// ports: a Trunkline device answers to the port that its peer sent from.
+/// A datagram is RoCE if either of its UDP ports is 4791, or if it parses and has a right ICRC on other
+/// ports: a Trunkline device replies to the port that its peer sent from.
 ///
-/// Exit status: 0 if all is well, 1 if a packet or a file has a fault.
+/// Exit status: 0 without faults, 1 if a packet or a file has a fault.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub struct CheckArguments {
@@ -52,7 +52,7 @@ pub struct CheckArguments {
     quiet: bool,
 
     /// Fail if there are fewer RoCE packets than this in all files together, so that an empty
-    /// capture does not pass for a good one
+    /// capture does not pass
     #[arg(long, value_name = "N", default_value_t = 0)]
     at_least: u64,
 }
@@ -76,14 +76,14 @@ How to read a line:
 #[must_use]
 pub fn run(arguments: &CheckArguments) -> ExitCode {
     let stdout = io::stdout().lock();
-    // On a terminal that shows the packets, they are the progress, and a bar would tear them.
+    // On a terminal the printed packets show the progress, and a bar would interrupt them.
     let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
     match check_all(arguments, &mut output, &progress) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read us has seen enough, for example `head`; there is nobody to tell.
+        // The reader has closed the pipe, for example `head`, so nothing can be printed.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("trunkctl: the result can't be written: {error}");
@@ -92,7 +92,7 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// Whether all is well. Errors are those of the output.
+/// Whether there was no fault. Errors are those of the output.
 fn check_all<W: io::Write>(
     arguments: &CheckArguments,
     output: &mut Output<W>,

@@ -1,4 +1,4 @@
-//! Where results go: text or JSON lines.
+//! The output of results: text or JSON lines.
 
 use super::{FileSummary, PacketReport};
 use serde::Serialize;
@@ -10,7 +10,7 @@ pub(super) struct Output<W> {
     quiet: bool,
 }
 
-/// A line of JSON: its kind, then the fields of what it is about.
+/// A line of JSON: its kind, then the fields of its value.
 #[derive(Serialize)]
 struct Line<'a, T> {
     kind: &'static str,
@@ -33,13 +33,13 @@ impl<W: Write> Output<W> {
             return self.line("packet", Some(file), packet);
         }
         if self.quiet {
-            // Without the other lines, nothing else says which file it is.
+            // No other line names the file in this mode.
             write!(self.to, "{file}: ")?;
         }
         writeln!(self.to, "{packet}")
     }
 
-    /// What stands after a file's packets.
+    /// Prints the summary after a file's packets.
     pub(super) fn file(&mut self, summary: &FileSummary) -> io::Result<()> {
         match (self.json, self.quiet) {
             (true, _) => self.line("file", None, summary)?,

@@ -1,4 +1,4 @@
-//! What is said about one packet.
+//! The output for one packet.
 
 use super::cm::CmReport;
 use serde::Serialize;
@@ -6,33 +6,33 @@ use trunkline_roce::pcap::{Datagram, Frame};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{Aeth, ICRC_LENGTH, Mad, Opcode, Packet, Syndrome, WireError, icrc};
 
-/// What can be wrong with a packet.
+/// A fault of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum Fault {
-    /// It has no room for an ICRC.
+    /// It is too short for an ICRC.
     #[error("{0} bytes are too few for an ICRC")]
     TooShort(usize),
-    /// It is no packet that we know.
+    /// It does not parse.
     #[error("does not parse: {0}")]
     Unparsed(#[from] WireError),
-    /// The ICRC is not that of the bytes.
+    /// Its ICRC is wrong.
     #[error("bad ICRC: {found:#010x}, should be {expected:#010x}")]
     BadIcrc {
-        /// In the packet.
+        /// The packet's ICRC.
         found: u32,
-        /// Computed.
+        /// The right ICRC.
         expected: u32,
     },
-    /// Emitting what was parsed gave other bytes.
+    /// The parsed packet is emitted as other bytes.
     #[error("does not re-emit equal: first difference at byte {0} of the UDP payload")]
     Different(usize),
-    /// Emitting the CM message gave other bytes.
+    /// The parsed CM message is emitted as other bytes.
     #[error("the CM message does not re-emit equal: first difference at byte {0} of its MAD")]
     DifferentMad(usize),
 }
 
-/// A packet as `--json` prints it: numbers as numbers, what the packet does not have left out.
+/// A packet as `--json` prints it: numbers as JSON numbers, without fields that the packet does not have.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PacketReport {
     /// Number of the frame in its file, from 1.
@@ -48,18 +48,18 @@ pub(super) struct PacketReport {
     /// The opcode byte, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) opcode: Option<u8>,
-    /// Its name.
+    /// The opcode's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) opcode_name: Option<String>,
-    /// What the headers say, if they parse.
+    /// The fields of the headers, if they parse.
     #[serde(flatten)]
     pub(super) fields: Option<Fields>,
-    /// What is wrong.
+    /// The faults of the packet.
     #[serde(serialize_with = "as_text")]
     pub(super) faults: Vec<Fault>,
 }
 
-/// What a parsed packet's headers say.
+/// The fields of a parsed packet's headers.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Fields {
     pub(super) dest_qp: u32,
@@ -165,7 +165,7 @@ impl PacketReport {
     }
 }
 
-/// Where two runs of bytes part; at the end of the shorter, if that is all.
+/// Offset of the first difference of two byte strings, or the length of the shorter one.
 fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let common = one.iter().zip(other).position(|(one, other)| one != other);
     common.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))

@@ -1,11 +1,11 @@
-//! How far the reading is, on a terminal.
+//! A progress bar on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// What takes less time needs no bar.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The bar is shown only after this time.
+const SHOW_AFTER: Duration = Duration::from_secs(2);
 
 /// A bar over the bytes read, hidden at first.
 pub(super) struct Progress {
@@ -16,7 +16,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(wanted: bool) -> Self {
-        // A bar without a length could not be given more of it.
+        // The length of a bar that was created without one cannot grow.
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left {msg}")
         {
@@ -32,9 +32,9 @@ impl Progress {
         self.bar.wrap_read(file)
     }
 
-    /// To be called now and then: shows the bar once it is worth it.
+    /// Updates the bar, and shows it after [`SHOW_AFTER`]. Call it regularly.
     pub(super) fn tick(&self) {
-        if self.wanted && self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
+        if self.wanted && self.bar.is_hidden() && self.began.elapsed() > SHOW_AFTER {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }

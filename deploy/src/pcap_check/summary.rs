@@ -1,4 +1,4 @@
-//! What is said about a file, and about all of them.
+//! The summary of a file, and of all files.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use trunkline_roce::pcap::Skip;
 pub(super) struct FileSummary {
     /// Its path.
     pub(super) file: String,
-    /// All frames.
+    /// Number of frames.
     pub(super) frames: u64,
     /// RoCE packets among them.
     pub(super) packets: u64,
@@ -20,7 +20,7 @@ pub(super) struct FileSummary {
     pub(super) other_udp: u64,
     /// Frames without a UDP datagram, by cause.
     pub(super) skipped: BTreeMap<&'static str, u64>,
-    /// What ended the reading, if not the end of the file.
+    /// The error that ended the reading, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -30,7 +30,7 @@ impl FileSummary {
         Self { file, frames: 0, packets: 0, faulty: 0, other_udp: 0, skipped: BTreeMap::new(), error: None }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there is no fault.
     #[must_use]
     pub(super) const fn is_good(&self) -> bool {
         self.faulty == 0 && self.error.is_none()

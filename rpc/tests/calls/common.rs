@@ -1,4 +1,4 @@
-//! What the tests share: a pair of nodes, events with a bound.
+//! Shared by the tests: a pair of nodes, and events with a bound.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ pub(crate) use trunkline_testkit::{fresh_address, pattern};
 /// Long enough for a loaded machine; only a failing test waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// A node to be, at an address of its own.
+/// A builder of a node at a new address.
 pub(crate) fn node() -> NodeBuilder {
     Node::builder().listen(fresh_address())
 }
@@ -25,20 +25,20 @@ pub(crate) fn shared_pattern(length: usize, seed: u8) -> Bytes {
     pattern(length, seed).into()
 }
 
-/// Tells of events in handlers, from any thread.
+/// Reports events in handlers, from any thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Teller<T>(Sender<T>);
+pub(crate) struct Reporter<T>(Sender<T>);
 
 /// Waits for events.
 #[derive(Debug, Clone)]
 pub(crate) struct Events<T>(Arc<Mutex<Receiver<T>>>);
 
-pub(crate) fn events<T>() -> (Teller<T>, Events<T>) {
+pub(crate) fn events<T>() -> (Reporter<T>, Events<T>) {
     let (sender, receiver) = channel();
-    (Teller(sender), Events(Arc::new(Mutex::new(receiver))))
+    (Reporter(sender), Events(Arc::new(Mutex::new(receiver))))
 }
 
-impl<T> Teller<T> {
+impl<T> Reporter<T> {
     pub(crate) fn tell(&self, event: T) {
         let _ = self.0.send(event);
     }
@@ -51,15 +51,15 @@ impl<T> Events<T> {
         receiver.recv_timeout(LIMIT).expect("the event comes")
     }
 
-    /// Whether none waits.
+    /// Whether no event is waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().is_err()
     }
 }
 
-/// Tells when it is dropped.
+/// Reports when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Guard(pub(crate) Teller<&'static str>);
+pub(crate) struct Guard(pub(crate) Reporter<&'static str>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -67,7 +67,7 @@ impl Drop for Guard {
     }
 }
 
-/// Tries until it works, or `LIMIT` is over.
+/// Retries until `attempt` succeeds or `LIMIT` is over.
 pub(crate) fn until<T>(what: &str, try_once: impl FnMut() -> Option<T>) -> T {
     trunkline_testkit::wait_until(what, LIMIT, try_once)
 }

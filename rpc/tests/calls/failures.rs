@@ -1,6 +1,6 @@
-//! How calls end that do not end well.
+//! Calls that fail.
 
-use crate::common::{Events, Guard, Teller, events, fresh_address, node, pair};
+use crate::common::{Events, Guard, Reporter, events, fresh_address, node, pair};
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -21,12 +21,12 @@ trait Trouble {
 }
 
 struct Troubled {
-    teller: Teller<&'static str>,
+    reporter: Reporter<&'static str>,
     calls: Cell<u64>,
 }
 
 /// A future that panics while it is dropped.
-struct Bomb(Teller<&'static str>);
+struct Bomb(Reporter<&'static str>);
 
 impl Drop for Bomb {
     fn drop(&mut self) {
@@ -55,25 +55,25 @@ impl Trouble for Troubled {
         Err(Status::new(Code::from_number(code), message).with_details(details))
     }
     async fn hang(&self) -> Result<(), Status> {
-        let _guard = Guard(self.teller.clone());
-        self.teller.tell("started");
+        let _guard = Guard(self.reporter.clone());
+        self.reporter.tell("started");
         pending().await
     }
     async fn hang_quietly(&self) {
-        let _guard = Guard(self.teller.clone());
-        self.teller.tell("started");
+        let _guard = Guard(self.reporter.clone());
+        self.reporter.tell("started");
         pending().await
     }
     async fn panic(&self, polls: u32) -> Result<u32, Status> {
-        let _guard = Guard(self.teller.clone());
+        let _guard = Guard(self.reporter.clone());
         for _ in 0..polls {
             yield_once().await;
         }
         panic!("a handler panics on purpose");
     }
     async fn panic_when_dropped(&self) -> Result<(), Status> {
-        let _bomb = Bomb(self.teller.clone());
-        self.teller.tell("started");
+        let _bomb = Bomb(self.reporter.clone());
+        self.reporter.tell("started");
         pending().await
     }
     async fn echo(&self, number: u64) -> Result<u64, Status> {
@@ -82,26 +82,26 @@ impl Trouble for Troubled {
     }
 }
 
-/// A server of trouble, a node that calls it, what the handler tells.
+/// A server of `Trouble`, a node that calls it, and the events of the handler.
 struct Setting {
     server: Node,
     node: Node,
-    told: Events<&'static str>,
+    reported: Events<&'static str>,
 }
 
 impl Setting {
     fn new() -> Self {
-        let (teller, told) = events();
+        let (reporter, reported) = events();
         let (server, node) =
-            pair(TroubleServer::new(move || Troubled { teller: teller.clone(), calls: Cell::new(0) }));
-        Self { server, node, told }
+            pair(TroubleServer::new(move || Troubled { reporter: reporter.clone(), calls: Cell::new(0) }));
+        Self { server, node, reported }
     }
 
     fn client(&self) -> TroubleClient {
         TroubleClient::connect(&self.node, self.server.local_address()).unwrap()
     }
 
-    /// The server still answers.
+    /// Asserts that the server still replies.
     fn assert_alive(&self) {
         assert_eq!(block_on(self.client().echo(12)), Ok(12));
     }
@@ -140,27 +140,27 @@ fn a_deadline_ends_the_call_here_and_drops_the_handler_there() {
     assert!(status.message().contains("tests.Trouble.hang"), "{status}");
     assert!(status.message().contains(&setting.server.local_address().to_string()), "{status}");
     assert!(begin.elapsed() >= limit, "not before its time");
-    assert_eq!(setting.told.next(), "started");
-    assert_eq!(setting.told.next(), "dropped");
+    assert_eq!(setting.reported.next(), "started");
+    assert_eq!(setting.reported.next(), "dropped");
     setting.assert_alive();
 }
 
 #[test]
-fn time_limits_of_nothing_and_of_ever() {
+fn a_zero_time_limit_expires_at_once_and_an_infinite_one_never() {
     let setting = Setting::new();
     let status = block_on(setting.client().with_timeout(Duration::ZERO).echo(1)).unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     let forever = setting.client().with_timeout(Duration::MAX);
-    assert_eq!(block_on(forever.echo(1)), Ok(1), "a limit beyond the clock's range is none");
+    assert_eq!(block_on(forever.echo(1)), Ok(1), "a limit beyond the clock's range means no limit");
 }
 
 #[test]
-fn a_one_way_handler_is_dropped_at_its_deadline_too() {
+fn a_one_way_handler_is_dropped_at_its_deadline() {
     let setting = Setting::new();
     let client = setting.client().with_timeout(Duration::from_millis(300));
     block_on(client.hang_quietly()).unwrap();
-    assert_eq!(setting.told.next(), "started");
-    assert_eq!(setting.told.next(), "dropped");
+    assert_eq!(setting.reported.next(), "started");
+    assert_eq!(setting.reported.next(), "dropped");
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn dropping_the_call_drops_the_handler() {
     {
         let mut call = pin!(client.hang());
         begin(call.as_mut());
-        assert_eq!(setting.told.next(), "started");
-        assert!(setting.told.is_empty(), "it runs as long as its call");
+        assert_eq!(setting.reported.next(), "started");
+        assert!(setting.reported.is_empty(), "it runs as long as its call");
     }
-    assert_eq!(setting.told.next(), "dropped");
+    assert_eq!(setting.reported.next(), "dropped");
     setting.assert_alive();
 }
 
@@ -183,59 +183,59 @@ fn dropping_many_calls_drops_their_handlers_only() {
     let client = setting.client();
     let mut kept = pin!(client.hang());
     begin(kept.as_mut());
-    assert_eq!(setting.told.next(), "started");
+    assert_eq!(setting.reported.next(), "started");
     let mut calls: Vec<_> = (0..100).map(|_| Box::pin(client.hang())).collect();
     calls.iter_mut().for_each(|call| begin(call.as_mut()));
-    (0..100).for_each(|_| assert_eq!(setting.told.next(), "started"));
+    (0..100).for_each(|_| assert_eq!(setting.reported.next(), "started"));
     drop(calls);
-    (0..100).for_each(|_| assert_eq!(setting.told.next(), "dropped"));
+    (0..100).for_each(|_| assert_eq!(setting.reported.next(), "dropped"));
     setting.assert_alive();
-    assert!(setting.told.is_empty(), "the call that was kept goes on");
+    assert!(setting.reported.is_empty(), "the call that was kept continues");
 }
 
 #[test]
-fn a_panic_is_internal_and_the_poller_goes_on() {
+fn a_panic_ends_its_call_as_internal_and_the_poller_continues() {
     let setting = Setting::new();
     for polls in [0, 1, 3] {
         let status = block_on(setting.client().panic(polls)).unwrap_err();
         assert_eq!(status.code(), Code::Internal);
         assert!(status.message().contains("panicked"), "{status}");
         assert!(status.may_have_run());
-        assert_eq!(setting.told.next(), "dropped");
+        assert_eq!(setting.reported.next(), "dropped");
         setting.assert_alive();
     }
 }
 
 #[test]
-fn a_panic_in_drop_stops_nothing() {
+fn a_panic_in_drop_affects_no_other_call() {
     let setting = Setting::new();
     for _ in 0..3 {
         let client = setting.client();
         let mut call = Box::pin(client.panic_when_dropped());
         begin(call.as_mut());
-        assert_eq!(setting.told.next(), "started");
+        assert_eq!(setting.reported.next(), "started");
         drop(call);
-        assert_eq!(setting.told.next(), "dropped");
+        assert_eq!(setting.reported.next(), "dropped");
         setting.assert_alive();
     }
 }
 
 #[test]
-fn a_panic_in_drop_at_shutdown_does_not_keep_peers_waiting() {
+fn a_panic_in_drop_at_shutdown_does_not_delay_peers() {
     let setting = Setting::new();
     let client = setting.client();
     let mut call = Box::pin(client.panic_when_dropped());
     begin(call.as_mut());
-    assert_eq!(setting.told.next(), "started");
+    assert_eq!(setting.reported.next(), "started");
     let before = Instant::now();
     setting.server.shutdown();
-    assert_eq!(setting.told.next(), "dropped");
+    assert_eq!(setting.reported.next(), "dropped");
     let status = block_on(call).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(before.elapsed() < Duration::from_secs(8), "before its deadline of ten seconds");
 }
 
-/// The same service with methods that the server has not, or has otherwise.
+/// The same service with methods that the server does not have, or has with other arguments.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
 trait Other {
     async fn unknown(&self) -> Result<(), Status>;
@@ -249,7 +249,7 @@ trait Later {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
 }
 
-/// Nobody offers it.
+/// A service that no server offers.
 #[trunkline::service(name = "tests.Nowhere")]
 trait Nowhere {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
@@ -258,7 +258,7 @@ trait Nowhere {
 }
 
 #[test]
-fn what_the_server_has_not_is_told_by_name() {
+fn errors_name_the_service_or_method_that_the_server_lacks() {
     let setting = Setting::new();
     let address = setting.server.local_address();
     let check = |outcome: Status, code: Code, words: &[&str]| {
@@ -279,13 +279,13 @@ fn what_the_server_has_not_is_told_by_name() {
     check(status, Code::InvalidArgument, &["tests.Trouble.echo", "decoded"]);
     let status = block_on(other.hang(1)).unwrap_err();
     check(status, Code::InvalidArgument, &["tests.Trouble.hang", "left over"]);
-    // Of a one-way call nobody hears; it hurts nobody either.
+    // The failure of a one-way call is not reported, and has no other effect.
     assert_eq!(block_on(nowhere.note()), Ok(()));
     setting.assert_alive();
 }
 
 #[test]
-fn a_server_that_is_not_there_is_unavailable() {
+fn calls_to_a_server_that_does_not_exist_are_unavailable() {
     let node = node().start().unwrap();
     let nobody = fresh_address();
     let client = TroubleClient::connect(&node, nobody).unwrap().with_timeout(Duration::from_secs(30));
@@ -295,7 +295,7 @@ fn a_server_that_is_not_there_is_unavailable() {
     assert!(!status.may_have_run(), "{status}");
     assert!(status.message().contains(&nobody.to_string()), "{status}");
     assert!(before.elapsed() < Duration::from_secs(25), "the peer's fate is known before the deadline");
-    // The node is there, but nobody listens on that port.
+    // The node exists, but there is no listener on that port.
     let mut port = node.local_address();
     port.set_port(port.port() + 1);
     let client = TroubleClient::connect(&node, port).unwrap();
@@ -305,7 +305,7 @@ fn a_server_that_is_not_there_is_unavailable() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused() {
+fn a_malformed_server_address_is_refused() {
     let node = node().start().unwrap();
     for text in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
         let status = TroubleClient::connect(&node, text).unwrap_err();
@@ -315,7 +315,7 @@ fn an_address_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_call_polled_after_its_end_says_so() {
+fn polling_a_finished_call_returns_an_error() {
     let setting = Setting::new();
     static SERVICE: trunkline::stub::ServiceName =
         trunkline::stub::ServiceName { name: "x", version: 1, hash: 1 };

@@ -1,6 +1,6 @@
-//! Nodes that come and go.
+//! Nodes that start, shut down and restart.
 
-use crate::common::{Events, Guard, Teller, events, fresh_address, node, until};
+use crate::common::{Events, Guard, Reporter, events, fresh_address, node, until};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ trait Life {
 #[derive(Debug)]
 struct Living {
     generation: u64,
-    teller: Teller<&'static str>,
+    reporter: Reporter<&'static str>,
 }
 
 impl Life for Living {
@@ -23,31 +23,31 @@ impl Life for Living {
         Ok(self.generation)
     }
     async fn hang(&self) -> Result<(), Status> {
-        let _guard = Guard(self.teller.clone());
-        self.teller.tell("started");
+        let _guard = Guard(self.reporter.clone());
+        self.reporter.tell("started");
         pending().await
     }
 }
 
 fn server(address: SocketAddr, generation: u64) -> (Node, Events<&'static str>) {
-    let (teller, told) = events();
-    let service = LifeServer::new(move || Living { generation, teller: teller.clone() });
-    (Node::builder().listen(address).serve(service).start().unwrap(), told)
+    let (reporter, reported) = events();
+    let service = LifeServer::new(move || Living { generation, reporter: reporter.clone() });
+    (Node::builder().listen(address).serve(service).start().unwrap(), reported)
 }
 
-/// Well below the time limit of a call, well above what a loaded machine needs to say goodbye.
+/// Well below the time limit of a call, well above the time of a disconnect on a loaded machine.
 const SOON: Duration = Duration::from_secs(8);
 
 #[test]
-fn a_call_under_way_ends_when_its_server_ends() {
-    let (server, told) = server(fresh_address(), 1);
+fn an_outstanding_call_ends_when_its_server_ends() {
+    let (server, reported) = server(fresh_address(), 1);
     let node = node().start().unwrap();
     let client = LifeClient::connect(&node, server.local_address()).unwrap();
     let waiting = std::thread::spawn({
         let client = client.clone();
         move || block_on(client.hang())
     });
-    assert_eq!(told.next(), "started");
+    assert_eq!(reported.next(), "started");
     let before = Instant::now();
     drop(server);
     let status = waiting.join().unwrap().unwrap_err();
@@ -55,10 +55,10 @@ fn a_call_under_way_ends_when_its_server_ends() {
     assert!(status.may_have_run(), "it did run");
     assert!(status.to_string().contains("may have run"), "{status}");
     assert!(before.elapsed() < SOON, "in time");
-    assert_eq!(told.next(), "dropped");
+    assert_eq!(reported.next(), "dropped");
     let status = block_on(client.ping()).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(!status.may_have_run(), "nobody was there: {status}");
+    assert!(!status.may_have_run(), "no server was running: {status}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_same_client_works_with_a_restarted_server() {
     for generation in 1..=3 {
         let (server, _told) = server(address, generation);
         // The first tries may meet the backoff after the last incarnation's end.
-        let got = until("a restarted server answers", || block_on(client.ping()).ok());
+        let got = until("a restarted server replies", || block_on(client.ping()).ok());
         assert_eq!(got, generation);
         server.shutdown();
     }
@@ -77,27 +77,27 @@ fn the_same_client_works_with_a_restarted_server() {
 
 #[test]
 fn shutting_down_ends_the_calls_of_this_node() {
-    let (server, told) = server(fresh_address(), 1);
+    let (server, reported) = server(fresh_address(), 1);
     let node = node().start().unwrap();
     let client = LifeClient::connect(&node, server.local_address()).unwrap();
     let waiting = std::thread::spawn({
         let client = client.clone();
         move || block_on(client.hang())
     });
-    assert_eq!(told.next(), "started");
+    assert_eq!(reported.next(), "started");
     node.shutdown();
     let status = waiting.join().unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("shutting down"), "{status}");
     assert!(status.may_have_run());
-    assert_eq!(told.next(), "dropped");
+    assert_eq!(reported.next(), "dropped");
     for _ in 0..3 {
         let status = block_on(client.ping()).unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(!status.may_have_run());
         assert!(status.message().contains("shut"), "{status}");
     }
-    // Again, and the report after it.
+    // A second shutdown and a report after it are allowed.
     node.shutdown();
     assert_eq!(node.report().pollers, 1);
     let status = block_on(node.run_on(PollerIndex(0), |_| async {})).unwrap_err();
@@ -105,20 +105,20 @@ fn shutting_down_ends_the_calls_of_this_node() {
 }
 
 #[test]
-fn handlers_that_run_may_finish_while_the_node_shuts_down() {
+fn running_handlers_may_finish_while_the_node_shuts_down() {
     #[trunkline::service]
     trait Slow {
         async fn slow(&self) -> Result<u8, Status>;
     }
-    struct Sleeper(Teller<std::task::Waker>);
+    struct Sleeper(Reporter<std::task::Waker>);
     impl Slow for Sleeper {
         async fn slow(&self) -> Result<u8, Status> {
-            let mut told = false;
+            let mut reported = false;
             std::future::poll_fn(|context| {
-                if told {
+                if reported {
                     return std::task::Poll::Ready(());
                 }
-                told = true;
+                reported = true;
                 self.0.tell(context.waker().clone());
                 std::task::Poll::Pending
             })
@@ -126,8 +126,8 @@ fn handlers_that_run_may_finish_while_the_node_shuts_down() {
             Ok(8)
         }
     }
-    let (teller, wakers) = events();
-    let server = node().serve(SlowServer::new(move || Sleeper(teller.clone()))).start().unwrap();
+    let (reporter, wakers) = events();
+    let server = node().serve(SlowServer::new(move || Sleeper(reporter.clone()))).start().unwrap();
     let node = node().start().unwrap();
     let client = SlowClient::connect(&node, server.local_address()).unwrap();
     let waiting = std::thread::spawn(move || block_on(client.slow()));
@@ -137,7 +137,7 @@ fn handlers_that_run_may_finish_while_the_node_shuts_down() {
         waker.wake();
         shutdown.join().unwrap();
     });
-    // Whichever was first: the answer, or the end of the node; but never silence.
+    // Either the reply or the end of the node comes first, but the call must end.
     match waiting.join().unwrap() {
         Ok(8) => {}
         other => assert_eq!(other.unwrap_err().code(), Code::Unavailable),
@@ -172,9 +172,9 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
 }
 
 #[test]
-fn a_shutdown_that_was_only_begun_ends_the_node_and_its_calls() {
+fn begin_shutdown_ends_the_node_and_its_calls() {
     let (server, node) = (node().start().unwrap(), node().start().unwrap());
-    assert!(!node.is_ended(), "nobody has asked for it");
+    assert!(!node.is_ended(), "no shutdown was requested");
     node.begin_shutdown(Duration::ZERO);
     until("the node ends", || node.is_ended().then_some(()));
     let client = LifeClient::connect(&node, server.local_address()).unwrap();
@@ -194,12 +194,12 @@ fn an_address_in_use_is_refused_with_the_address() {
 }
 
 #[test]
-fn a_handler_factory_that_panics_is_told_at_start_or_kills_nothing() {
+fn a_panic_of_a_handler_factory_is_reported_at_start_or_has_no_effect() {
     let broken = LifeServer::new(|| {
         if true {
             panic!("a factory panics on purpose");
         }
-        Living { generation: 0, teller: events().0 }
+        Living { generation: 0, reporter: events().0 }
     });
     assert!(node().serve(broken).start().is_err(), "a node without its handler does not start");
 }

@@ -1,12 +1,12 @@
-//! Calls made on pollers: by handlers, and by tasks that a program puts there.
+//! Calls made on pollers: by handlers, and by tasks that a program runs there.
 
-use crate::common::{Guard, Teller, events, fresh_address, node, until};
+use crate::common::{Guard, Reporter, events, fresh_address, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Status, block_on};
 
-/// Calls itself, or another, until nothing is left.
+/// Calls itself or another server until the route is empty.
 #[trunkline::service]
 trait Relay {
     /// The way back, hop by hop.
@@ -17,9 +17,9 @@ trait Relay {
 
 struct Hopper {
     context: PollerContext,
-    /// Not `Send`, and needs not be.
+    /// A field that is not `Send`, which handlers may have.
     seen: RefCell<Vec<usize>>,
-    teller: Teller<&'static str>,
+    reporter: Reporter<&'static str>,
 }
 
 impl Hopper {
@@ -43,8 +43,8 @@ impl Relay for Hopper {
         }
     }
     async fn hang(&self, next: Option<SocketAddr>) -> Result<(), Status> {
-        let _guard = Guard(self.teller.clone());
-        self.teller.tell("started");
+        let _guard = Guard(self.reporter.clone());
+        self.reporter.tell("started");
         match next {
             Some(next) => self.to(next)?.with_timeout(Duration::from_secs(60)).hang(None).await,
             None => std::future::pending().await,
@@ -52,19 +52,19 @@ impl Relay for Hopper {
     }
 }
 
-fn relay(teller: Teller<&'static str>) -> RelayServer {
+fn relay(reporter: Reporter<&'static str>) -> RelayServer {
     RelayServer::with_context(move |context| Hopper {
         context: context.clone(),
         seen: RefCell::default(),
-        teller: teller.clone(),
+        reporter: reporter.clone(),
     })
 }
 
 #[test]
 fn a_handler_calls_itself_and_others() {
-    let (teller, _told) = events();
+    let (reporter, _told) = events();
     let [one, two] =
-        [1, 2].map(|pollers| node().pollers(pollers).serve(relay(teller.clone())).start().unwrap());
+        [1, 2].map(|pollers| node().pollers(pollers).serve(relay(reporter.clone())).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     let client = RelayClient::connect(&one, a).unwrap();
     for route in [vec![], vec![a], vec![a, a, a], vec![b], vec![a, b, a, b], vec![b, b, a]] {
@@ -76,9 +76,9 @@ fn a_handler_calls_itself_and_others() {
 }
 
 #[test]
-fn two_nodes_call_each_other_at_once() {
-    let (teller, _told) = events();
-    let [one, two] = [0; 2].map(|_| node().serve(relay(teller.clone())).start().unwrap());
+fn two_nodes_call_each_other_simultaneously() {
+    let (reporter, _told) = events();
+    let [one, two] = [0; 2].map(|_| node().serve(relay(reporter.clone())).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     std::thread::scope(|scope| {
         for (node, near, far) in [(&one, a, b), (&two, b, a)] {
@@ -96,27 +96,27 @@ fn two_nodes_call_each_other_at_once() {
 }
 
 #[test]
-fn giving_up_goes_through_a_chain_of_handlers() {
-    let (teller, told) = events();
-    let [one, two] = [0; 2].map(|_| node().serve(relay(teller.clone())).start().unwrap());
+fn cancellation_propagates_through_a_chain_of_handlers() {
+    let (reporter, reported) = events();
+    let [one, two] = [0; 2].map(|_| node().serve(relay(reporter.clone())).start().unwrap());
     let client = RelayClient::connect(&one, one.local_address()).unwrap();
     let mut call = Box::pin(client.hang(Some(two.local_address())));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(call.as_mut().poll(&mut context).is_pending());
-    assert_eq!((told.next(), told.next()), ("started", "started"));
+    assert_eq!((reported.next(), reported.next()), ("started", "started"));
     drop(call);
-    assert_eq!((told.next(), told.next()), ("dropped", "dropped"));
+    assert_eq!((reported.next(), reported.next()), ("dropped", "dropped"));
 }
 
 #[test]
 fn a_task_runs_on_its_poller_and_calls_from_there() {
-    let (teller, _told) = events();
-    let server = node().serve(relay(teller)).start().unwrap();
+    let (reporter, _told) = events();
+    let server = node().serve(relay(reporter)).start().unwrap();
     let node = node().pollers(2).start().unwrap();
     let address = server.local_address();
     for poller in [PollerIndex(0), PollerIndex(1)] {
         let answer = node.run_on(poller, move |context| async move {
-            // Nothing here is Send.
+            // No value here is `Send`.
             let local = std::rc::Rc::new(RelayLocal::connect(&context, address)?);
             let body = local.large(None, "body".into()).await?;
             let status = local.hop(vec![address; 2]).await.map(|route| route.len());
@@ -130,7 +130,7 @@ fn a_task_runs_on_its_poller_and_calls_from_there() {
 }
 
 #[test]
-fn a_task_that_panics_ends_alone() {
+fn a_panic_of_a_task_affects_no_other_task() {
     let node = node().start().unwrap();
     let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
     let status: Result<(), _> = block_on(later);
@@ -143,9 +143,9 @@ fn a_task_that_panics_ends_alone() {
 }
 
 #[test]
-fn a_task_goes_on_when_nobody_waits_for_it() {
+fn a_task_continues_when_its_waiter_is_dropped() {
     let node = node().start().unwrap();
-    let (teller, told) = events();
+    let (reporter, reported) = events();
     let end = std::sync::Arc::new(std::sync::Mutex::new(None::<std::task::Waker>));
     let shared = end.clone();
     drop(node.run_on(PollerIndex(0), move |_| async move {
@@ -156,16 +156,16 @@ fn a_task_goes_on_when_nobody_waits_for_it() {
             if polls == 2 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
-        teller.tell("done");
+        reporter.tell("done");
     }));
     until("the task begins", || end.lock().unwrap().take()).wake();
-    assert_eq!(told.next(), "done");
+    assert_eq!(reported.next(), "done");
 }
 
 #[test]
-fn local_calls_meet_deadlines_and_lost_servers() {
-    let (teller, told) = events();
-    let server = node().serve(relay(teller)).start().unwrap();
+fn local_calls_end_at_deadlines_and_when_servers_die() {
+    let (reporter, reported) = events();
+    let server = node().serve(relay(reporter)).start().unwrap();
     let caller = node().start().unwrap();
     let address = server.local_address();
     let call = |limit| {
@@ -175,12 +175,12 @@ fn local_calls_meet_deadlines_and_lost_servers() {
     };
     let status = block_on(call(Duration::from_millis(100))).unwrap().unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert_eq!((told.next(), told.next()), ("started", "dropped"));
+    assert_eq!((reported.next(), reported.next()), ("started", "dropped"));
     let status = block_on(call(Duration::ZERO)).unwrap().unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert!(!status.may_have_run());
     let waiting = call(Duration::from_secs(60));
-    assert_eq!(told.next(), "started");
+    assert_eq!(reported.next(), "started");
     drop(server);
     let status = block_on(waiting).unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -191,9 +191,9 @@ fn local_calls_meet_deadlines_and_lost_servers() {
 }
 
 #[test]
-fn a_node_without_an_address_of_its_own_calls() {
-    let (teller, _told) = events();
-    let server = node().serve(relay(teller)).start().unwrap();
+fn a_node_without_a_listening_address_can_call() {
+    let (reporter, _told) = events();
+    let server = node().serve(relay(reporter)).start().unwrap();
     let caller = Node::builder().start();
     let caller = match caller {
         Ok(caller) => caller,
@@ -203,7 +203,7 @@ fn a_node_without_an_address_of_its_own_calls() {
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
 
-/// Two ways to implement it, where a type is `Send`: then nobody can say which is meant.
+/// A trait with two implementations for types that are `Send`, which makes its use ambiguous.
 trait StaysHere<A> {
     fn check() {}
 }
@@ -212,7 +212,7 @@ impl<T: ?Sized> StaysHere<()> for T {}
 impl<T: ?Sized + Send> StaysHere<u8> for T {}
 
 #[test]
-fn what_belongs_to_a_poller_stays_there() {
+fn types_of_a_poller_are_not_send() {
     // These lines do not compile when one of the types becomes `Send`.
     <PollerContext as StaysHere<_>>::check();
     <RelayLocal as StaysHere<_>>::check();

@@ -1,5 +1,5 @@
 //! Calls over real trunks: two nodes in one process, UDP between them, each at loopback addresses
-//! of its own.
+//! that no other test uses.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,4 +1,4 @@
-//! Callers of every kind, many at once.
+//! Many concurrent callers: threads, tokio tasks and futures on one thread.
 
 use crate::common::{node, pattern};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn many_threads_share_a_client() {
 }
 
 #[test]
-fn sizes_mix_while_many_threads_call() {
+fn many_threads_call_with_mixed_sizes() {
     let (server, node) = nodes(2);
     let client = EchoClient::connect(&node, server.local_address()).unwrap();
     std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn tokio_tasks_call() {
         for (number, task) in (0..500).zip(tasks) {
             assert_eq!(task.await.unwrap(), Ok((number, String::new())));
         }
-        // A task that is stopped gives its call up.
+        // Aborting a task cancels its call.
         let stopped = tokio::spawn({
             let client = client.clone();
             async move { client.echo(1, "x".repeat(100_000)).await }
@@ -96,11 +96,11 @@ fn tokio_tasks_call() {
 }
 
 #[test]
-fn thousands_of_calls_are_under_way_at_once() {
+fn thousands_of_calls_are_outstanding_at_once() {
     let (server, node) = nodes(1);
     let client =
         EchoClient::connect(&node, server.local_address()).unwrap().with_timeout(Duration::from_secs(60));
-    // The first one waits for the session; what is made meanwhile waits in a bounded queue.
+    // The first call waits for the session; calls made meanwhile wait in a bounded queue.
     assert!(block_on(client.echo(0, String::new())).is_ok());
     let mut calls: Vec<_> = (0..3000).map(|number| Box::pin(client.echo(number, "text".into()))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

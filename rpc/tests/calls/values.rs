@@ -1,6 +1,6 @@
-//! What goes in comes out: shapes of methods, sizes of values.
+//! Arguments and results of every shape and size arrive unchanged.
 
-use crate::common::{Events, Teller};
+use crate::common::{Events, Reporter};
 use crate::common::{events, fresh_address, node, pair, pattern, shared_pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,33 +13,33 @@ enum Shape {
     Tree { name: String, below: Vec<Self> },
 }
 
-/// Every shape of method that there is.
+/// A service with every supported shape of method.
 #[trunkline::service]
 trait Zoo {
-    /// No arguments, no answer but that it is over.
+    /// No arguments, an empty result.
     async fn nothing(&self) -> Result<(), Status>;
-    /// An answer that is no `Result`.
+    /// A result that is not a `Result`.
     async fn plain(&self, left: u64, right: u64) -> u64;
-    /// An answer that is nothing at all.
+    /// No result type.
     async fn plain_nothing(&self, text: String);
-    /// An answer that is no `Result` and travels as it is.
+    /// A result that is not a `Result` and is sent without encoding.
     async fn plain_bytes(&self) -> Bytes;
-    /// Shapes of serde.
+    /// Types of every shape that serde supports.
     async fn shapes(&self, shapes: BTreeMap<u8, Shape>) -> Result<BTreeMap<u8, Shape>, Status>;
-    /// Only the last one travels as it is.
+    /// Only the last argument is sent without encoding.
     async fn join(&self, first: Bytes, number: u8, second: Bytes, third: Bytes) -> Result<Bytes, Status>;
-    /// Not the last argument travels as it is.
+    /// A `Bytes` argument that is not the last one.
     async fn early(&self, body: Bytes, number: u64) -> Result<(Bytes, u64), Status>;
-    /// There or not.
+    /// An optional result.
     async fn optional(&self, there: bool) -> Result<Option<Bytes>, Status>;
-    /// There or not, as an argument.
+    /// An optional argument.
     async fn given(&self, bytes: Option<Bytes>) -> Result<Option<usize>, Status>;
-    /// Large, as it is.
+    /// A large value without encoding.
     async fn back(&self, bytes: Bytes) -> Result<Bytes, Status>;
-    /// Large, encoded.
+    /// A large encoded value.
     async fn back_coded(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Status>;
-    /// Twelve are allowed.
-    #[allow(clippy::too_many_arguments, reason = "that is what it is for")]
+    /// The maximum of twelve arguments.
+    #[allow(clippy::too_many_arguments, reason = "the test needs this many arguments")]
     async fn twelve(
         &self,
         a: u8,
@@ -55,11 +55,11 @@ trait Zoo {
         k: u8,
         l: u8,
     ) -> Result<Vec<u8>, Status>;
-    /// Needs no answer.
+    /// A one-way method.
     #[oneway]
     async fn note(&self, text: String, body: Bytes);
-    /// Arguments that have names of the emitter.
-    #[allow(clippy::too_many_arguments, reason = "that is what it is for")]
+    /// Arguments with names that the emitted code uses too.
+    #[allow(clippy::too_many_arguments, reason = "the test needs this many arguments")]
     async fn names(
         &self,
         request: u8,
@@ -74,19 +74,19 @@ trait Zoo {
         reply: u8,
         body: Bytes,
     ) -> Result<Bytes, Status>;
-    /// A raw name, raw arguments.
+    /// Raw identifiers as names of the method and its arguments.
     async fn r#match(&self, r#type: u8, r#fn: Bytes) -> Result<(u8, Bytes), Status>;
-    /// A method that is named as something in the stubs.
+    /// A method with a name that the stubs use too.
     async fn call(&self, from: u8) -> Result<u8, Status>;
-    /// As above.
+    /// Another such name.
     async fn send(&self, into: u8) -> Result<u8, Status>;
-    /// As above.
+    /// Another such name.
     async fn new(&self, server: u8) -> Result<u8, Status>;
-    /// As above.
+    /// Another such name.
     async fn fmt(&self, timeout: u8) -> Result<u8, Status>;
 }
 
-struct Keeper(Teller<(String, Bytes)>);
+struct Keeper(Reporter<(String, Bytes)>);
 
 impl Zoo for Keeper {
     async fn nothing(&self) -> Result<(), Status> {
@@ -177,22 +177,22 @@ impl Zoo for Keeper {
     }
 }
 
-/// Server, client's node, client, what the handler was told.
+/// Server, client's node, client, and the arguments of one-way calls.
 fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
-    let (teller, told) = events();
-    let (server, node) = pair(ZooServer::new(move || Keeper(teller.clone())));
+    let (reporter, reported) = events();
+    let (server, node) = pair(ZooServer::new(move || Keeper(reporter.clone())));
     let client = ZooClient::connect(&node, server.local_address()).unwrap();
-    (server, node, client, told)
+    (server, node, client, reported)
 }
 
 #[test]
-fn every_shape_of_method() {
-    let (_server, _node, client, told) = zoo();
+fn methods_of_every_shape_can_be_called() {
+    let (_server, _node, client, reported) = zoo();
     block_on(async {
         assert_eq!(client.nothing().await, Ok(()));
         assert_eq!(client.plain(9, 4).await, Ok(5));
         assert_eq!(client.plain_nothing("quiet".into()).await, Ok(()));
-        assert_eq!(told.next(), ("quiet".to_owned(), Bytes::new()));
+        assert_eq!(reported.next(), ("quiet".to_owned(), Bytes::new()));
         assert_eq!(client.plain_bytes().await.unwrap(), &b"plain"[..]);
         let tree = Shape::Tree { name: "root".into(), below: vec![Shape::Nothing, Shape::Pair(-3, 0.5)] };
         let shapes = BTreeMap::from([(0, Shape::Nothing), (1, tree.clone())]);
@@ -222,16 +222,16 @@ fn every_shape_of_method() {
 
 #[test]
 fn a_one_way_call_arrives_and_does_not_wait_for_its_handler() {
-    let (_server, _node, client, told) = zoo();
+    let (_server, _node, client, reported) = zoo();
     block_on(client.note("hello".into(), shared_pattern(100_000, 3))).unwrap();
-    assert_eq!(told.next(), ("hello".to_owned(), shared_pattern(100_000, 3)));
-    assert!(told.is_empty(), "it came once");
+    assert_eq!(reported.next(), ("hello".to_owned(), shared_pattern(100_000, 3)));
+    assert!(reported.is_empty(), "it arrived once");
 }
 
 #[test]
-fn large_bytes_go_both_ways() {
+fn large_bytes_are_sent_in_both_directions() {
     let (_server, _node, client, _told) = zoo();
-    // Around the sizes where the way of travelling changes, and the largest.
+    // Sizes around the thresholds between transfer methods, and the largest size.
     for length in [0, 1, 1023, 1025, 4096, 4097, 16 << 10, (16 << 10) + 1, 1 << 20, 64 << 20] {
         let sent = shared_pattern(length, 1);
         let back = block_on(client.back(sent.clone())).unwrap();
@@ -240,7 +240,7 @@ fn large_bytes_go_both_ways() {
 }
 
 #[test]
-fn large_values_go_both_ways() {
+fn large_values_are_sent_in_both_directions() {
     let (_server, _node, client, _told) = zoo();
     for length in [4090, 4097, 64 << 20] {
         let sent = pattern(length, 2);
@@ -250,7 +250,7 @@ fn large_values_go_both_ways() {
 }
 
 #[test]
-fn a_large_answer_may_be_kept_while_others_come() {
+fn a_large_reply_may_be_kept_while_others_arrive() {
     let (_server, _node, client, _told) = zoo();
     let kept: Vec<_> = (0..20).map(|seed| (seed, shared_pattern(300_000, seed))).collect();
     let answers: Vec<_> =
@@ -298,7 +298,7 @@ fn an_oversized_answer_names_size_and_limit() {
     assert_eq!(block_on(client.bytes(3)).unwrap().len(), 3);
 }
 
-/// Answers of any size.
+/// Replies of any size.
 #[trunkline::service]
 trait Sprawl {
     async fn bytes(&self, length: usize) -> Result<Bytes, Status>;
@@ -320,7 +320,7 @@ impl Sprawl for Sprawling {
     }
 }
 
-/// An error of the program's own, which travels as a status.
+/// A program-defined error, which is sent as a status.
 #[derive(Debug, PartialEq)]
 struct Refusal(String);
 
@@ -350,17 +350,17 @@ impl OwnErrors for Refusing {
 }
 
 #[test]
-fn an_error_type_of_its_own_turns_into_a_status_and_back() {
+fn a_program_defined_error_is_converted_to_a_status_and_back() {
     let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.refuse()), Err(Refusal("no".into())));
 }
 
 #[test]
-fn several_services_on_one_node_keep_apart() {
-    let (teller, _told) = events();
+fn several_services_on_one_node_do_not_interfere() {
+    let (reporter, _told) = events();
     let server = node()
-        .serve(ZooServer::new(move || Keeper(teller.clone())))
+        .serve(ZooServer::new(move || Keeper(reporter.clone())))
         .serve(SprawlServer::new(|| Sprawling))
         .serve(OwnErrorsServer::new(|| Refusing))
         .start()
@@ -397,18 +397,18 @@ fn a_service_may_be_declared_inside_a_function_and_may_be_empty() {
 }
 
 #[test]
-fn it_works_over_ipv6() {
+fn calls_work_over_ipv6() {
     let Ok(socket) = std::net::UdpSocket::bind("[::1]:0") else {
-        eprintln!("SKIPPED it_works_over_ipv6: this machine has no ::1");
+        eprintln!("SKIPPED calls_work_over_ipv6: this machine has no ::1");
         return;
     };
     drop(socket);
-    // ::1 is one address for everybody: another test run may hold it.
+    // All tests share ::1, so another test run may hold it.
     let server = Node::builder().listen("[::1]:0").serve(SprawlServer::new(|| Sprawling)).start();
     let server = match server {
         Ok(server) => server,
         Err(error) if error.to_string().contains("4791") || error.to_string().contains("in use") => {
-            eprintln!("SKIPPED it_works_over_ipv6: {error}");
+            eprintln!("SKIPPED calls_work_over_ipv6: {error}");
             return;
         }
         Err(error) => panic!("{error}"),

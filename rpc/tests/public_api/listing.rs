@@ -1,4 +1,4 @@
-//! Writes down what a user of the crate can name.
+//! Lists the items that a user of the crate can name.
 
 use super::sources::{ModulePath, Sources, Target, imports, is_test_only, name_of, visibility_of};
 use super::strip::{is_public, stripped, stripped_impl};
@@ -50,7 +50,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Everything public of a module, to be shown under the name `shown`.
+    /// All public items of a module, listed under the name `shown`.
     fn module(&mut self, module: &[String], shown: &str) {
         if !self.seen.insert((module.to_vec(), shown.to_owned())) {
             return;
@@ -113,7 +113,7 @@ impl Walk<'_> {
         self.found.insert(shown.to_owned(), Entry { origin, items });
     }
 
-    /// What the type `name` of `module` can do: its own methods first, then its traits in order.
+    /// The interface of the type `name` of `module`: its own methods first, then its traits in order.
     fn impls(&self, module: &ModulePath, name: &str) -> Vec<Item> {
         let mut own = Vec::new();
         let mut traits = BTreeMap::new();
@@ -147,7 +147,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a trait is one of the project's own that no user can name.
+    /// Whether a trait belongs to the project but cannot be named by users.
     fn is_private(&self, path: &syn::Path, place: &[String]) -> bool {
         let path: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         matches!(self.sources.resolve(place, &path), Target::Item(_, item) if !visibility_of(item).is_some_and(is_public))

@@ -1,6 +1,7 @@
-//! The public API of this crate as a checked-in listing, `rpc/public-api.txt`, so that a change of it is seen in review.
+//! The public API of this crate as a checked-in listing, `rpc/public-api.txt`, so that a change of it is seen
+//! in review.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test public_api` writes the listing anew.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test public_api` writes the listing again.
 
 mod listing;
 mod sources;
@@ -33,7 +34,7 @@ mod tests {
         );
     }
 
-    /// A listing that loses what it is for would still equal itself.
+    /// Checks that the listing contains what it must; an empty one would also equal itself.
     #[test]
     fn methods_variants_and_what_other_crates_define_are_listed() {
         let now = listing(Path::new(env!("CARGO_MANIFEST_DIR")));

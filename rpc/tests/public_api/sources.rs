@@ -1,4 +1,4 @@
-//! The modules of the project's crates as syntax trees, and where a path leads in them.
+//! The modules of the project's crates as syntax trees, and the resolution of paths in them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,19 +19,19 @@ pub(crate) struct Sources {
 
 /// One name that a `use` brings into a module.
 pub(crate) struct Import {
-    /// What it is called there; `*` for all that a module has.
+    /// Its name there; `*` for all items of a module.
     pub(crate) name: String,
-    /// Where it comes from.
+    /// The path that it is imported from.
     pub(crate) path: Vec<String>,
 }
 
-/// What a path leads to.
+/// The result of resolving a path.
 pub(crate) enum Target<'a> {
     /// An item, and the module that defines it.
     Item(&'a ModulePath, &'a Item),
     /// A module.
     Module(ModulePath),
-    /// Something of a crate that is not the project's.
+    /// An item of a crate outside the project.
     Foreign,
 }
 
@@ -87,7 +87,7 @@ impl Sources {
         self.modules.iter().filter(move |(path, _)| path[0] == name)
     }
 
-    /// Follows a path that is written in `from`, through as many re-exports as there are.
+    /// Resolves a path that is used in `from`, through any number of re-exports.
     pub(crate) fn resolve(&self, from: &[String], path: &[String]) -> Target<'_> {
         let Some((first, rest)) = path.split_first() else { return Target::Foreign };
         let nested = [from, std::slice::from_ref(first)].concat();

@@ -1,4 +1,4 @@
-//! Takes from an item what its users do not see: bodies, private fields, docs.
+//! Removes from an item what is not part of its interface: bodies, private fields, docs.
 
 use syn::{
     Attribute, Block, Field, Fields, FnArg, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility,
@@ -66,7 +66,7 @@ pub(crate) fn stripped_impl(mut item: ItemImpl) -> Option<ItemImpl> {
             ImplItem::Fn(member) => {
                 keep_visible(&mut member.attrs);
                 if let Some(FnArg::Receiver(receiver)) = member.sig.inputs.first_mut() {
-                    // `mut self` is the body's affair.
+                    // `mut self` concerns only the body.
                     receiver.mutability = None;
                 }
                 member.block = empty();
@@ -90,7 +90,7 @@ fn strip_member(member: &mut TraitItem) {
         TraitItem::Const(member) => keep_visible(&mut member.attrs),
         TraitItem::Fn(member) => {
             keep_visible(&mut member.attrs);
-            // That there is a default is part of the interface, what it does is not.
+            // The existence of a default is part of the interface, its body is not.
             if let Some(body) = &mut member.default {
                 *body = empty();
             }

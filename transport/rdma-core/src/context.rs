@@ -36,7 +36,7 @@ pub(crate) struct Context {
 // SAFETY: libibverbs lets any thread use a context and has locks of its own; what this type changes
 // itself is guarded by locks.
 unsafe impl Send for Context {}
-// SAFETY: as for Send.
+// SAFETY: libibverbs allows concurrent use of a context, and locks guard the fields that this type changes.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -182,7 +182,7 @@ impl Opened {
 pub(crate) fn unblock(descriptor: RawFd) -> Result<(), VerbsError> {
     // SAFETY: fcntl with these commands accesses no memory; the caller's object keeps the descriptor open.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
-    // SAFETY: as above.
+    // SAFETY: fcntl with these commands accesses no memory; the caller's object keeps the descriptor open.
     if flags < 0 || unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
         return Err(VerbsError::Os(last_errno()));
     }

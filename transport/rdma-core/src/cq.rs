@@ -120,7 +120,7 @@ impl CompletionQueue for Cq {
         self.handle.with(|cq| {
             // SAFETY: the CQ is `Live`.
             check(Doing::ResizeCq, unsafe { ibv_resize_cq(cq.raw(), cqe) })?;
-            // SAFETY: as above. Only resizing writes the field, and the lock allows one at a time.
+            // SAFETY: the CQ is `Live`. Only resizing writes the field, and the lock allows one at a time.
             *capacity_cqe = unsafe { (*cq.raw()).cqe }.try_into().unwrap_or(0);
             Ok(())
         })?

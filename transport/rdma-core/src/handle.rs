@@ -44,7 +44,8 @@ pub(crate) struct Handle<T>(RwLock<Option<NonNull<T>>>);
 // SAFETY: libibverbs lets any thread use its objects. The pointer is passed to its functions only, and
 // the lock excludes all others while one of them destroys the object.
 unsafe impl<T> Send for Handle<T> {}
-// SAFETY: as for Send; libibverbs has locks of its own for concurrent use.
+// SAFETY: libibverbs has its own locks for concurrent use of an object, and this lock excludes its
+// destruction.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {

@@ -157,7 +157,8 @@ pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &
     match extended_op!(context, query_port) {
         // SAFETY: the context is open while it is `Live`, and the structure has the size that is named.
         Some(query) => unsafe { query(context.raw(), port, attributes, size_of::<ibv_port_attr>()) },
-        // SAFETY: as above. The exported function fills the older, shorter form of the same structure.
+        // SAFETY: the context is open while it is `Live`. The exported function fills the older, shorter form
+        // of the structure.
         None => unsafe { ibv_query_port(context.raw(), port, std::ptr::from_mut(attributes).cast()) },
     }
 }
@@ -185,7 +186,8 @@ pub(crate) unsafe fn post_send(
 ) -> c_int {
     // SAFETY: the QP is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*qp.raw()).context).ops.post_send } {
-        // SAFETY: as above, and this function's contract for the list.
+        // SAFETY: the object is not destroyed while it is `Live`; by this function's contract the list is
+        // valid.
         Some(post) => unsafe { post(qp.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
@@ -204,7 +206,8 @@ pub(crate) unsafe fn post_recv(
 ) -> c_int {
     // SAFETY: the QP is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*qp.raw()).context).ops.post_recv } {
-        // SAFETY: as above, and this function's contract for the list.
+        // SAFETY: the object is not destroyed while it is `Live`; by this function's contract the list is
+        // valid.
         Some(post) => unsafe { post(qp.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
@@ -223,7 +226,8 @@ pub(crate) unsafe fn post_srq_recv(
 ) -> c_int {
     // SAFETY: the SRQ is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*srq.raw()).context).ops.post_srq_recv } {
-        // SAFETY: as above, and this function's contract for the list.
+        // SAFETY: the object is not destroyed while it is `Live`; by this function's contract the list is
+        // valid.
         Some(post) => unsafe { post(srq.raw(), requests, refused) },
         None => libc::EOPNOTSUPP,
     }
@@ -235,7 +239,7 @@ pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_w
     let count = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
     // SAFETY: the CQ is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*cq.raw()).context).ops.poll_cq } {
-        // SAFETY: as above, and the slice has room for `count` completions.
+        // SAFETY: the CQ is not destroyed while it is `Live`, and the slice has room for `count` completions.
         Some(poll) => unsafe { poll(cq.raw(), count, completions.as_mut_ptr().cast()) },
         None => -1,
     }
@@ -245,7 +249,7 @@ pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_w
 pub(crate) fn req_notify_cq(cq: Live<'_, ibv_cq>, solicited_only: bool) -> c_int {
     // SAFETY: the CQ is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*cq.raw()).context).ops.req_notify_cq } {
-        // SAFETY: as above.
+        // SAFETY: the CQ is not destroyed while it is `Live`.
         Some(request) => unsafe { request(cq.raw(), c_int::from(solicited_only)) },
         None => libc::EOPNOTSUPP,
     }

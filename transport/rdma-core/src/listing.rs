@@ -14,7 +14,7 @@ use trunkline_verbs::{DeviceInfo, VerbsError};
 /// The devices that libibverbs lists now.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut count: c_int = 0;
-    // SAFETY: the count is ours to be written.
+    // SAFETY: the count is a local variable.
     let list = unsafe { ibv_get_device_list(&raw mut count) };
     let list = NonNull::new(list).ok_or_else(|| last(Doing::List))?;
     let mut devices = Vec::new();
@@ -24,7 +24,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
         // SAFETY: the list keeps its devices from being freed.
         devices.push(unsafe { DeviceInfo { name: name_of(device), guid: guid_of(device) } });
     }
-    // SAFETY: the list is used no more.
+    // SAFETY: the list was returned above and is not used after this.
     unsafe { ibv_free_device_list(list.as_ptr()) };
     if devices.is_empty() { Err(named(Doing::List, libc::ENODEV)) } else { Ok(devices) }
 }

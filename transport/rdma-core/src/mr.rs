@@ -47,7 +47,7 @@ impl Mr {
                 // SAFETY: the PD is `Live`, and the region holds the memory until it is deregistered.
                 unsafe { ibv_reg_mr(pd.raw(), place, memory.len(), flags) }
             } else {
-                // SAFETY: as above.
+                // SAFETY: the PD is `Live`, and the region holds the memory until it is deregistered.
                 unsafe { ibv_reg_mr_iova(pd.raw(), place, memory.len(), start.0, flags) }
             }
         })?;

@@ -47,7 +47,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as for `dealloc`; the caller of `GlobalAlloc::realloc` passes a size above zero.
+        // SAFETY: `at` came from `System` with this layout; the caller of `GlobalAlloc::realloc` upholds that
+        // and passes a size above zero.
         unsafe { System.realloc(at, layout, new_size) }
     }
 }

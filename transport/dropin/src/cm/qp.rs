@@ -251,7 +251,7 @@ pub(super) fn to_error(id: Id<'_>) -> Result<(), Errno> {
 /// `qp` is the QP of an id: `rdma_destroy_qp` and programs that destroy their own QP remove it from the
 /// id, so it is not destroyed.
 unsafe fn modify(qp: *mut ibv_qp, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
-    // SAFETY: this function's contract; the attributes are the caller's own.
+    // SAFETY: by this function's contract the QP is not destroyed; the attributes are borrowed exclusively.
     match unsafe { verbs::ibv_modify_qp(qp, attributes, mask) } {
         0 => Ok(()),
         errno => Err(Errno(errno)),

@@ -66,7 +66,8 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the manual, as for `query_port`; the program's structure has `COMPAT` bytes at least.
+    // SAFETY: the manual: the program passes a context that it has not closed, and a structure of at least
+    // `COMPAT` bytes.
     unsafe { query_port(context, port, attr, COMPAT) }
 }
 

@@ -88,7 +88,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         RemoteAddress { address: IoAddress(rdma.remote_addr), rkey: Rkey(rdma.rkey) }
     };
     let atomic = || {
-        // SAFETY: as for `remote`.
+        // SAFETY: initialised by this function's contract; any bits are a valid value.
         let atomic = unsafe { wr.wr.atomic };
         (RemoteAddress { address: IoAddress(atomic.remote_addr), rkey: Rkey(atomic.rkey) }, atomic)
     };
@@ -254,7 +254,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     status(|| {
-        // SAFETY: as for `post_recv`, with an SRQ that the program has not destroyed.
+        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, a list that ends with null
+        // and that it does not change meanwhile, and memory for a pointer or null.
         let (srq, list, bad_wr) =
             unsafe { (Handle::new(srq)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
         post_receives(list, bad_wr, |requests| srq.inner.post_receive(requests))

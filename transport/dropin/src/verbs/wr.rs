@@ -96,7 +96,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
 /// `action` calls no function of this file.
 unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &mut Posting)) {
     guarded((), || {
-        // SAFETY: this function's contract.
+        // SAFETY: by this function's contract the QP is null or not destroyed.
         unsafe {
             if let Some(qp) = Handle::optional(qp) {
                 qp.turn.with(|posting| action(qp, posting));
@@ -110,7 +110,7 @@ unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &m
 /// # Safety
 /// As for [`with`].
 unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
-    // SAFETY: this function's contract.
+    // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe {
         with(qp, |qp, posting| {
             let wr_id = qp.get(field!(ibv_qp_ex, wr_id));
@@ -176,7 +176,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// `qp` is null or a QP that the program has not destroyed.
 unsafe fn end_turn(qp: *mut ibv_qp_ex) {
     guarded((), || {
-        // SAFETY: this function's contract.
+        // SAFETY: by this function's contract the QP is null or not destroyed.
         if let Some(qp) = unsafe { Handle::optional(qp) } {
             qp.turn.release();
         }
@@ -184,42 +184,42 @@ unsafe fn end_turn(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the manual, for this function and all that follow: the program calls it between wr_start
+    // SAFETY: the manual, for this function and the following ones: the program calls it between wr_start
     // and wr_complete, in the thread that called wr_start, with a QP that it has not destroyed.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND, SendOperation::Send) }
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     let operation = SendOperation::SendWithImmediate(u32::from_be(imm_data));
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND_WITH_IMM, operation) }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE, SendOperation::RdmaWrite(remote(rkey, address))) }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, address: u64, imm_data: u32) {
     let operation = SendOperation::RdmaWriteWithImmediate(remote(rkey, address), u32::from_be(imm_data));
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, operation) }
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_READ, SendOperation::RdmaRead(remote(rkey, address))) }
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, address: u64, compare: u64, swap: u64) {
     let operation = SendOperation::CompareSwap { remote: remote(rkey, address), compare, swap };
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, operation) }
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
     let operation = SendOperation::FetchAdd { remote: remote(rkey, address), add };
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
@@ -228,42 +228,42 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
 /// # Safety
 /// As for [`with`].
 unsafe fn missing(qp: *mut ibv_qp_ex) {
-    // SAFETY: this function's contract.
+    // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe { with(qp, |_, posting| posting.fail(Errno::EOPNOTSUPP)) }
 }
 
 unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _: u32) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, _: u32) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _: *mut ibv_ah, _: u32, _: u32) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: as for wr_send.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
     unsafe {
         with(qp, |qp, posting| {
             if qp.inner.qp_type() != QpType::XrcIni {
@@ -278,13 +278,14 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let piece = ibv_sge { addr, length, lkey };
-    // SAFETY: as for wr_send; the list is one entry of this function's own.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP; the list
+    // is local.
     unsafe { wr_set_sge_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: as for wr_send; the manual: the program passes `num_sge` entries, which it does not change
-    // meanwhile.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP, and passes
+    // `num_sge` entries, which it does not change meanwhile.
     unsafe {
         with(qp, |_, posting| {
             let start = posting.batch.sges.len();
@@ -303,13 +304,14 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: as for wr_send; the list is one entry of this function's own.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP; the list
+    // is local.
     unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: as for wr_send; the manual: the program passes `count` entries, each of readable memory,
-    // and changes neither meanwhile.
+    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP, and passes
+    // `count` entries, each of readable memory, and changes neither meanwhile.
     unsafe {
         with(qp, |qp, posting| {
             let start = posting.batch.inline.len();

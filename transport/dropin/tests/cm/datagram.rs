@@ -1,4 +1,4 @@
-//! Ids of port space UDP: they ask for the number of a QP; nothing is connected.
+//! Ids of port space UDP, which resolve a service to the number of a QP without a connection.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -38,7 +38,7 @@ fn with_qp(qp_num: u32, private_data: &[u8]) -> rdma_conn_param {
 }
 
 #[test]
-fn an_id_asks_for_a_qp_and_gets_its_number() {
+fn an_id_resolves_a_service_to_a_qp_number() {
     let (near_channel, far_channel, third_channel) = (Channel::new(), Channel::new(), Channel::new());
     let (here, there) = (address(), address());
     let (listener, at) = far_channel.listener(there, RDMA_PS_UDP);
@@ -72,7 +72,7 @@ fn an_id_asks_for_a_qp_and_gets_its_number() {
     assert_eq!((reply.address.is_global, reply.address.port_num), (1, 1));
     // SAFETY: the ids are not destroyed yet.
     unsafe {
-        // Nothing is connected, so no event comes of it; it is not an error either.
+        // There is no connection, so no event follows; it is not an error either.
         call(|| rdma_disconnect(near)).unwrap();
         call(|| rdma_disconnect(far)).unwrap();
     }

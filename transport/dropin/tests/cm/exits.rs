@@ -6,7 +6,7 @@ use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 use trunkline_testkit::same_test;
 
-/// The variable that tells the exiting process its peer's address.
+/// The variable with the address of the exiting process's peer.
 const PEER: &str = "TRUNKLINE_TEST_PEER";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the tests of librdmacm's functions share: addresses of this process's device, and the C calls
+//! Shared by the tests of librdmacm's functions: addresses of this process's device, and the C calls
 //! with their results checked.
 
 use std::ffi::{c_int, c_uint};
@@ -11,7 +11,7 @@ use trunkline_dropin::cm::*;
 use trunkline_dropin::verbs::*;
 pub(crate) use trunkline_testkit::fresh_ip as address;
 
-/// The longest time that anything may take, on a loaded machine.
+/// The bound of every wait, for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 pub(crate) fn c_address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
@@ -79,7 +79,7 @@ impl Channel {
         unsafe { (*self.0).fd }
     }
 
-    /// Whether an event is there, or comes within `timeout`.
+    /// Whether an event is waiting or arrives within `timeout`.
     pub(crate) fn is_readable(&self, timeout: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         let milliseconds = c_int::try_from(timeout.as_millis()).unwrap();
@@ -284,7 +284,7 @@ pub(crate) fn send(qp: *mut ibv_qp, region: &Region, srq_number: u32) {
     }
 }
 
-/// Polls a CQ until a completion comes.
+/// Polls a CQ until a completion arrives.
 pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
     let until = Instant::now() + BOUND;
     let mut wc = ibv_wc::default();

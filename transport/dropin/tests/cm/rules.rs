@@ -1,4 +1,4 @@
-//! What librdmacm and the kernel refuse and what they accept: the order of steps, addresses, replies that
+//! The calls that librdmacm and the kernel accept or refuse: the order of steps, addresses, replies that
 //! cannot be sent, the objects of a listener.
 
 use super::lab::*;

@@ -127,7 +127,7 @@ fn a_destroyed_listener_leaves_no_events_in_its_channel() {
     destroy(near);
 }
 
-/// What other threads see of a thread that waits for an event.
+/// The state of a thread that waits for an event, for other threads.
 #[derive(Default)]
 struct Waiter {
     /// Its thread id; 0 before it waits for an event.
@@ -190,7 +190,7 @@ fn threads_keep_waiting_when_their_channel_is_destroyed() {
         call(|| unsafe { rdma_resolve_addr(id, (&raw mut at).cast(), (&raw mut at).cast(), 2000) }).unwrap();
         // All are woken, and one gets the event.
         while !waiters.iter().any(|waiter| waiter.result.get().is_some()) {
-            in_time("nobody has the event");
+            in_time("no thread got the event");
         }
         while !waiters.iter().all(|waiter| waiter.result.get().is_some() || waiter.is_asleep()) {
             in_time("some neither wait nor are back");

@@ -1,4 +1,4 @@
-//! What the tests share: one device per test process at an address of its own, and the usual steps of C
+//! Shared by the tests: one device per test process at its own address, and the usual steps of C
 //! programs.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// The longest time that anything may take, on a loaded machine.
+/// The bound of every wait, for a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An opened device. The test destroys what it makes on it.
+/// An opened device. The test destroys the objects that it creates on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Lab {
     pub(crate) context: *mut ibv_context,

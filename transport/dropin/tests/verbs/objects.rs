@@ -1,4 +1,4 @@
-//! Making, querying and destroying objects; what is busy, and what is refused.
+//! Creating, querying and destroying objects; objects in use, and refused calls.
 
 use super::lab::{Block, Lab, request};
 use std::ffi::c_void;
@@ -168,7 +168,7 @@ fn missing_features_fail_without_a_crash() {
 }
 
 #[test]
-fn closing_the_device_destroys_what_is_left() {
+fn closing_the_device_destroys_the_remaining_objects() {
     // contract A14
     let lab = Lab::open();
     let cq = lab.cq(null_mut());

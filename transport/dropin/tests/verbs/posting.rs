@@ -32,7 +32,7 @@ fn a_list_is_posted_up_to_the_bad_request() {
     finish(lab, cq, [from, to], block);
 }
 
-/// Destroys what a test has made.
+/// Destroys the objects of a test.
 fn finish(lab: Lab, cq: *mut ibv_cq, qps: [*mut ibv_qp; 2], block: Block) {
     // SAFETY: the test's own objects, for the last time.
     unsafe {

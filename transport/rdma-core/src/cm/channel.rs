@@ -41,7 +41,7 @@ pub(super) struct Channel {
 
 // SAFETY: librdmacm lets any thread use a channel; events are taken with the manager's lock held.
 unsafe impl Send for Channel {}
-// SAFETY: as for Send.
+// SAFETY: librdmacm lets several threads use a channel; the manager's lock allows one read at a time.
 unsafe impl Sync for Channel {}
 
 impl fmt::Debug for Channel {
@@ -164,7 +164,7 @@ impl Channel {
         let Some(event) = NonNull::new(event) else { return Taken::Nothing };
         // SAFETY: the event was returned above and is not acknowledged yet.
         let (copied, subject) = unsafe { (event::copy(event), event.as_ref().id) };
-        // SAFETY: as above, and it is not used after this.
+        // SAFETY: the event was returned above, is acknowledged once, and is not used after this.
         unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
         if copied.code != code::RDMA_CM_EVENT_CONNECT_REQUEST {
             return progress::event(table, copied);
@@ -203,7 +203,7 @@ impl Channel {
                 progress::request(&self.shared, table, new, copied, true)
             }
             None => {
-                // SAFETY: nobody else has the new id.
+                // SAFETY: librdmacm has just returned the id, so no other code uses it.
                 unsafe { new.destroy() };
                 Taken::Ignored
             }

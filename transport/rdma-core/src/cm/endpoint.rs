@@ -26,7 +26,7 @@ pub(super) struct RawId(NonNull<rdma_cm_id>);
 
 // SAFETY: librdmacm lets any thread use an id, one at a time, which the rules of this module ensure.
 unsafe impl Send for RawId {}
-// SAFETY: as for Send. The pointer by itself gives no access.
+// SAFETY: a shared `RawId` gives only the pointer, and dereferencing that is unsafe.
 unsafe impl Sync for RawId {}
 
 impl RawId {

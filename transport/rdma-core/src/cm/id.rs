@@ -83,7 +83,7 @@ impl CmId for Id {
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: as for the local address.
+        // SAFETY: the lock is held, so the id is not destroyed. The union is numbers in every member.
         let peer = |entry: &mut Entry| unsafe {
             Ok(address::read(&(*entry.raw.pointer()).route.addr.dst_addr_union.dst_storage))
         };
@@ -138,7 +138,7 @@ impl CmId for Id {
             if unsafe { (*entry.raw.pointer()).verbs.is_null() } {
                 return Err(VerbsError::Invalid("the address is not resolved"));
             }
-            // SAFETY: as above; librdmacm uses the device, which is not null.
+            // SAFETY: the lock is held, so the id is not destroyed; its device is not null, as checked above.
             check(Asked::Resolve, unsafe { rdma_resolve_route(entry.raw.pointer(), RESOLVE_MS) })
         })?;
         self.is_at_ours()
@@ -220,7 +220,7 @@ impl CmId for Id {
         self.ask(Asked::Connect, |id| match reason {
             // SAFETY: `ask` holds the lock, so the id is not destroyed; the data is read during the call.
             RejectReason::CONSUMER => unsafe { rdma_reject(id, data, length) },
-            // SAFETY: as for the other reason.
+            // SAFETY: `ask` holds the lock, so the id is not destroyed; the data is read during the call.
             RejectReason::VENDOR_OPTION => unsafe { rdma_reject_ece(id, data, length) },
             // librdmacm has functions only for these two reasons.
             _ => {
@@ -239,7 +239,8 @@ impl CmId for Id {
             if let Some(qp) = &entry.qp {
                 bring_up::to_error(qp);
             }
-            // SAFETY: as above. The id is not synchronous, so the call does not wait.
+            // SAFETY: the lock is held, so the id is not destroyed. It is not synchronous, so the call does
+            // not wait.
             check(Asked::Connect, unsafe { rdma_disconnect(entry.raw.pointer()) })
         })
     }

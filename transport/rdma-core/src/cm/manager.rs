@@ -109,17 +109,17 @@ impl Shared {
         channel: Arc<Channel>,
     ) -> Result<Arc<dyn CmId>, VerbsError> {
         let mut table = self.table();
-        // SAFETY: nobody else has the id.
+        // SAFETY: the caller passes ownership of the new id, so it is not destroyed.
         if !unsafe { self.is_ours(raw) } {
             drop(table);
-            // SAFETY: as above.
+            // SAFETY: this function owns the new id.
             unsafe { raw.destroy() };
             return Err(VerbsError::AddressNotAvailable(
                 "the address, or the route to the peer, is another device's",
             ));
         }
         let is_listener = matches!(request.side, EndpointSide::Passive { .. });
-        // SAFETY: as above.
+        // SAFETY: this function owns the new id.
         let number =
             unsafe { self.enter(&mut table, raw, Arc::clone(&channel), request.qp_type, is_listener) };
         // A listener keeps its own descriptor, which the channel watches and reads.

@@ -374,7 +374,7 @@ fn device_for_finds_the_device_of_an_address() {
 /// A command of the environment removes the device, as `rdma link delete` does. It returns when nothing of
 /// the device is open any more.
 #[test]
-fn every_endpoint_hears_that_the_device_goes() {
+fn every_endpoint_gets_an_event_when_the_device_is_removed() {
     let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {
         println!("skip removal: TRUNKLINE_REMOVE_COMMAND has no command that removes the device");
         return;
