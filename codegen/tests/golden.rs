@@ -1,6 +1,6 @@
 //! The emitted stubs as text: `golden/kv.rs` shows what `#[trunkline::service]` expands to.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes what is emitted now; review
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes the present output; review
 //! the difference before you commit it.
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ def migrate(path, host, port, pinned, command):
 
     counted = destination.counter()
     destination.ask("cont")
-    until("the guest goes on", lambda: destination.counter() != counted)
+    until("the guest continues", lambda: destination.counter() != counted)
     status = destination.ask("query-status")["status"]
     if status != "running":
         sys.exit(f"the destination is {status}")

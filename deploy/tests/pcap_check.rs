@@ -143,7 +143,7 @@ mod tests {
     fn files_that_are_not_complete_captures_fail() {
         let whole = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
         let cut = scratch("cut.pcap", &whole[..whole.len() - 7]);
-        let text = scratch("text.pcap", b"this is no capture");
+        let text = scratch("text.pcap", b"this is not a capture");
         let good = vector("xrc/xsrq_small.pcap");
         for (path, why) in [
             (&*cut, "the file ends at byte"),

@@ -139,7 +139,7 @@ fn a_panic_of_a_task_affects_no_other_task() {
         panic!("the making of a task panics on purpose")
     });
     assert_eq!(block_on(at_once).unwrap_err().code(), Code::Internal);
-    assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller goes on");
+    assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller continues");
 }
 
 #[test]

@@ -275,7 +275,7 @@ fn an_oversized_request_names_size_and_limit() {
         assert!(status.message().contains("100000"), "{status}");
         assert!(status.message().contains("1000"), "{status}");
     }
-    assert_eq!(block_on(client.nothing()), Ok(()), "the trunk goes on");
+    assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //!   bits of the word     set by                        then
 //!   DONE                 setter, value or not inside   the value is the getter's; nothing more is written by the setter,
 //!                                                      but a WAKER seen at that moment is the setter's to take
-//!   WAKER                getter, waker stored          the waker is nobody's until DONE, ABANDONED or until cleared
+//!   WAKER                getter, waker stored          neither half may use it until DONE, ABANDONED or until cleared
 //!   ABANDONED            getter, when dropped          the setter keeps its value, the waker is the getter's to drop
 //! ```
 
@@ -238,8 +238,8 @@ impl<T> Resting<T> {
         if Arc::get_mut(&mut self.0).is_none() {
             return Err(self);
         }
-        // We hold the only reference, so nobody can see the word change. The setter has taken the waker if it
-        // was its to take, and the getter has emptied the rest when it left.
+        // This is the only reference, so no other thread sees the word change. The setter has taken the waker
+        // if it was its to take, and the getter has emptied the rest when it left.
         // SYNC: cell-word
         self.0.word.store(0, Ordering::Relaxed);
         Ok(halves(self.0))

@@ -381,7 +381,7 @@ fn a_writer_that_dies_leaves_the_value_before() {
         assert!(words.published().load(&mut seen, 1));
         assert_eq!(seen, [1, 1]);
         dying.join().unwrap();
-        assert!(words.published().publish(&[3, 3]), "its heir goes on");
+        assert!(words.published().publish(&[3, 3]), "its successor can publish");
         assert!(words.published().load(&mut seen, 1));
         assert_eq!(seen, [3, 3]);
     });

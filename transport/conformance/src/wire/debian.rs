@@ -87,7 +87,7 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
         let Some((sink, again)) = named(station, &mut link)? else {
             return Err(Deviation::Failed("the client disconnected after a READ".into()));
         };
-        equal("the size of what is written", again, size)?;
+        equal("the size of the second announcement", again, size)?;
         link.do_one(SendOperation::RdmaWrite(sink), Area::Landing.offset(), size)?;
         link.finish()?;
         go_on(&mut link)?;

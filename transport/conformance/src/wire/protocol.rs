@@ -16,7 +16,7 @@ pub(super) const CONTROL_BYTES: usize = 64;
 const MAGIC: [u8; 4] = *b"TLw1";
 const HELLO: usize = 24;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Traffic, into receive queues of the QPs.

@@ -46,7 +46,7 @@ mod tests {
         let (setter, getter) = cell::pair();
         drop(getter);
         assert!(setter.is_abandoned());
-        assert_eq!(setter.set("nobody wants it"), Err("nobody wants it"));
+        assert_eq!(setter.set("not wanted"), Err("not wanted"));
     }
 
     #[test]

@@ -15,14 +15,14 @@ mod tests {
     #[test]
     fn doorbell_selects_one_ringer_per_sleep() {
         let bell = Doorbell::new();
-        assert!(!bell.ring(), "nobody sleeps");
+        assert!(!bell.ring(), "no sleeper");
         bell.prepare();
         assert!(bell.is_sleeping());
         assert!(bell.ring());
         assert!(!bell.ring(), "the first ringer writes the eventfd");
         bell.woken();
         bell.prepare();
-        assert!(!bell.woken(), "nobody rang");
+        assert!(!bell.woken(), "no ringer");
         bell.prepare();
         assert!(bell.ring());
         assert!(bell.woken(), "the ringer was faster");
@@ -68,14 +68,14 @@ mod tests {
     #[test]
     fn handover_follows_its_state_diagram() {
         let word = Handover::new();
-        assert_eq!(word.background_check(), Duty::TakeOver, "nobody has polled yet");
+        assert_eq!(word.background_check(), Duty::TakeOver, "no poller has polled yet");
         assert!(word.poller_entered(), "the background thread has to tick again");
         assert!(!word.poller_entered());
         assert!(!word.is_background());
         assert_eq!(word.background_check(), Duty::Leave);
         assert!(!word.poller_entered(), "it ticks already");
-        assert_eq!(word.background_check(), Duty::Leave, "somebody polled since");
-        assert_eq!(word.background_check(), Duty::TakeOver, "nobody polled for a whole tick");
+        assert_eq!(word.background_check(), Duty::Leave, "a poller has polled since");
+        assert_eq!(word.background_check(), Duty::TakeOver, "no poller has polled for a whole tick");
         assert!(word.is_background());
         assert!(word.poller_entered());
         assert!(word.arm());

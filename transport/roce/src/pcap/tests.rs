@@ -1,4 +1,4 @@
-//! Tests of the readers with files made by hand: each format, each link layer, and malformed files.
+//! Tests of the readers with constructed files: each format, each link layer, and malformed files.
 
 use super::*;
 

@@ -17,7 +17,7 @@ pub enum HostError {
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         fault: &'static str,
     },
     /// The operating system refused something.
@@ -27,7 +27,7 @@ pub enum HostError {
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system returned.
+        /// The system's error.
         source: io::Error,
     },
     /// A file was made by another version of this software, or is damaged.

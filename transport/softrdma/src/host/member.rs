@@ -297,7 +297,7 @@ fn slot_path(folder: &Path, slot: u16) -> PathBuf {
 }
 
 /// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of
-/// old files took the file away, nobody is declared dead.
+/// old files has removed the file, no member is declared dead.
 fn holds_lock(folder: &Path, slot: u16) -> bool {
     match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(slot_path(folder, slot)) {
         Ok(file) => Flock::lock(file, FlockArg::LockSharedNonblock).is_err(),
@@ -397,7 +397,7 @@ mod tests {
         let three = Host::join(Some(&root)).unwrap();
         assert_eq!(three.me().slot, gone.slot, "slots are used again");
         assert_ne!(three.me().generation, gone.generation);
-        assert!(!one.is_alive(gone), "its identifier matches nobody");
+        assert!(!one.is_alive(gone), "its identifier matches no member");
     }
 
     #[test]
@@ -429,7 +429,7 @@ mod tests {
         }
         let text = Host::join(Some(&root)).unwrap_err().to_string();
         assert!(text.contains("no more members") && text.contains("end programs"), "{text}");
-        // Locks that nobody holds make room.
+        // Slots whose lock is not held are freed.
         std::fs::write(one.directory().unwrap().join("slot-1023"), "").unwrap();
         assert_eq!(Host::join(Some(&root)).unwrap().me().slot, 1023);
     }
@@ -461,7 +461,7 @@ mod tests {
         drop(claim);
         assert_eq!(one.service_owner(7, [127, 0, 0, 1].into()), None, "what it closes is closed");
         drop(two);
-        assert!(one.is_alive(member), "its lock is the parent's, too");
+        assert!(one.is_alive(member), "the parent still holds its lock");
         one.sweep();
         assert!(one.is_member(member));
     }

@@ -97,7 +97,7 @@ struct State {
     inboxes: BTreeMap<MemberId, Inbox>,
 }
 
-/// What the members of a simulated host share.
+/// The shared state of a simulated host.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     runtime: Runtime,

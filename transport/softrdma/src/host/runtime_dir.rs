@@ -16,7 +16,7 @@ pub(super) const NAMESPACE: &str = "net-";
 /// never read each other's tables: at a shared address one of them finds port 4791 in use.
 const FORMAT: &str = ".4";
 
-/// The folder of this process's network namespace, made when it is not there.
+/// The folder of this process's network namespace, created if it does not exist.
 ///
 /// `named` is a directory that the program chose; else the environment's choice is taken:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, the directory for temporary files.

@@ -149,7 +149,7 @@ impl Segment {
     /// The 32-bit word at an offset.
     ///
     /// # Panics
-    /// When the offset is outside or no multiple of 4: offsets are computed by this process from
+    /// If the offset is outside or not a multiple of 4: offsets are computed by this process from
     /// indices that it has checked, never read from the segment.
     pub(crate) fn word32(&self, offset: usize) -> Word32<'_> {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.length));
@@ -190,7 +190,7 @@ impl Segment {
         self.life().map_or(stores, permitted)
     }
 
-    /// Copies words out, one by one: a copy may be torn by somebody who writes at the same time.
+    /// Copies words out, one by one: a concurrent writer may tear the copy.
     pub(crate) fn read(&self, offset: usize, into: &mut [u64]) {
         for (index, word) in into.iter_mut().enumerate() {
             *word = self.word64(offset + 8 * index).load(Ordering::Relaxed);

@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn a_file_that_is_not_a_capture_is_refused_unchanged() {
         let scratch = Scratch::new("capture-other");
-        fs::write(&scratch.0, b"somebody's notes, longer than the header of a capture").unwrap();
+        fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let inner = Box::new(Hub::new().link().unwrap());
         let error = CapturedLink::open(inner, &scratch.0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        assert!(fs::read(&scratch.0).unwrap().starts_with(b"somebody's notes"));
+        assert!(fs::read(&scratch.0).unwrap().starts_with(b"another file's notes"));
     }
 
     #[test]

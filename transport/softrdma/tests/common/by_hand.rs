@@ -40,7 +40,7 @@ impl ByHand {
     /// Sends a message of one packet; `headers` may change its headers.
     pub(crate) fn send(&mut self, psn: Psn, ack_request: bool, headers: impl FnOnce(&mut IpUdp)) {
         let opcode = Opcode::new(Service::XRC, Operation::SEND_ONLY);
-        let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by hand");
+        let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by test");
         packet.xrceth = Some((0, self.node.srq.number().unwrap()));
         packet.bth.ack_request = ack_request;
         let destination = SocketAddr::new(self.node.address, ROCE_PORT);

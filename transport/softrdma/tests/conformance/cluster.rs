@@ -119,7 +119,7 @@ mod tests {
                     let request = SendRequest {
                         wr_id: u64::MAX,
                         operation: SendOperation::SendWithImmediate(name),
-                        data: SendData::Inline(b"from everybody"),
+                        data: SendData::Inline(b"from the peers"),
                         flags: SendFlags::empty(),
                         remote_srq: receiver.srq.number().unwrap(),
                     };

@@ -36,7 +36,8 @@ fn start(
 ) -> (std::thread::JoinHandle<(bool, String)>, Receiver<()>) {
     let own = options.addresses[0];
     let words: Vec<String> = format!("{role} {own} {rest}").split_whitespace().map(str::to_owned).collect();
-    let order = WireOrder::parse(&words).unwrap_or_else(|| panic!("{words:?} is no order"));
+    let order =
+        WireOrder::parse(&words).unwrap_or_else(|| panic!("{words:?} is not a valid list of arguments"));
     let device: Arc<dyn Device> = SoftDevice::open(options.clone()).unwrap();
     let (sent, lines) = channel();
     let end = std::thread::spawn(move || {

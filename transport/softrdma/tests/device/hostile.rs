@@ -154,7 +154,7 @@ fn a_hostile_peer_harms_only_itself() {
     let friend = Node::open(options(), 4096);
     let (ini, _tgt) = connect(&friend, &node);
 
-    // Memory next to what the peer may reach: another PD's, and one without remote rights.
+    // Memory next to the accessible memory: another PD's, and one without remote rights.
     let other_pd = node.device.alloc_pd().unwrap();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let (foreign, private) = (Memory::zeroed(16_384).unwrap(), Memory::zeroed(16_384).unwrap());

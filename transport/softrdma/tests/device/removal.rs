@@ -166,7 +166,7 @@ fn the_operator_can_take_a_removable_device_away() {
     let node = Node::open(options.clone(), 4096);
     let steadfast = Node::open(host.options(), 4096);
     let of = |address| take_away(Some(&runtime), address).unwrap();
-    assert!(of(Some(common::address())), "somebody else's");
+    assert!(of(Some(common::address())), "another address");
     assert!(of(Some(node.address)));
     wait_readable(&node.device.async_event_fd());
     assert_eq!(node.device.next_async_event().map(|event| event.kind), Some(AsyncEventKind::DeviceFatal));

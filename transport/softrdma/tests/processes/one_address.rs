@@ -173,7 +173,7 @@ fn the_holder_dies(faults: &str) {
         if group.processes.iter_mut().any(|process| process.picked("TOOK").is_some()) {
             break killed.elapsed();
         }
-        assert!(killed.elapsed() < BOUND, "nobody took over");
+        assert!(killed.elapsed() < BOUND, "no process took over");
         std::thread::sleep(Duration::from_micros(200));
     };
     // The bound is 100 ms on an otherwise idle machine.

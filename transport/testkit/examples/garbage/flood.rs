@@ -1,4 +1,4 @@
-//! The three floods: what is sent, and how fast.
+//! The three floods: their packets and their rate.
 
 use crate::Outcome;
 use crate::forge::Forge;

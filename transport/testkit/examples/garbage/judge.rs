@@ -8,11 +8,11 @@ use trunkline_testkit::{Claims, Numbers};
 
 /// The time within which all lines must be up again after a break, for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Memory of its own may grow by this, however long the flood: what sockets' batches, tables of addresses and
+/// Private memory may grow by this, however long the flood: buffers of sockets, tables of addresses and
 /// the allocator keep.
 const GROWTH_KIB: u64 = 16 * 1024;
-/// The same with what all processes of the host share: its tables, 39 MiB, whose pages a process gets with
-/// its first look at them. Packets for numbers at random make it look at all.
+/// The same including memory shared by all processes of the host: its tables, 39 MiB, whose pages are mapped
+/// at the first access. Packets for random numbers cause accesses to all of them.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
 /// Whether the flood reached the victims, and what became of it.

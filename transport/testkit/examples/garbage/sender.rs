@@ -98,7 +98,7 @@ impl Sender {
         }
     }
 
-    /// With an IPv4 header of our own: DF, identification left to the kernel, no UDP checksum.
+    /// Sends with a constructed IPv4 header: DF, identification left to the kernel, no UDP checksum.
     fn send_raw(&mut self, source: SocketAddr, to: SocketAddr, bytes: &[u8]) -> std::io::Result<usize> {
         let (Some(raw), IpAddr::V4(destination)) = (&self.raw, to.ip()) else {
             return Err(ErrorKind::Unsupported.into());

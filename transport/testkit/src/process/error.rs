@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitStatus;
 
-/// Why a process did not do what the test waited for. `name` is the one that the test gave it.
+/// Why a process did not do what the test waited for. `name` is its name in the test.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages describe the fields")]
@@ -14,7 +14,7 @@ pub enum ProcessError {
     /// A line was written after its input was closed.
     #[error("the input of {name} is closed")]
     InputClosed { name: String },
-    /// It reads no more, because it has ended or closed its input.
+    /// It no longer reads, because it has ended or closed its input.
     #[error("{name} does not read its input, it has crashed or ended: {cause}")]
     Input { name: String, cause: io::Error },
     /// The expected line did not arrive.

@@ -10,7 +10,7 @@
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! A member that dies or leaves is noticed by the end of any connection with it. Whoever can
+//! The end of any connection with a member shows that it died or left. Any process that can
 //! connect is of our user (SO_PEERCRED, and the folder is closed to others); what it sends is
 //! checked all the same, here for form and length, then by the kind's own reader.
 #![forbid(unsafe_code)]
@@ -42,12 +42,12 @@ const HELLO_BYTES: usize = 16;
 const MAX_UNNAMED: usize = 32;
 /// Number of readable sockets fetched by one system call.
 const EVENTS: usize = 64;
-/// Messages looked at, good or not, before [`Connections::receive`] returns `None`.
+/// Largest number of messages examined, valid or not, before [`Connections::receive`] returns `None`.
 const LOOKS: usize = 64;
 /// The key of the listening socket; connections have their place in the slab.
 const LISTENER: u64 = u64::MAX;
 
-/// What arrived.
+/// A message or the loss of a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrived<'a> {
     /// A message; its sender named itself `from` when it connected.
@@ -177,7 +177,7 @@ impl Connections {
         None
     }
 
-    /// Whether `receive` has something to look at.
+    /// Whether a socket is readable.
     pub(super) fn is_readable(&self) -> bool {
         !self.lost.is_empty()
             || !self.readable.is_empty()
@@ -193,7 +193,7 @@ impl Connections {
     /// Fetches the readable sockets; returns whether there are any.
     fn fetch_readable(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); EVENTS];
-        // Interrupted or not: what is not reported now is reported the next time.
+        // If the call was interrupted, the next one reports the events.
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         self.readable.extend(events[..count].iter().map(EpollEvent::data));
         count > 0
@@ -319,7 +319,7 @@ impl Connections {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.peer = Peer::From(from);
         }
-        // It has made a new one, so it sends no more on the old.
+        // It has made a new connection, so it sends nothing more on the old one.
         if let Some(old) = self.from.insert(from, key) {
             self.connections.try_remove(old);
         }

@@ -85,7 +85,7 @@ impl Inbox {
                     self.buffer = bytes;
                     return Some(Arrived::Message { from, kind, bytes: &self.buffer });
                 }
-                // Only then: what a member sent before it ended arrives.
+                // Only when the inbox is empty, since messages sent before the end still arrive.
                 None => {
                     let ended = self.ended()?;
                     self.lose(ended);

@@ -31,7 +31,7 @@ pub(crate) const MAX_QUEUED: usize = 256;
 /// A message for the card.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MemberMessage {
-    /// What another member sent, of a kind that is not the relay's.
+    /// A message from another member that is not for the relay.
     Message {
         /// Its sender.
         from: MemberId,
@@ -51,7 +51,7 @@ pub(crate) enum Received {
     Message,
     /// A message of another kind, which is queued for the card.
     Queued,
-    /// A connection with a member ended. It is queued for the card, too.
+    /// A connection with a member ended. It is also queued for the card.
     Lost,
 }
 
@@ -84,7 +84,7 @@ impl Members {
     /// Starts to listen in the member's slot.
     ///
     /// # Errors
-    /// What the system returned when it was asked for sockets.
+    /// The system's error of creating the sockets.
     pub(crate) fn new(host: Arc<Host>) -> io::Result<Arc<Self>> {
         let (way, epoll) = match (host.memory(), host.directory()) {
             (Some(memory), _) => (Way::Memory(Inbox::new(Arc::clone(memory), Arc::clone(&host))), None),

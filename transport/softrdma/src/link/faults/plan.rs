@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The probability of each fault. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
-/// delay=200us,seed=7`, in any order; what is not named does not happen.
+/// delay=200us,seed=7`, in any order; faults that are not listed do not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
     /// Probabilities are kept in parts of 2^32.

@@ -402,7 +402,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     }
 }
 
-/// Neither what arrives by UDP nor what members send starves the other.
+/// Neither datagrams from UDP nor those from members starve the others.
 #[test]
 fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
     let folder = Folder::new("relay-both");

@@ -1,5 +1,5 @@
 //! One process of several at an address: it connects to each of the others, over RC and over XRC,
-//! sends to all and checks what comes.
+//! sends to all and checks the messages that it receives.
 //!
 //! ```text
 //! output       READY rc-port xrc-port, or IN-USE reason and no more | HALF | TOOK micros | DONE | AGAIN-DONE | ENDED counters

@@ -9,7 +9,7 @@ fn member(folder: &Path) -> Connections {
     Connections::new(Arc::clone(&host), host.directory().unwrap()).unwrap()
 }
 
-/// What arrives next, as owned bytes: a sender within this process has finished before.
+/// The next message, as owned bytes; a sender in this process has finished before.
 fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
     match link.receive()? {
         Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
