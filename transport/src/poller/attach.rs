@@ -4,67 +4,42 @@
 //! when the device is released, and no memory of it is left registered but what the pools hold.
 #![forbid(unsafe_code)]
 
-use super::peers::destroy_ini;
-use super::{Attached, Core, Resources};
+use super::Core;
+use super::queues::Attached;
 use crate::PeerDown;
 use crate::command::CmCommand;
 use crate::credit::Grants;
+use crate::crossings::Crossings;
 use crate::incarnation::PollerDevice;
 use crate::sizes::BATCH;
-use crate::trunk::{Health, Trunk};
-use std::io;
-use std::os::fd::AsFd;
+use crate::trunk::{ReceiveRoom, SendRoom, destroy_ini};
 
-impl Resources {
-    /// Takes a device, whose receives are posted.
-    ///
-    /// # Errors
-    /// When its completion channel cannot be waited for.
-    pub(super) fn attach(&mut self, device: PollerDevice) -> io::Result<()> {
-        let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
-        self.crossings = crossings;
-        self.sends = sends;
-        self.receives = receives;
-        self.watch(Attached { channel, cq, srq }, depth)
-    }
+/// What a poller makes of its part of a device.
+pub(super) struct Parted {
+    pub(super) queues: Attached,
+    pub(super) rooms: (SendRoom, ReceiveRoom, Grants),
+    pub(super) crossings: Crossings,
+}
 
-    /// Takes queues whose SRQ has this depth, and waits for what they complete.
-    ///
-    /// # Errors
-    /// As [`Resources::attach`].
-    pub(super) fn watch(&mut self, queues: Attached, depth: u32) -> io::Result<()> {
-        let homes = self.crossings.homes();
-        self.grants = Grants::new(depth / u32::from(homes.max(1)), homes);
-        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
-        let capacity = usize::try_from(queues.cq.capacity_cqe()).unwrap_or(usize::MAX);
-        self.max_outstanding = capacity.saturating_sub(depth);
-        self.low_water = (depth / 4).max(BATCH);
-        self.outstanding = 0;
-        let watched = self.sleeper.watch(queues.channel.as_fd());
-        self.attached = Some(queues);
-        watched
-    }
-
-    /// Lets go of the device: first the queues, then the memory that they name.
-    fn detach(&mut self) {
-        if let Some(Attached { channel, cq, srq }) = self.attached.take() {
-            if let Err(error) = self.sleeper.unwatch(channel.as_fd()) {
-                tracing::debug!(%error, "ceasing to wait for a completion channel");
-            }
-            drop((srq, cq, channel));
-        }
-        self.sends.close();
-        self.receives.close();
-        self.marked.clear();
-        self.untold.clear();
-        self.outstanding = 0;
-    }
+/// Parts a device whose receives are posted.
+pub(super) fn part(device: PollerDevice) -> Parted {
+    let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
+    let homes = crossings.homes();
+    let grants = Grants::new(depth / u32::from(homes.max(1)), homes);
+    let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+    let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
+    let sends = SendRoom::new(sends, capacity.saturating_sub(depth));
+    let receives = ReceiveRoom::new(receives, (depth / 4).max(BATCH));
+    Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
 }
 
 impl Core {
     /// There is a device again.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
-        if let Err(error) = self.res.attach(device) {
+        let Parted { queues, rooms, crossings } = part(device);
+        (self.res.sends, self.res.receives, self.res.grants) = rooms;
+        self.crossings = crossings;
+        if let Err(error) = self.queues.attach(queues) {
             tracing::error!(%error, "cannot wait for the completions of the new device");
         }
     }
@@ -74,36 +49,31 @@ impl Core {
     /// came.
     pub(super) fn device_lost(&mut self) {
         while self.poll_completions() {}
-        for slot in self.slots() {
+        for slot in self.trunks.slots() {
             self.begin_dying(slot, PeerDown::DeviceRemoved);
         }
         self.wake_crossed();
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
-    /// Nothing of the device is needed any more.
+    /// Nothing of the device is needed any more: first the queues are released, then the memory that they
+    /// name.
     pub(super) fn release_device(&mut self) {
         self.poll_completions();
-        for peer in self.peers.values_mut() {
-            if let Some(session) = peer.pending.take() {
-                destroy_ini(&self.res, session.qp.as_ref());
-            }
+        for session in self.peers.take_all_pending() {
+            destroy_ini(&self.res, session.qp.as_ref());
         }
-        for slot in self.slots() {
+        for slot in self.trunks.slots() {
             self.begin_dying(slot, PeerDown::DeviceRemoved);
-            let told = match self.trunks.get(slot) {
-                Some(Trunk { health: Health::Dying { verdict: Some(cause), .. }, .. }) => *cause,
-                _ => PeerDown::DeviceRemoved,
-            };
-            self.bury(slot, told);
+            let verdict = self.trunks.get(slot).and_then(|trunk| trunk.verdict());
+            self.free_trunk(slot, verdict.unwrap_or(PeerDown::DeviceRemoved));
         }
         self.targets.clear();
         self.closings.clear();
-        self.res.detach();
+        self.queues.detach();
+        self.res.sends.close();
+        self.res.receives.close();
+        self.res.marked.clear();
         self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
-    }
-
-    fn slots(&self) -> Vec<usize> {
-        self.trunks.iter().map(|(slot, _)| slot).collect()
     }
 }

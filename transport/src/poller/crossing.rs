@@ -5,7 +5,7 @@
 //! the session after it through every ring (`closings.rs`).
 #![forbid(unsafe_code)]
 
-use super::{Core, Resources};
+use super::Core;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::crossings::Crossing;
@@ -16,27 +16,27 @@ use trunkline_verbs::QpNumber;
 impl Core {
     /// Hands a frame that came through our TGT on to another poller.
     pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
-        if !self.targets.contains_key(&target) {
-            self.commands_within(true);
+        if !self.targets.knows(target) {
+            self.commands_amid_completions();
         }
-        let Some(known) = self.targets.get_mut(&target) else {
-            return self.keep_unknown_target_frame(target, frame);
+        let Some(known) = self.targets.get_mut(target) else {
+            return self.keep_unannounced(target, frame);
         };
-        if known.broken {
+        if known.is_broken() {
             return;
         }
-        let (peer, number) = (known.peer, known.number);
-        let frame = self.res.keep(frame);
-        if !self.res.crossings.push(poller, Crossing::Frame { target, peer, number, frame }) {
-            known.broken = true;
+        let (peer, number) = known.session();
+        let frame = self.res.receives.keep(frame);
+        if !self.crossings.push(poller, Crossing::Frame { target, peer, number, frame }) {
+            known.ignore();
             self.misbehaved(peer, number, "more frames at once than its credit allows");
         }
     }
 
     /// Hands on what waited for room, and tells the pollers that were handed something.
     pub(super) fn wake_crossed(&mut self) {
-        self.res.crossings.flush();
-        for poller in self.res.crossings.take_unwoken() {
+        self.crossings.flush();
+        for poller in self.crossings.take_unwoken() {
             if let Some(handle) = self.res.shared.pollers.get(poller)
                 && !mutant!(crossed_frames_wake_nobody)
             {
@@ -48,15 +48,15 @@ impl Core {
     /// Takes what other pollers handed on; returns whether there was anything.
     pub(super) fn take_crossed(&mut self) -> bool {
         let mut worked = false;
-        for other in 0..self.res.crossings.others() {
+        for other in 0..self.crossings.others() {
             for _ in 0..BATCH {
-                let Some(crossing) = self.res.crossings.pop(other) else { break };
+                let Some(crossing) = self.crossings.pop(other) else { break };
                 worked = true;
                 self.crossed(crossing);
             }
         }
         if worked {
-            self.res.grants.grant(self.res.now_ms);
+            self.res.grants.grant(self.res.time.now_ms());
         }
         worked
     }
@@ -66,40 +66,39 @@ impl Core {
             Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
             Crossing::End { peer, number } => return self.end_received(peer, number),
         };
-        let is_of_session = |core: &Self| {
-            core.targets.get(&target).is_some_and(|known| (known.peer, known.number) == (peer, number))
-        };
+        let is_of_session =
+            |core: &Self| core.targets.get(target).is_some_and(|known| known.session() == (peer, number));
         if !is_of_session(self) {
             // Its home may have heard of the session before us.
-            self.commands_within(true);
+            self.commands_amid_completions();
         }
         if is_of_session(self) {
             self.frame_received(target, frame);
-        } else if !self.targets.contains_key(&target) {
-            self.keep_unknown_target_frame(target, frame);
+        } else if !self.targets.knows(target) {
+            self.keep_unannounced(target, frame);
         }
     }
 
     /// The QPs of a session are destroyed, and what came through ours was handed on. The session is
     /// closed here when the others have done the same.
     pub(super) fn begin_closing(&mut self, peer: PeerKey, number: u32) {
-        self.res.crossings.end(peer, number);
+        self.crossings.end(peer, number);
         self.wake_crossed();
-        if self.closings.begin((peer, number), self.res.now, self.res.crossings.others()) {
+        if self.closings.begin((peer, number), self.res.time.now(), self.crossings.others()) {
             self.finish_closing(peer, number);
         }
     }
 
     /// Another poller has handed on all that it had of a session.
     fn end_received(&mut self, peer: PeerKey, number: u32) {
-        if self.closings.end_received((peer, number), self.res.crossings.others()) {
+        if self.closings.end_received((peer, number), self.crossings.others()) {
             self.finish_closing(peer, number);
         }
     }
 
     /// Closes the sessions that have waited too long for other pollers.
     pub(super) fn expire_closing(&mut self) {
-        for (peer, number) in self.closings.expire(self.res.now) {
+        for (peer, number) in self.closings.expire(self.res.time.now()) {
             tracing::warn!(peer = peer.0, "a poller is too busy to hand on what came before a session ended");
             self.finish_closing(peer, number);
         }
@@ -107,8 +106,8 @@ impl Core {
 
     /// Takes all that other pollers have handed on, for sessions that are known, before they end.
     pub(super) fn take_handed_on(&mut self) {
-        for other in 0..self.res.crossings.others() {
-            while let Some(crossing) = self.res.crossings.pop(other) {
+        for other in 0..self.crossings.others() {
+            while let Some(crossing) = self.crossings.pop(other) {
                 let (target, peer, number, frame) = match crossing {
                     Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
                     Crossing::End { peer, number } => {
@@ -116,19 +115,10 @@ impl Core {
                         continue;
                     }
                 };
-                let known = self.targets.get(&target);
-                if known.is_some_and(|known| (known.peer, known.number) == (peer, number)) {
+                if self.targets.get(target).is_some_and(|known| known.session() == (peer, number)) {
                     self.frame_received(target, frame);
                 }
             }
         }
-    }
-}
-
-impl Resources {
-    /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,
-    /// so that a poller that is busy for long does not keep us from receiving.
-    fn keep(&mut self, frame: Received) -> Received {
-        if self.receives.free() < self.low_water { frame.copied() } else { frame }
     }
 }

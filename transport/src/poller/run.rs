@@ -11,25 +11,30 @@
 //! time: its machine does nothing in that time, so what it has sent is flushed after it.
 #![forbid(unsafe_code)]
 
+use super::Core;
+use super::attach::{Parted, part};
 use super::closings::Closings;
+use super::commands::Inbox;
 use super::idle::{Idle, Rest};
-use super::{Attached, Core, Event, Resources};
+use super::peers::Peers;
+use super::queues::Queues;
+use super::shutdown::Shutdown;
+use super::targets::Targets;
+use super::trunks::Trunks;
 use crate::command::{CmCommand, Command, PollerHandle};
-use crate::credit::Grants;
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
 use crate::shared::{Alive, NodeShared};
+use crate::trunk::{Event, Resources};
 use crate::{PollerIndex, Upper};
-use slab::Slab;
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use trunkline_machine::{Machine, Sleeper, Turn};
 use trunkline_mutants::mutant;
-use trunkline_verbs::{Notify, Time};
+use trunkline_verbs::Time;
 
 /// Staged work is flushed after so many events, so that a slow handler does not hold back the
-/// answers of those before it.
+/// replies of those before it.
 const FLUSH_EVERY: usize = 16;
 
 /// What a poller is made of; everything was made by the starting thread, so that failures are
@@ -93,43 +98,22 @@ impl<U: Upper> Poller<U> {
     /// When the completion channel cannot be waited for.
     pub(crate) fn new(parts: Parts, node: OfNode, upper: U) -> io::Result<Self> {
         let OfNode { shared, alive } = node;
-        let now = shared.runtime.clock().now();
         let Parts { index, handle, sleeper, device, alone } = parts;
-        let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
         let idle = if shared.runtime.is_simulated() { Idle::simulated() } else { Idle::new(alone) };
-        let mut res = Resources {
-            index,
-            shared,
-            handle,
-            sleeper,
-            attached: None,
-            max_outstanding: 0,
-            sends,
-            receives,
-            low_water: 0,
-            grants: Grants::new(0, 1),
-            crossings,
-            events: VecDeque::new(),
-            started: now,
-            now,
-            now_ms: 0,
-            untold: Vec::new(),
-            spare: Vec::new(),
-            ready: Vec::new(),
-            marked: Vec::new(),
-            outstanding: 0,
-            log: LogLimit::default(),
-        };
-        res.watch(Attached { channel, cq, srq }, depth)?;
+        let Parted { queues: attached, rooms, crossings } = part(device);
+        let mut queues = Queues::new(sleeper);
+        queues.attach(attached)?;
         let core = Core {
-            res,
-            trunks: Slab::new(),
-            peers: BTreeMap::new(),
-            targets: BTreeMap::new(),
+            res: Resources::new(index, shared, handle.waker().clone(), rooms),
+            queues,
+            crossings,
+            trunks: Trunks::default(),
+            peers: Peers::default(),
+            targets: Targets::default(),
             closings: Closings::default(),
-            deferred: None,
-            unknown_target_frames: Vec::new(),
-            shutdown: None,
+            inbox: Inbox::new(handle),
+            shutdown: Shutdown::default(),
+            log: LogLimit::default(),
             scanned_ms: 0,
         };
         Ok(Self { core, upper, idle, stage: Stage::Poll, worked: false, delivered: 0, _alive: alive })
@@ -158,7 +142,7 @@ impl<U: Upper> Poller<U> {
             self.idle.reset();
             return Turn::Again;
         }
-        match self.idle.empty_round(self.core.res.now, || self.core.is_transferring()) {
+        match self.idle.empty_round(self.core.res.time.now(), || self.core.trunks.is_transferring()) {
             Rest::Spin => Turn::Spin,
             Rest::Yield => Turn::Yield,
             Rest::Sleep => {
@@ -186,7 +170,7 @@ impl<U: Upper> Poller<U> {
 
     /// Hands queued events to the upper half.
     fn deliver(&mut self) -> Result<(), Charged> {
-        while let Some(event) = self.core.res.events.pop_front() {
+        while let Some(event) = self.core.res.events.next() {
             self.worked = true;
             match event {
                 Event::Message(origin, message) => self.upper.message(&mut self.core, origin, message),
@@ -209,23 +193,18 @@ impl<U: Upper> Poller<U> {
     }
 
     fn shut_down(&mut self) {
-        let Some(shutdown) = &mut self.core.shutdown else { return };
-        if !shutdown.told {
-            shutdown.told = true;
+        if self.core.shutdown.must_tell() {
             self.upper.shutdown(&mut self.core);
         }
-        let idle = self.upper.is_drained();
-        if let Some(shutdown) = &mut self.core.shutdown {
-            shutdown.idle = idle;
+        if self.core.shutdown.has_begun() {
+            self.core.shutdown.upper_is(self.upper.is_drained());
         }
     }
 
     /// Asks for an event at the next completion.
     fn arm(&mut self) -> Turn {
         self.stage = Stage::Announce;
-        let attached = self.core.res.attached.as_ref().filter(|_| !mutant!(cq_is_not_armed));
-        let armed = attached.map(|attached| attached.cq.request_notify(Notify::Any));
-        if let Some(Err(error)) = armed {
+        if let Err(error) = self.core.queues.arm() {
             tracing::error!(%error, "arming the CQ");
             self.stage = Stage::Poll;
             return Turn::Yield;
@@ -238,7 +217,7 @@ impl<U: Upper> Poller<U> {
         if self.core.poll_completions() {
             self.stage = Stage::Poll;
         } else {
-            self.core.res.sleeper.announce();
+            self.core.queues.announce();
             self.stage = Stage::LookAgain;
         }
         Turn::Again
@@ -256,15 +235,12 @@ impl<U: Upper> Poller<U> {
 
     /// Whether any queue holds work that somebody else has brought.
     fn is_brought_work(&self) -> bool {
-        self.upper.is_ready() || self.core.res.handle.has_commands() || self.core.has_work()
+        self.upper.is_ready() || self.core.inbox.has_any() || self.core.has_work()
     }
 
     fn wake_up(&mut self) {
         self.stage = Stage::Poll;
-        self.core.res.sleeper.awake();
-        if let Some(attached) = &self.core.res.attached {
-            while attached.channel.next_event().is_some() {}
-        }
+        self.core.queues.awake();
     }
 }
 
@@ -283,14 +259,13 @@ impl<U: Upper> Machine for Poller<U> {
     }
 
     fn sleep(&mut self, until: Option<Time>) {
-        if let Err(error) = self.core.res.sleeper.sleep(until) {
+        if let Err(error) = self.core.queues.sleep(until) {
             tracing::error!(%error, "waiting for events");
         }
     }
 
     fn is_woken(&self) -> bool {
-        let res = &self.core.res;
-        res.sleeper.is_woken() || res.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
+        self.core.queues.is_woken()
     }
 
     fn is_due(&self) -> bool {
@@ -314,13 +289,8 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
-    /// Whether bytes of large messages are on their way in or out.
-    fn is_transferring(&self) -> bool {
-        self.trunks.iter().any(|(_, trunk)| trunk.reads_out > 0 || !trunk.sources.is_empty())
-    }
-
     /// Whether something came up that the next round must see to.
     fn has_work(&self) -> bool {
-        !self.res.events.is_empty() || !self.res.marked.is_empty() || self.res.crossings.has_any()
+        !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()
     }
 }

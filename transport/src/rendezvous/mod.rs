@@ -8,14 +8,14 @@
 //! source freed, Delivered
 //! ```
 //!
-//! These are the plain records of both sides; the poller moves them.
+//! These are the records of both sides of one trunk; the trunk moves bytes and frames.
 #![forbid(unsafe_code)]
 
 mod sink;
 mod source;
 
-pub(crate) use sink::Sink;
-pub(crate) use source::{Hold, Source};
+pub(crate) use sink::{Piece, Sink, Sinks};
+pub(crate) use source::{Hold, Source, Sources};
 
 /// Bytes of one READ.
 pub(crate) const PIECE: usize = 1 << 20;

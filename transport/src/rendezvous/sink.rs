@@ -1,9 +1,11 @@
-//! The receiver's side of a large message: where it goes and how much of it has come.
+//! The receiver's side of large messages: where each goes, how much of it has come, and what is READ next.
 #![forbid(unsafe_code)]
 
 use super::PIECE;
 use crate::Message;
 use crate::buffer::Block;
+use slab::Slab;
+use std::collections::VecDeque;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
 
 /// A message that is being READ.
@@ -26,7 +28,7 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// Takes memory for the whole message and puts the head there.
-    pub(crate) fn feed(&mut self, block: Block) {
+    fn feed(&mut self, block: Block) {
         if let Some(head) = self.head.take() {
             block.write(0, head.as_slice());
         }
@@ -34,7 +36,7 @@ impl Sink {
     }
 
     /// The next piece to READ: where to and where from.
-    pub(crate) fn next_piece(&mut self) -> Option<(Sge, RemoteAddress)> {
+    fn next_piece(&mut self) -> Option<(Sge, RemoteAddress)> {
         let length = u32::try_from((self.body_bytes - self.asked).min(PIECE)).ok().filter(|&n| n > 0)?;
         let sge = self.block.as_mut()?.writable(self.head_bytes + self.asked, length)?;
         let address = IoAddress(self.from.address.0.wrapping_add(self.asked as u64));
@@ -43,16 +45,120 @@ impl Sink {
     }
 
     /// Whether all pieces were asked for.
-    pub(crate) fn is_asked(&self) -> bool {
+    fn is_asked(&self) -> bool {
         self.asked == self.body_bytes
     }
 
     /// A READ of `bytes` completed; returns whether it was the last.
-    pub(crate) fn piece_read(&mut self, bytes: u32) -> bool {
+    fn piece_read(&mut self, bytes: u32) -> bool {
         if let Some(block) = &mut self.block {
             block.written();
         }
         self.read += bytes as usize;
         self.read == self.body_bytes
+    }
+}
+
+/// A READ to post.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Names the sink when the READ has completed.
+    pub(crate) sink: usize,
+    pub(crate) lane: usize,
+    pub(crate) to: Sge,
+    pub(crate) from: RemoteAddress,
+}
+
+/// All sinks of one trunk.
+#[derive(Debug)]
+pub(crate) struct Sinks {
+    open: Slab<Sink>,
+    /// Those that wait for memory, in order.
+    unfed: VecDeque<usize>,
+    /// Those with pieces left to READ, in order.
+    reading: VecDeque<usize>,
+    /// READs that the device has not completed.
+    reads_out: u32,
+    /// Most READs at once.
+    read_depth: u32,
+}
+
+impl Sinks {
+    /// For a trunk that may have so many READs outstanding.
+    pub(crate) fn new(read_depth: u32) -> Self {
+        Self { open: Slab::new(), unfed: VecDeque::new(), reading: VecDeque::new(), reads_out: 0, read_depth }
+    }
+
+    /// Adds a sink, which waits for memory.
+    pub(crate) fn add(&mut self, sink: Sink) {
+        let key = self.open.insert(sink);
+        self.unfed.push_back(key);
+    }
+
+    /// Sinks for messages from this poller of the peer.
+    pub(crate) fn count_of(&self, lane: usize) -> usize {
+        self.open.iter().filter(|(_, sink)| sink.lane == lane).count()
+    }
+
+    /// Gives memory to the sinks that wait for it, in order, until `take` has none of the size left.
+    pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
+        while let Some(&key) = self.unfed.front() {
+            if let Some(sink) = self.open.get_mut(key) {
+                let Some(block) = take(sink.head_bytes + sink.body_bytes) else { break };
+                sink.feed(block);
+                self.reading.push_back(key);
+            }
+            self.unfed.pop_front();
+        }
+    }
+
+    /// The next READ to post, which counts as posted; `None` while enough are.
+    pub(crate) fn next_read(&mut self) -> Option<Piece> {
+        while self.reads_out < self.read_depth {
+            let &key = self.reading.front()?;
+            let sink = self.open.get_mut(key);
+            let piece = sink.and_then(|sink| {
+                let lane = sink.lane;
+                sink.next_piece().map(|(to, from)| Piece { sink: key, lane, to, from })
+            });
+            if piece.is_none() || self.open.get(key).is_none_or(Sink::is_asked) {
+                self.reading.pop_front();
+            }
+            if piece.is_some() {
+                self.reads_out += 1;
+                return piece;
+            }
+        }
+        None
+    }
+
+    /// A READ has completed. Returns the sink when that was the last piece of its message.
+    pub(crate) fn piece_read(&mut self, sink: usize, bytes: u32, success: bool) -> Option<Sink> {
+        self.reads_out = self.reads_out.saturating_sub(1);
+        let whole = self.open.get_mut(sink)?.piece_read(if success { bytes } else { 0 });
+        (success && whole).then(|| self.open.remove(sink))
+    }
+
+    /// Removes the sinks that have waited for memory until their deadline.
+    pub(crate) fn expire(&mut self, now: Time) -> Vec<Sink> {
+        let is_late = |sink: &Sink| sink.block.is_none() && sink.deadline <= now;
+        let late = self.unfed.iter().copied().filter(|&key| self.open.get(key).is_some_and(is_late));
+        let late = late.collect::<Vec<_>>();
+        self.unfed.retain(|key| !late.contains(key));
+        late.into_iter().map(|key| self.open.remove(key)).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether READs are outstanding.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reads_out > 0
+    }
+
+    /// Whether one waits for memory, or for room to post its READs.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.unfed.is_empty() || !self.reading.is_empty()
     }
 }

@@ -1,9 +1,10 @@
-//! The sender's side of a large message: memory that the peer READs until its FIN.
+//! The sender's side of large messages: memory that the peer READs until its FIN.
 #![forbid(unsafe_code)]
 
 use crate::Token;
 use crate::buffer::Block;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use trunkline_verbs::RemoteAddress;
 
 /// What keeps the memory of a source.
@@ -15,6 +16,16 @@ pub(crate) enum Hold {
     Copied(Block),
 }
 
+impl Hold {
+    /// Where the peer finds it.
+    pub(crate) fn remote_address(&self) -> RemoteAddress {
+        match self {
+            Self::Lent { at, .. } => *at,
+            Self::Copied(block) => block.remote_address(),
+        }
+    }
+}
+
 /// A message that the peer has yet to READ.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -24,12 +35,40 @@ pub(crate) struct Source {
     pub(crate) _hold: Hold,
 }
 
-impl Hold {
-    /// Where the peer finds it.
-    pub(crate) fn remote_address(&self) -> RemoteAddress {
-        match self {
-            Self::Lent { at, .. } => *at,
-            Self::Copied(block) => block.remote_address(),
-        }
+/// All sources of one trunk, by the number that their requests carry and their FINs return.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    open: BTreeMap<u64, Source>,
+    next: u64,
+}
+
+impl Sources {
+    pub(crate) fn new() -> Self {
+        Self { open: BTreeMap::new(), next: 1 }
+    }
+
+    /// The number that the next source will have.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    /// Adds a source, under [`Sources::next_id`].
+    pub(crate) fn add(&mut self, source: Source) {
+        self.open.insert(self.next, source);
+        self.next += 1;
+    }
+
+    /// The peer is done with a source. `None` if there is none with this number.
+    pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
+        self.open.remove(&id)
+    }
+
+    /// Removes all, in the order of their numbers, which frees their memory.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Source> + use<> {
+        std::mem::take(&mut self.open).into_values()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 }

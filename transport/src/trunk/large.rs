@@ -1,13 +1,13 @@
 //! Rendezvous on a trunk: requests out, READs in, FINs both ways.
 #![forbid(unsafe_code)]
 
-use super::{Event, Resources};
-use crate::buffer::Received;
+use super::pipeline::{Record, Staged};
+use super::{Outbound, Resources, Trunk};
+use crate::buffer::{Block, Received};
 use crate::frame::{Fin, FinStatus, FrameError, Kind, REQUEST, Request};
-use crate::rendezvous::{Hold, PATIENCE_MS, REQUESTS_PER_LANE, Sink, Source};
+use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
 use crate::sizes::EAGER_BYTES;
-use crate::trunk::{Outbound, Record, Staged, Trunk};
-use crate::{Message, Origin, PeerDown, PollerIndex, SendFailure, SendOutcome, SessionNumber};
+use crate::{Message, PeerDown, SendFailure, SendOutcome};
 use bytes::Bytes;
 use std::time::Duration;
 use trunkline_mutants::mutant;
@@ -21,8 +21,8 @@ impl Trunk {
     pub(super) fn try_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
         let blocked = self.lanes[lane].requests_out >= REQUESTS_PER_LANE
             || self.lanes[lane].spender.available() == 0
-            || !self.has_room(1)
-            || !res.sends.has_free();
+            || !self.pipeline.has_room()
+            || !res.sends.has_slot();
         if blocked {
             return false;
         }
@@ -30,7 +30,7 @@ impl Trunk {
         let (head, copied_head) =
             if split { (&message.head[..], &[][..]) } else { (&[][..], &message.head[..]) };
         let Some(hold) = hold(res, copied_head, &message.body) else { return false };
-        let id = self.next_source;
+        let id = self.sources.next_id();
         let at = hold.remote_address();
         let request = Request {
             id,
@@ -38,19 +38,18 @@ impl Trunk {
             address: at.address.0,
             rkey: at.rkey.0,
             patience_ms: message.deadline.map_or(PATIENCE_MS, |deadline| {
-                let left = deadline.saturating_duration_since(res.now).as_millis();
+                let left = deadline.saturating_duration_since(res.time.now()).as_millis();
                 u32::try_from(left).unwrap_or(u32::MAX).min(PATIENCE_MS)
             }),
         };
         let Some(place) = self.place(res, lane, &[&request.emit(), head]) else { return false };
-        self.next_source += 1;
-        self.sources.insert(id, Source { token: message.token, lane, _hold: hold });
+        self.sources.add(Source { token: message.token, lane, _hold: hold });
         self.lanes[lane].requests_out += 1;
         self.lanes[lane].counters.count_sent();
         let payload = REQUEST + head.len();
         let record = Record::Request;
-        self.staged.push(Staged::Frame { lane, kind: Kind::Request, place, payload, count: 0, record });
-        res.mark(self);
+        self.pipeline.stage(Staged::Frame { lane, kind: Kind::Request, place, payload, count: 0, record });
+        self.mark(res);
         true
     }
 
@@ -71,84 +70,47 @@ impl Trunk {
         }
         // Those that only wait for the credit to send their FIN count, too: a peer that never
         // grants it would else make us remember ever more of them.
-        let reading = self.sinks.iter().filter(|(_, sink)| sink.lane == lane).count();
-        if reading + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
+        if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError("more rendezvous at once than agreed"));
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
         // Waiting for memory may take long; it must not use up the receive slots.
-        let head = res.message(frame);
-        let key = self.sinks.insert(Sink {
+        let head = res.receives.message(frame);
+        self.sinks.add(Sink {
             lane,
             id: request.id,
             head: Some(head),
             head_bytes,
             body_bytes,
             from: RemoteAddress { address: IoAddress(request.address), rkey: Rkey(request.rkey) },
-            deadline: res.now + patience,
+            deadline: res.time.now() + patience,
             block: None,
             asked: 0,
             read: 0,
         });
-        self.waiting_for_memory.push_back(key);
-        res.mark(self);
+        self.mark(res);
         Ok(())
     }
 
     /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
-        while let Some(&key) = self.waiting_for_memory.front() {
-            if let Some(sink) = self.sinks.get_mut(key) {
-                let length = sink.head_bytes + sink.body_bytes;
-                let Some(block) = res.shared.sinks.take(length, Some(res.handle.waker())) else { break };
-                sink.feed(block);
-                self.reading.push_back(key);
-            }
-            self.waiting_for_memory.pop_front();
-        }
-        while self.reads_out < self.read_depth && self.has_room(1) && res.outstanding < res.max_outstanding {
-            let Some(&key) = self.reading.front() else { return };
-            let Some(sink) = self.sinks.get_mut(key) else {
-                self.reading.pop_front();
-                continue;
-            };
-            let lane = sink.lane;
-            if let Some((sge, from)) = sink.next_piece() {
-                self.reads_out += 1;
-                res.outstanding += 1;
-                let record = Record::Read { sink: key, bytes: sge.length };
-                self.staged.push(Staged::Read { sge, from, srq: self.lanes[lane].srq, record });
-            }
-            if self.sinks.get(key).is_none_or(Sink::is_asked) {
-                self.reading.pop_front();
-            }
+        self.sinks.feed(|length| res.shared.sinks.take(length, Some(&res.waker)));
+        while self.pipeline.has_room() && res.sends.has_room() {
+            let Some(Piece { sink, lane, to, from }) = self.sinks.next_read() else { return };
+            let record = Record::Read { sink, bytes: to.length };
+            let work = Staged::Read { sge: to, from, srq: self.lanes[lane].srq, record };
+            self.pipeline.stage_bare(&mut res.sends, work);
         }
     }
 
     /// One READ has completed.
     pub(super) fn piece_read(&mut self, res: &mut Resources, key: usize, bytes: u32, success: bool) {
-        self.reads_out = self.reads_out.saturating_sub(1);
-        let Some(sink) = self.sinks.get_mut(key) else { return };
-        let whole = sink.piece_read(if success { bytes } else { 0 });
-        if !(success && whole) {
-            return;
-        }
-        let sink = self.sinks.remove(key);
-        let Some(bytes) = sink.block.and_then(crate::buffer::Block::freeze) else { return };
+        let Some(sink) = self.sinks.piece_read(key, bytes, success) else { return };
+        let Some(bytes) = sink.block.and_then(Block::freeze) else { return };
         if !mutant!(fin_is_not_sent) {
             self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Read });
         }
         self.hand_on(res, sink.lane, Message::from(bytes));
-    }
-
-    /// Queues a received message for the upper half.
-    pub(super) fn hand_on(&mut self, res: &mut Resources, lane: usize, message: Message) {
-        self.lanes[lane].counters.count_received();
-        let poller = PollerIndex(u16::try_from(lane).unwrap_or(u16::MAX));
-        res.events.push_back(Event::Message(
-            Origin { peer: self.peer, session: SessionNumber(self.number), poller },
-            message,
-        ));
     }
 
     /// The peer is done with messages of ours.
@@ -160,7 +122,7 @@ impl Trunk {
     ) -> Result<(), FrameError> {
         for fin in Fin::parse_all(frame) {
             let fin = fin?;
-            let source = self.sources.remove(&fin.id).ok_or(FrameError("FIN for no rendezvous of ours"))?;
+            let source = self.sources.finish(fin.id).ok_or(FrameError("FIN for no rendezvous of ours"))?;
             self.lanes[source.lane].requests_out -= 1;
             let outcome = match fin.status {
                 FinStatus::Read => SendOutcome::Delivered,
@@ -169,27 +131,20 @@ impl Trunk {
                     cause: PeerDown::ResourceExhausted,
                 }),
             };
-            res.events.push_back(Event::Sent(source.token, outcome));
+            res.events.sent(source.token, outcome);
             if source.lane != lane {
                 return Err(FrameError("FIN from another poller than the rendezvous went to"));
             }
         }
-        res.mark(self);
+        self.mark(res);
         Ok(())
     }
 
     /// Gives up sinks that waited too long for memory.
     pub(super) fn expire_sinks(&mut self, res: &mut Resources) {
-        let expired = |trunk: &Self, key: usize| {
-            trunk.sinks.get(key).is_some_and(|sink| sink.block.is_none() && sink.deadline <= res.now)
-        };
-        let gone =
-            self.waiting_for_memory.iter().copied().filter(|&key| expired(self, key)).collect::<Vec<_>>();
-        for key in gone {
-            let sink = self.sinks.remove(key);
-            self.waiting_for_memory.retain(|&other| other != key);
+        for sink in self.sinks.expire(res.time.now()) {
             self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Exhausted });
-            res.mark(self);
+            self.mark(res);
         }
     }
 }
@@ -203,7 +158,7 @@ fn hold(res: &Resources, head: &[u8], body: &Bytes) -> Option<Hold> {
     {
         return Some(Hold::Lent { at, _bytes: body.clone() });
     }
-    let block = res.shared.sources.take(head.len() + body.len(), Some(res.handle.waker()))?;
+    let block = res.shared.sources.take(head.len() + body.len(), Some(&res.waker))?;
     block.write(0, head);
     block.write(head.len(), body);
     Some(Hold::Copied(block))

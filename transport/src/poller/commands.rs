@@ -1,0 +1,115 @@
+//! What other machines ask of a poller, in order.
+#![forbid(unsafe_code)]
+
+use super::Core;
+use super::targets::Target;
+use crate::command::{CmCommand, Command, PollerHandle};
+use crate::{PeerDown, PeerKey};
+use std::net::SocketAddr;
+use trunkline_verbs::QpNumber;
+
+/// The poller's end of its queue of commands.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    handle: PollerHandle,
+    /// Taken from the queue, but it cannot be carried out yet; nothing overtakes it.
+    deferred: Option<Command>,
+    /// A session's end is being carried out: what is still queued may concern what it comes across.
+    is_closing: bool,
+}
+
+impl Inbox {
+    pub(super) fn new(handle: PollerHandle) -> Self {
+        Self { handle, deferred: None, is_closing: false }
+    }
+
+    /// Whether the queue holds any.
+    pub(super) fn has_any(&self) -> bool {
+        self.handle.has_commands()
+    }
+
+    fn next(&mut self) -> Option<Command> {
+        if self.is_closing {
+            return None;
+        }
+        self.deferred.take().or_else(|| self.handle.next_command())
+    }
+
+    /// Whether a command is held back, or its effects are not complete: those after it are not known.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.is_closing || self.deferred.is_some()
+    }
+}
+
+impl Core {
+    /// Performs what other machines asked for; returns whether there was anything.
+    pub(super) fn commands(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(command) = self.inbox.next() {
+            worked = true;
+            self.perform(command);
+        }
+        // Their TGTs no longer exist, or were never announced.
+        self.targets.forget_unannounced();
+        worked
+    }
+
+    /// Performs commands while completions are being taken. One that would take more of them waits for
+    /// [`Core::commands`], with all that comes after it.
+    pub(super) fn commands_amid_completions(&mut self) {
+        while let Some(command) = self.inbox.next() {
+            if matches!(command, Command::DeviceLost | Command::SessionClosed { .. }) {
+                self.inbox.deferred = Some(command);
+                break;
+            }
+            self.perform(command);
+        }
+    }
+
+    fn perform(&mut self, command: Command) {
+        match command {
+            Command::TargetAdded { peer, address, number, poller, target } => {
+                self.target_added(peer, address, number, poller, target);
+            }
+            Command::SessionUp(session) => self.session_up(session),
+            Command::SessionClosed { peer, number } => {
+                self.inbox.is_closing = true;
+                self.take_arrived();
+                self.inbox.is_closing = false;
+                self.session_closed(peer, number);
+            }
+            Command::PeerDown { peer, number, cause } => self.peer_down(peer, number, cause),
+            Command::Forget { peer } => self.peers.forget(peer),
+            Command::DeviceLost => self.device_lost(),
+            Command::TakeHandedOn => self.take_handed_on(),
+            Command::ReleaseDevice => self.release_device(),
+            Command::TakeDevice(device) => self.take_device(*device),
+            Command::Shutdown { deadline } => self.shutdown.begin(deadline),
+            Command::End => self.shutdown.end(self.res.time.now()),
+        }
+    }
+
+    fn target_added(
+        &mut self,
+        peer: PeerKey,
+        address: SocketAddr,
+        number: u32,
+        poller: u16,
+        target: QpNumber,
+    ) {
+        self.peers.add(peer, address);
+        let home = self.crossings.home_of(poller);
+        let Some(pair) = self.res.grants.open(self.res.time.now_ms(), target, home) else {
+            let cause = PeerDown::Refused("too many peers for the depth of the SRQ; raise srq_depth");
+            self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
+            return;
+        };
+        if let Some(old) = self.targets.add(target, Target::new(peer, number, poller, pair)) {
+            // Its QP is destroyed, or the number would not have been reused, but it is not closed here yet.
+            self.res.grants.close(old.pair());
+        }
+        for frame in self.targets.take_unannounced(target) {
+            self.place(target, frame);
+        }
+    }
+}

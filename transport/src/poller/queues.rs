@@ -1,0 +1,106 @@
+//! The poller's own queues on the device, and what it sleeps by.
+#![forbid(unsafe_code)]
+
+use crate::buffer::ReceiveSlots;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use trunkline_machine::Sleeper;
+use trunkline_mutants::mutant;
+use trunkline_verbs::{
+    Completion, CompletionChannel, CompletionQueue, Notify, SharedReceiveQueue, Time, VerbsError,
+};
+
+/// The queues, while there is a device, and the sleeper, which outlives it.
+#[derive(Debug)]
+pub(super) struct Queues {
+    sleeper: Sleeper,
+    /// `None` while the device is away; then nothing is posted, because there is no trunk.
+    attached: Option<Attached>,
+}
+
+/// The poller's own objects on the device.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) channel: Arc<dyn CompletionChannel>,
+    pub(super) cq: Arc<dyn CompletionQueue>,
+    pub(super) srq: Arc<dyn SharedReceiveQueue>,
+}
+
+impl Queues {
+    pub(super) fn new(sleeper: Sleeper) -> Self {
+        Self { sleeper, attached: None }
+    }
+
+    /// Takes queues, and waits for what they complete.
+    ///
+    /// # Errors
+    /// When the completion channel cannot be waited for.
+    pub(super) fn attach(&mut self, queues: Attached) -> io::Result<()> {
+        let watched = self.sleeper.watch(queues.channel.as_fd());
+        self.attached = Some(queues);
+        watched
+    }
+
+    /// Releases the queues.
+    pub(super) fn detach(&mut self) {
+        if let Some(Attached { channel, cq, srq }) = self.attached.take() {
+            if let Err(error) = self.sleeper.unwatch(channel.as_fd()) {
+                tracing::debug!(%error, "ceasing to wait for a completion channel");
+            }
+            drop((srq, cq, channel));
+        }
+    }
+
+    /// Completions that the CQ holds at most; 0 without a device.
+    pub(super) fn capacity_cqe(&self) -> usize {
+        let capacity = self.attached.as_ref().map_or(0, |attached| attached.cq.capacity_cqe());
+        usize::try_from(capacity).unwrap_or(usize::MAX)
+    }
+
+    /// Takes completions; returns how many.
+    pub(super) fn poll(&self, completions: &mut [Completion]) -> usize {
+        let most = completions.len();
+        self.attached.as_ref().map_or(0, |attached| attached.cq.poll(completions).min(most))
+    }
+
+    /// Posts `count` fresh receives, or fewer if slots are short.
+    pub(super) fn repost(&self, receives: &mut ReceiveSlots, count: usize) {
+        let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
+        if let Some(attached) = &self.attached {
+            receives.post(attached.srq.as_ref(), count);
+        }
+    }
+
+    /// Asks for an event at the next completion.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn arm(&self) -> Result<(), VerbsError> {
+        let attached = self.attached.as_ref().filter(|_| !mutant!(cq_is_not_armed));
+        attached.map_or(Ok(()), |attached| attached.cq.request_notify(Notify::Any))
+    }
+
+    /// The poller is about to sleep.
+    pub(super) fn announce(&self) {
+        self.sleeper.announce();
+    }
+
+    /// Sleeps until something comes, or that time.
+    pub(super) fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.sleeper.sleep(until)
+    }
+
+    /// Whether something has come since the announcement.
+    pub(super) fn is_woken(&self) -> bool {
+        self.sleeper.is_woken() || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
+    }
+
+    /// The poller is awake: takes the channel's events.
+    pub(super) fn awake(&self) {
+        self.sleeper.awake();
+        if let Some(attached) = &self.attached {
+            while attached.channel.next_event().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How far shutting down has come: what a poller still waits for before it reports and ends.
+#![forbid(unsafe_code)]
+
+use trunkline_verbs::Time;
+
+/// The state of a poller's end. Nothing of it goes back.
+#[derive(Debug, Default)]
+pub(super) struct Shutdown {
+    /// When it stops waiting for what is under way; `None` before it was asked to shut down.
+    deadline: Option<Time>,
+    /// The upper half was told.
+    told: bool,
+    /// It has nothing open any more.
+    idle: bool,
+    /// The CM machine was told that nothing is under way any more.
+    drained: bool,
+    /// The CM machine has closed all sessions.
+    ended: bool,
+}
+
+impl Shutdown {
+    /// The node shuts down. Only the first deadline counts.
+    pub(super) fn begin(&mut self, deadline: Time) {
+        self.deadline.get_or_insert(deadline);
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Whether the upper half must be told now: once.
+    pub(super) fn must_tell(&mut self) -> bool {
+        self.has_begun() && !std::mem::replace(&mut self.told, true)
+    }
+
+    /// Whether the upper half has nothing open any more.
+    pub(super) fn upper_is(&mut self, idle: bool) {
+        self.idle = idle;
+    }
+
+    /// Whether the CM machine must be told now that nothing is under way, or that time is up: once.
+    pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
+        let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
+        self.drained = quiet && self.idle || now >= deadline;
+        self.drained
+    }
+
+    /// All sessions were closed. This may overtake the command to shut down.
+    pub(super) fn end(&mut self, now: Time) {
+        self.begin(now);
+        self.ended = true;
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+}

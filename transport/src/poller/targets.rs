@@ -1,0 +1,195 @@
+//! The TGTs whose messages may be for this poller, and frames that are ahead of their announcement.
+#![forbid(unsafe_code)]
+
+use crate::PeerKey;
+use crate::buffer::Received;
+use crate::credit::{GrantId, Grants};
+use crate::frame::{FrameError, Header, Kind};
+use crate::trunk::Resources;
+use std::collections::BTreeMap;
+use trunkline_verbs::QpNumber;
+
+/// Frames that wait for a session to come up here, per poller of the peer. Its credit allows one
+/// message; the rest is room for credit frames.
+const HELD: usize = 8;
+
+/// A TGT whose messages may be for us.
+#[derive(Debug)]
+pub(super) struct Target {
+    peer: PeerKey,
+    number: u32,
+    /// The peer's poller behind it.
+    poller: u16,
+    pair: GrantId,
+    /// Frames that came before we heard that the session is up.
+    held: Vec<Received>,
+    /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
+    broken: bool,
+}
+
+impl Target {
+    /// For what a poller of the peer sends in our session of that number.
+    pub(super) fn new(peer: PeerKey, number: u32, poller: u16, pair: GrantId) -> Self {
+        Self { peer, number, poller, pair, held: Vec::new(), broken: false }
+    }
+
+    /// The session's name.
+    pub(super) fn session(&self) -> (PeerKey, u32) {
+        (self.peer, self.number)
+    }
+
+    pub(super) fn poller(&self) -> u16 {
+        self.poller
+    }
+
+    pub(super) fn pair(&self) -> GrantId {
+        self.pair
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Nothing of it is looked at any more.
+    pub(super) fn ignore(&mut self) {
+        self.broken = true;
+    }
+
+    /// Checks a frame and takes note of what it says about credit.
+    ///
+    /// # Errors
+    /// How the peer broke the protocol.
+    pub(super) fn hear(&mut self, res: &mut Resources, frame: &Received) -> Result<Header, FrameError> {
+        let header = Header::parse(frame.as_ref())?;
+        if header.source != self.poller {
+            return Err(FrameError("frame names another poller than its trunk belongs to"));
+        }
+        if header.target != res.index.0 {
+            return Err(FrameError("frame for another poller than it came to"));
+        }
+        let uses_credit = header.kind != Kind::Credit;
+        res.grants
+            .hear(self.pair, res.time.now_ms(), header.want, header.released, uses_credit)
+            .map_err(|violation| FrameError(violation.0))?;
+        Ok(header)
+    }
+
+    /// Keeps a frame that came before we heard that the session is up.
+    ///
+    /// # Errors
+    /// When the peer has sent more than its credit allows before that.
+    pub(super) fn hold(&mut self, frame: Received) -> Result<(), FrameError> {
+        if self.held.len() >= HELD {
+            return Err(FrameError("too much before the session is up"));
+        }
+        self.held.push(frame);
+        Ok(())
+    }
+
+    /// The frames that were kept, in order.
+    pub(super) fn take_held(&mut self) -> Vec<Received> {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// All TGTs that a poller knows.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    known: BTreeMap<QpNumber, Target>,
+    /// Frames of TGTs that are not known yet: a command that is queued may announce them.
+    unannounced: Vec<(QpNumber, Received)>,
+    /// Targets whose spender may have to be told of credit.
+    untold: Vec<QpNumber>,
+    /// An empty list with room, to change places with `untold`.
+    spare: Vec<QpNumber>,
+}
+
+impl Targets {
+    pub(super) fn knows(&self, qp: QpNumber) -> bool {
+        self.known.contains_key(&qp)
+    }
+
+    pub(super) fn get(&self, qp: QpNumber) -> Option<&Target> {
+        self.known.get(&qp)
+    }
+
+    pub(super) fn get_mut(&mut self, qp: QpNumber) -> Option<&mut Target> {
+        self.known.get_mut(&qp)
+    }
+
+    /// Adds a target; returns one that had this number before and was not closed here yet.
+    pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<Target> {
+        self.known.insert(qp, target)
+    }
+
+    /// The targets of a session, in the order of the peer's pollers.
+    pub(super) fn of_session(&self, session: (PeerKey, u32)) -> Vec<(u16, QpNumber)> {
+        let of_it = self.known.iter().filter(|(_, target)| target.session() == session);
+        let mut of_it = of_it.map(|(&qp, target)| (target.poller, qp)).collect::<Vec<_>>();
+        of_it.sort_unstable();
+        of_it
+    }
+
+    /// Removes a target whose QP is destroyed.
+    pub(super) fn remove(&mut self, qp: QpNumber) -> Option<Target> {
+        self.known.remove(&qp)
+    }
+
+    /// Keeps a frame of a TGT that a later command may announce; few of each.
+    pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received) {
+        if self.unannounced.iter().filter(|(other, _)| *other == qp).count() < HELD {
+            self.unannounced.push((qp, frame));
+        }
+    }
+
+    /// The frames of a TGT that is announced now, in order.
+    pub(super) fn take_unannounced(&mut self, qp: QpNumber) -> impl Iterator<Item = Received> + use<> {
+        let kept = std::mem::take(&mut self.unannounced);
+        let (of_it, others) = kept.into_iter().partition::<Vec<_>, _>(|(other, _)| *other == qp);
+        self.unannounced = others;
+        of_it.into_iter().map(|(_, frame)| frame)
+    }
+
+    /// Drops frames of TGTs that no queued command announces: they no longer exist, or never did.
+    pub(super) fn forget_unannounced(&mut self) {
+        self.unannounced.clear();
+    }
+
+    /// The spender of this target may have to be told of credit.
+    pub(super) fn note_credit(&mut self, qp: QpNumber) {
+        if self.untold.last() != Some(&qp) {
+            self.untold.push(qp);
+        }
+    }
+
+    /// The spender could not be told yet.
+    pub(super) fn note_credit_again(&mut self, qp: QpNumber) {
+        if !self.untold.contains(&qp) {
+            self.untold.push(qp);
+        }
+    }
+
+    /// The targets whose spender may have to be told, those with new grants included; return the list to
+    /// [`Targets::put_back`].
+    pub(super) fn take_untold(&mut self, grants: &mut Grants) -> Vec<QpNumber> {
+        grants.take_granted(&mut self.untold);
+        let spare = std::mem::take(&mut self.spare);
+        std::mem::replace(&mut self.untold, spare)
+    }
+
+    /// Keeps the room of an emptied list.
+    pub(super) fn put_back(&mut self, emptied: Vec<QpNumber>) {
+        self.spare = emptied;
+    }
+
+    /// Whether somebody has yet to be told of credit.
+    pub(super) fn is_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// The device is released.
+    pub(super) fn clear(&mut self) {
+        self.known.clear();
+        self.untold.clear();
+    }
+}

@@ -1,0 +1,83 @@
+//! The trunks of a poller, in a table whose places work request numbers name.
+#![forbid(unsafe_code)]
+
+use crate::trunk::{Resources, Trunk};
+use crate::{PeerKey, Token};
+use slab::Slab;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// All trunks, those included that are being taken down.
+#[derive(Debug, Default)]
+pub(super) struct Trunks(Slab<Trunk>);
+
+impl Trunks {
+    /// Adds the trunk that `make` makes for a place in the table; returns the place.
+    pub(super) fn add(&mut self, make: impl FnOnce(usize) -> Trunk) -> usize {
+        let entry = self.0.vacant_entry();
+        let slot = entry.key();
+        entry.insert(make(slot));
+        slot
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&Trunk> {
+        self.0.get(slot)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Trunk> {
+        self.0.get_mut(slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Trunk> {
+        self.0.try_remove(slot)
+    }
+
+    /// The place of a session's trunk; `likely` is looked at first.
+    pub(super) fn find(&self, likely: Option<usize>, peer: PeerKey, number: u32) -> Option<usize> {
+        let is_it = |trunk: &Trunk| trunk.peer() == peer && trunk.number() == number;
+        likely
+            .filter(|&slot| self.0.get(slot).is_some_and(is_it))
+            .or_else(|| self.0.iter().find(|(_, trunk)| is_it(trunk)).map(|(slot, _)| slot))
+    }
+
+    /// All places.
+    pub(super) fn slots(&self) -> Vec<usize> {
+        self.0.iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// The places of those that are being taken down.
+    pub(super) fn dying(&self) -> Vec<usize> {
+        self.0.iter().filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
+    }
+
+    /// Removes a message that has not left; returns whether it was there.
+    pub(super) fn cancel(&mut self, token: Token) -> bool {
+        self.0.iter_mut().any(|(_, trunk)| trunk.cancel(token))
+    }
+
+    /// Looks at the timers of each.
+    pub(super) fn timers(&mut self, res: &mut Resources) {
+        for (_, trunk) in &mut self.0 {
+            trunk.timers(res);
+        }
+    }
+
+    /// When [`Trunks::timers`] has something to do; `retry` as for [`Trunk::next_timer`].
+    pub(super) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
+        self.0.iter().filter_map(|(_, trunk)| trunk.next_timer(res, retry)).min()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether nothing waits and nothing is under way on any.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.0.iter().all(|(_, trunk)| trunk.is_quiet())
+    }
+
+    /// Whether bytes of large messages are on their way in or out.
+    pub(super) fn is_transferring(&self) -> bool {
+        self.0.iter().any(|(_, trunk)| trunk.is_transferring())
+    }
+}

@@ -1,0 +1,130 @@
+//! A trunk that is taken down, in two phases.
+//!
+//! First what was not posted fails, and the QP goes to ERR, so that every posted work request comes back
+//! flushed. When all have, and the CM machine has destroyed the TGTs through which the peer read our memory,
+//! QP and buffers are freed and the upper half is told.
+#![forbid(unsafe_code)]
+
+use super::{Resources, Trunk};
+use crate::{PeerDown, PeerEvent, SendFailure, SendOutcome};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use trunkline_verbs::{QpModify, QpState, QueuePair, Time};
+
+/// A device that has not flushed a QP after this is not waited for any longer.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Whether a trunk still works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It does.
+    Live,
+    /// It is being taken down; nothing is posted any more.
+    Dying {
+        /// When that began.
+        since: Time,
+        /// Why its messages failed.
+        cause: PeerDown,
+        /// The TGTs of its session are destroyed, so the peer reads our memory no more.
+        closed: bool,
+        /// What the upper half will be told, once known.
+        verdict: Option<PeerDown>,
+    },
+}
+
+impl Trunk {
+    /// Whether it can be used.
+    pub(crate) fn is_live(&self) -> bool {
+        self.health == Health::Live
+    }
+
+    /// First phase: nothing new is posted, and what is posted comes back. `false` if that has begun before.
+    pub(crate) fn begin_dying(&mut self, res: &mut Resources, cause: PeerDown) -> bool {
+        if !self.is_live() {
+            return false;
+        }
+        self.health = Health::Dying { since: res.time.now(), cause, closed: false, verdict: None };
+        self.fail_unposted(res);
+        let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
+        if let Err(error) = self.pipeline.qp().modify(&error) {
+            tracing::debug!(%error, "moving a QP to ERR");
+        }
+        true
+    }
+
+    /// The TGTs of its session are destroyed.
+    pub(crate) fn session_closed(&mut self) {
+        if let Health::Dying { closed, .. } = &mut self.health {
+            *closed = true;
+        }
+    }
+
+    /// Why the session is over, as the CM machine reports it.
+    pub(crate) fn session_over(&mut self, down: PeerDown) {
+        if let Health::Dying { cause, verdict, .. } = &mut self.health {
+            *verdict = Some(down);
+            *cause = down;
+        }
+    }
+
+    /// What the upper half will be told, once known.
+    pub(crate) fn verdict(&self) -> Option<PeerDown> {
+        match self.health {
+            Health::Dying { verdict, .. } => verdict,
+            Health::Live => None,
+        }
+    }
+
+    /// What the upper half is to be told, if the device is done with everything of the trunk.
+    pub(crate) fn is_over(&self, now: Time) -> Option<PeerDown> {
+        let Health::Dying { since, closed: true, verdict: Some(cause), .. } = self.health else {
+            return None;
+        };
+        let overdue = now.saturating_duration_since(since) > FLUSH_LIMIT;
+        if !self.pipeline.is_idle() && overdue {
+            tracing::warn!(left = self.pipeline.in_flight(), "the device did not flush a QP in time");
+        }
+        (self.pipeline.is_idle() || overdue).then_some(cause)
+    }
+
+    /// Second phase: frees the trunk, whatever the device still has of it, and tells the upper half.
+    pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
+        destroy_ini(res, self.pipeline.qp());
+        while let Some(oldest) = self.pipeline.oldest() {
+            self.complete(res, oldest, false);
+        }
+        let outcome = self.failure(true);
+        for source in self.sources.take_all() {
+            res.events.sent(source.token, outcome);
+        }
+        res.events.peer(self.peer, PeerEvent::Down { cause });
+        res.marked.remove(self.pipeline.slot());
+    }
+
+    /// How a message on this trunk fails.
+    pub(super) fn failure(&self, may_have_arrived: bool) -> SendOutcome {
+        let cause = match self.health {
+            Health::Dying { cause, .. } => cause,
+            Health::Live => PeerDown::Died,
+        };
+        SendOutcome::Failed(SendFailure { may_have_arrived, cause })
+    }
+
+    /// Gives up what was never posted.
+    fn fail_unposted(&mut self, res: &mut Resources) {
+        let outcome = self.failure(false);
+        self.pipeline.abandon_staged(&mut res.sends, &mut res.events, outcome);
+        for lane in &mut self.lanes {
+            lane.fins.clear();
+            lane.queue.fail(outcome, &mut res.events);
+        }
+    }
+}
+
+/// Destroys an INI that is in ERR or never sent anything.
+pub(crate) fn destroy_ini(res: &Resources, qp: &dyn QueuePair) {
+    if let Err(error) = qp.destroy() {
+        tracing::debug!(%error, "destroying an INI");
+    }
+    res.shared.gauges.ini.fetch_sub(1, Ordering::Relaxed);
+}

@@ -1,0 +1,261 @@
+//! What all trunks of one poller share: its slots and budgets, credit, time, and the queue to the upper half.
+//!
+//! The poller owns it and lends it to each trunk that it calls. Each part guards its own state; they are apart
+//! so that a trunk can use one while it holds another.
+#![forbid(unsafe_code)]
+
+use super::pipeline::Ready;
+use crate::buffer::{ReceiveSlots, Received, SendSlots};
+use crate::credit::Grants;
+use crate::frame::HEADER;
+use crate::shared::NodeShared;
+use crate::{Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline_machine::Waker;
+use trunkline_verbs::{Clock, Sge, Time};
+
+/// What the trunks of a poller share.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub(crate) index: PollerIndex,
+    pub(crate) shared: Arc<NodeShared>,
+    /// Wakes the poller when memory becomes free.
+    pub(crate) waker: Waker,
+    pub(crate) time: TurnTime,
+    pub(crate) sends: SendRoom,
+    pub(crate) receives: ReceiveRoom,
+    pub(crate) grants: Grants,
+    pub(crate) events: Events,
+    pub(crate) marked: Marked,
+    /// What a flush is about to post; empty in between, for its room.
+    pub(super) ready: Vec<Ready>,
+}
+
+impl Resources {
+    pub(crate) fn new(
+        index: PollerIndex,
+        shared: Arc<NodeShared>,
+        waker: Waker,
+        (sends, receives, grants): (SendRoom, ReceiveRoom, Grants),
+    ) -> Self {
+        let time = TurnTime::new(shared.runtime.clock().now());
+        let (events, marked) = (Events::default(), Marked::default());
+        Self { index, shared, waker, time, sends, receives, grants, events, marked, ready: Vec::new() }
+    }
+
+    /// Reads the clock: a turn begins.
+    pub(crate) fn tick(&mut self) {
+        self.time.tick(self.shared.runtime.clock());
+    }
+}
+
+/// The time as read when the poller's turn began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TurnTime {
+    started: Time,
+    now: Time,
+    now_ms: u64,
+}
+
+impl TurnTime {
+    fn new(now: Time) -> Self {
+        Self { started: now, now, now_ms: 0 }
+    }
+
+    fn tick(&mut self, clock: &Clock) {
+        self.now = clock.now();
+        self.now_ms =
+            u64::try_from(self.now.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX);
+    }
+
+    pub(crate) fn now(self) -> Time {
+        self.now
+    }
+
+    /// The same in milliseconds since the poller was made.
+    pub(crate) fn now_ms(self) -> u64 {
+        self.now_ms
+    }
+
+    /// The time that is so many milliseconds after the poller was made.
+    pub(crate) fn at_ms(self, ms: u64) -> Time {
+        self.started + Duration::from_millis(ms)
+    }
+}
+
+/// Slots to build frames in, and completions that posted work may still produce, which the CQ bounds.
+#[derive(Debug)]
+pub(crate) struct SendRoom {
+    slots: SendSlots,
+    outstanding: usize,
+    most: usize,
+}
+
+impl SendRoom {
+    /// For a CQ that has room for `most` completions of sends.
+    pub(crate) fn new(slots: SendSlots, most: usize) -> Self {
+        Self { slots, outstanding: 0, most }
+    }
+
+    /// Whether one more work request may be staged.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outstanding < self.most
+    }
+
+    pub(crate) fn has_slot(&self) -> bool {
+        self.slots.has_free()
+    }
+
+    pub(super) fn take_slot(&mut self) -> Option<u32> {
+        self.slots.take()
+    }
+
+    pub(super) fn put_back_slot(&mut self, slot: u32) {
+        self.slots.put_back(slot);
+    }
+
+    /// Writes the payload of a frame, after the room for its header.
+    pub(super) fn write_payload(&self, slot: u32, parts: &[&[u8]]) {
+        parts.iter().fold(HEADER, |at, part| self.slots.write(slot, at, part));
+    }
+
+    pub(super) fn write_header(&self, slot: u32, header: &[u8; HEADER]) {
+        self.slots.write(slot, 0, header);
+    }
+
+    pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
+        self.slots.sge(slot, length)
+    }
+
+    /// A work request was staged.
+    pub(super) fn begin(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// A work request has completed, or was given up before it was posted.
+    pub(super) fn end(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// Releases the device. Nothing is outstanding, and no slot is free any more.
+    pub(crate) fn close(&mut self) {
+        self.slots.close();
+        self.outstanding = 0;
+    }
+}
+
+/// Receive slots, and when messages are copied out of them.
+#[derive(Debug)]
+pub(crate) struct ReceiveRoom {
+    slots: ReceiveSlots,
+    /// Below this many free slots messages are copied instead of lent.
+    low_water: usize,
+}
+
+impl ReceiveRoom {
+    pub(crate) fn new(slots: ReceiveSlots, low_water: usize) -> Self {
+        Self { slots, low_water }
+    }
+
+    /// The slots, to post and to complete.
+    pub(crate) fn slots(&mut self) -> &mut ReceiveSlots {
+        &mut self.slots
+    }
+
+    /// The message in a frame: lent while receive slots are plentiful, else copied.
+    pub(super) fn message(&mut self, frame: Received) -> Message {
+        // One that came from another poller was copied there if need be.
+        if self.slots.lends(&frame) && self.slots.free() < self.low_water {
+            Message::from(Bytes::copy_from_slice(frame.as_ref()))
+        } else {
+            Message::lent(frame)
+        }
+    }
+
+    /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,
+    /// so that a poller that is busy for long does not keep us from receiving.
+    pub(crate) fn keep(&mut self, frame: Received) -> Received {
+        if self.slots.free() < self.low_water { frame.copied() } else { frame }
+    }
+
+    /// Releases the device. What was lent stays readable.
+    pub(crate) fn close(&mut self) {
+        self.slots.close();
+    }
+}
+
+/// One thing that the upper half is to be told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Message(Origin, Message),
+    Sent(Token, SendOutcome),
+    Peer(PeerKey, PeerEvent),
+}
+
+/// What the upper half is to be told, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Events(VecDeque<Event>);
+
+impl Events {
+    pub(crate) fn message(&mut self, from: Origin, message: Message) {
+        self.0.push_back(Event::Message(from, message));
+    }
+
+    pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
+        self.0.push_back(Event::Sent(token, outcome));
+    }
+
+    /// The outcome of a message that did not leave.
+    pub(crate) fn never_sent(&mut self, token: Token, cause: PeerDown) {
+        self.sent(token, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
+    }
+
+    pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
+        self.0.push_back(Event::Peer(peer, event));
+    }
+
+    /// Takes the oldest.
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        self.0.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Trunks that have something to stage or to post, by their place in the poller's table, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Marked(Vec<usize>);
+
+impl Marked {
+    pub(super) fn add(&mut self, slot: usize) {
+        self.0.push(slot);
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) {
+        self.0.retain(|&other| other != slot);
+    }
+
+    /// All of them; return the list to [`Marked::put_back`].
+    pub(crate) fn take(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Keeps the room of an emptied list for those that were marked meanwhile.
+    pub(crate) fn put_back(&mut self, mut emptied: Vec<usize>) {
+        emptied.append(&mut self.0);
+        self.0 = emptied;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}

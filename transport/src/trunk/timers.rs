@@ -1,0 +1,67 @@
+//! What a trunk does because time passed: deadlines, keepalive, credit that is released, and waiting again.
+#![forbid(unsafe_code)]
+
+use super::pipeline::Staged;
+use super::{Resources, Trunk};
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
+
+impl Trunk {
+    /// Looks at all its timers.
+    pub(crate) fn timers(&mut self, res: &mut Resources) {
+        if !self.is_live() {
+            return;
+        }
+        for lane in &mut self.lanes {
+            lane.queue.expire(res.time, &mut res.events);
+        }
+        for lane in 0..self.lanes.len() {
+            // Released credit must be reported, or neither side has it: so there must be room for the report.
+            let can = self.lanes[lane].queue.is_empty() && self.can_stage_credit(res, lane);
+            if can && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
+                self.stage_credit(res, lane);
+            }
+        }
+        self.expire_sinks(res);
+        self.probe(res);
+        if self.is_waiting() {
+            self.mark(res);
+        }
+    }
+
+    /// When [`Trunk::timers`] has something to do; what has no timer of its own is looked at again after `retry`.
+    pub(crate) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
+        let again = res.time.now() + retry;
+        if !self.is_live() {
+            return Some(again);
+        }
+        let keepalive = self.pipeline.is_idle().then(|| self.heard_ms + res.shared.limits.keepalive_ms);
+        let of_lanes = self.lanes.iter().flat_map(|lane| {
+            let release = lane.spender.release_due_ms().filter(|_| lane.may_announce_credit());
+            [release.map(|ms| res.time.at_ms(ms)), lane.queue.next_deadline()]
+        });
+        let own = [keepalive.map(|ms| res.time.at_ms(ms)), self.is_waiting().then_some(again)];
+        of_lanes.chain(own).flatten().min()
+    }
+
+    /// Stages a keepalive when the peer was silent for long.
+    fn probe(&mut self, res: &mut Resources) {
+        let silent = res.time.now_ms() >= self.heard_ms + res.shared.limits.keepalive_ms;
+        let due = silent && !self.keepalive_out && self.pipeline.is_empty();
+        if due
+            && !mutant!(keepalive_is_not_sent)
+            && let Some(lane) = self.lanes.first()
+        {
+            self.pipeline.stage_bare(&mut res.sends, Staged::Keepalive { srq: lane.srq });
+            self.keepalive_out = true;
+            self.mark(res);
+        }
+    }
+
+    /// Whether something waits for a resource that other trunks may release: memory, or room among the
+    /// poller's outstanding work requests.
+    fn is_waiting(&self) -> bool {
+        self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty())
+    }
+}
