@@ -3,12 +3,14 @@
 //! Owns the mapping from the transport's errors to those of the public API, which name neither a
 //! provider's types nor those of verbs.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
 
-/// Why a node did not start. Each text names the cause and the remedy.
-#[derive(Debug, thiserror::Error)]
+/// Why a node did not start. Each text names the cause and the remedy; `Debug` prints it too, since that
+/// is what a `main` that returns an error prints.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A setting of the program, or a variable of the environment, is out of range or cannot be parsed.
@@ -46,6 +48,12 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartCause(Transport);
+
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl StartError {
     /// The same failure in the terms of the public API.

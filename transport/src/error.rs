@@ -45,7 +45,8 @@ pub enum StartError {
     /// Peers are not authenticated, so other hosts are kept out unless told otherwise.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
-         a loopback address, or pass --allow-unauthenticated (NodeOptions::allow_unauthenticated)"
+         a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its node, or \
+         --allow-unauthenticated if the program has that flag"
     )]
     NotLoopback(SocketAddr),
     /// Provider `require` was asked for, and there is no NIC.

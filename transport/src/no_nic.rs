@@ -99,7 +99,8 @@ pub enum NoNic {
     /// A client would have to show itself to other hosts.
     #[error(
         "the address {address} of the RDMA device {device} can be reached by other hosts, and peers are not \
-         authenticated: pass --allow-unauthenticated (NodeOptions::allow_unauthenticated)"
+         authenticated: call `allow_unauthenticated(true)` where the program builds its node, or pass \
+         --allow-unauthenticated if it has that flag"
     )]
     NotLoopback {
         /// Which device.

@@ -39,6 +39,7 @@ impl LocalChannel {
     }
 
     /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
+    /// Generated clients offer it as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }

@@ -18,7 +18,15 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first address that `server` names. Blocks only for a host name: an address needs no resolver.
 fn resolve(server: impl ToSocketAddrs) -> Result<SocketAddr, Status> {
     let not_run = |text: String| Status::not_run(Code::InvalidArgument, text);
-    let mut addresses =
-        server.to_socket_addrs().map_err(|error| not_run(format!("the server's address: {error}")))?;
-    addresses.next().ok_or_else(|| not_run("the server's name has no address".to_owned()))
+    let mut addresses = server.to_socket_addrs().map_err(|error| {
+        not_run(format!("the server's address, as HOST:PORT or IP:PORT, cannot be resolved: {error}"))
+    })?;
+    match addresses.next() {
+        // Nothing listens on port 0: it asks for a free one, and only a listener can.
+        Some(address) if address.port() == 0 => Err(not_run(format!(
+            "the server's address {address} has no port; use the one that its node reports as its local address"
+        ))),
+        Some(address) => Ok(address),
+        None => Err(not_run("the server's name has no address".to_owned())),
+    }
 }

@@ -307,7 +307,7 @@ fn calls_to_a_server_that_does_not_exist_are_unavailable() {
 #[test]
 fn a_malformed_server_address_is_refused() {
     let node = node().start().unwrap();
-    for text in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
+    for text in ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0"] {
         let status = TroubleClient::connect(&node, text).unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         assert!(!status.may_have_run());

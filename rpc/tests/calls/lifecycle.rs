@@ -165,6 +165,8 @@ fn a_bad_setting_is_refused_with_its_name_and_remedy() {
     assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");
     let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(address) if address.ip().is_unspecified()), "{error}");
+    // What a `main` that returns it prints.
+    assert_eq!(format!("{error:?}"), error.to_string());
     assert!(error.to_string().contains("authenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();
     assert!(matches!(error, StartError::BadSetting(_)), "{error}");

@@ -40,7 +40,7 @@ pub enum HostError {
     #[error("the host's registry holds no more {0}; end programs that are not needed")]
     Full(&'static str),
     /// Another member has claimed it.
-    #[error("another process listens there")]
+    #[error("something listens there already; take another port, or port 0 for a free one")]
     InUse,
 }
 
@@ -51,7 +51,9 @@ impl From<HostError> for VerbsError {
             HostError::Os { source, .. } => source.into(),
             HostError::OtherVersion(_) => Self::Os(libc::EPROTO),
             HostError::Full(what) => Self::OutOfResources(what),
-            HostError::InUse => Self::AddressInUse("another process listens there"),
+            HostError::InUse => Self::AddressInUse(
+                "something listens there already; take another port, or port 0 for a free one",
+            ),
         }
     }
 }
