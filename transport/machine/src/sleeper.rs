@@ -71,14 +71,15 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Wakes up when the descriptor becomes readable, too, edge-triggered. Does nothing in a simulation.
+    /// Wakes up when the descriptor becomes readable, too, edge-triggered. Does nothing in a simulation,
+    /// where there is no descriptor to ask for.
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn watch<'a>(&self, fd: impl FnOnce() -> BorrowedFd<'a>) -> io::Result<()> {
         match &self.half {
             SleeperHalf::Thread { poll, .. } => {
-                poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), WATCHED, Interest::READABLE)
+                poll.registry().register(&mut SourceFd(&fd().as_raw_fd()), WATCHED, Interest::READABLE)
             }
             SleeperHalf::Simulated(_) => Ok(()),
         }
@@ -88,9 +89,9 @@ impl Sleeper {
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn unwatch<'a>(&self, fd: impl FnOnce() -> BorrowedFd<'a>) -> io::Result<()> {
         match &self.half {
-            SleeperHalf::Thread { poll, .. } => poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd())),
+            SleeperHalf::Thread { poll, .. } => poll.registry().deregister(&mut SourceFd(&fd().as_raw_fd())),
             SleeperHalf::Simulated(_) => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ mod world;
 use common::node::{Node, bring_up_with, post, post_to};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, CmChannel, CmEvent, CmEventKind, CmId, CompletionStatus, ConnectParameters, CqInit, Device,
@@ -85,6 +86,17 @@ fn exchange(world: &mut World, connected: &Connected, from: &Process, to: &Proce
     world.note(format!("message {number} by QP {:?}", received.qp_number));
 }
 
+/// The eventfds and epolls of this process.
+fn event_descriptors() -> Vec<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let all = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    let is_one = |path: &PathBuf| {
+        let text = path.to_string_lossy();
+        text.contains("[eventfd]") || text.contains("[eventpoll]")
+    };
+    all.filter(is_one).collect()
+}
+
 /// The holder of port 4791 is killed in the middle of its peers' traffic. Returns the log of events.
 fn holder_dies(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
@@ -111,6 +123,7 @@ fn holder_dies(seed: u64) -> Vec<String> {
     exchange(&mut world, &to_one, &peer, &one, 42);
     let counted = |name| [&one, &two].map(|process| process.node.counter(name));
     assert_eq!(counted("port_taken_over").iter().sum::<u64>(), 1);
+    assert_eq!(event_descriptors(), Vec::<PathBuf>::new(), "nobody waits on descriptors in a simulation");
     assert!(counted("relayed_to_members").iter().sum::<u64>() > 0, "by the new holder");
     for process in [&one, &two, &peer] {
         world.note(format!("{:?}", process.node.device.counters()));

@@ -37,7 +37,7 @@ impl Queues {
     /// # Errors
     /// When the completion channel cannot be waited for.
     pub(super) fn attach(&mut self, queues: Attached) -> io::Result<()> {
-        let watched = self.sleeper.watch(queues.channel.as_fd());
+        let watched = self.sleeper.watch(|| queues.channel.as_fd());
         self.attached = Some(queues);
         watched
     }
@@ -45,7 +45,7 @@ impl Queues {
     /// Releases the queues.
     pub(super) fn detach(&mut self) {
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
-            if let Err(error) = self.sleeper.unwatch(channel.as_fd()) {
+            if let Err(error) = self.sleeper.unwatch(|| channel.as_fd()) {
                 tracing::debug!(%error, "ceasing to wait for a completion channel");
             }
             drop((srq, cq, channel));

@@ -160,9 +160,9 @@ impl CmMachine {
     /// Takes a device, with what listens there.
     pub(super) fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
         let Listening { channel, listeners } = listening;
-        self.sleeper.watch(channel.as_fd())?;
-        if let Err(error) = self.sleeper.watch(device.device.async_event_fd()) {
-            let _unwatched = self.sleeper.unwatch(channel.as_fd());
+        self.sleeper.watch(|| channel.as_fd())?;
+        if let Err(error) = self.sleeper.watch(|| device.device.async_event_fd()) {
+            let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
             return Err(error);
         }
         // Ports that were chosen at first stay, so that peers find us again.
@@ -174,10 +174,9 @@ impl CmMachine {
     /// Lets go of the device. Events that nobody took go with it.
     pub(super) fn detach(&mut self) {
         let Some((device, channel)) = self.endpoints.detach() else { return };
-        for fd in [channel.as_fd(), device.device.async_event_fd()] {
-            if let Err(error) = self.sleeper.unwatch(fd) {
-                tracing::debug!(%error, "ceasing to wait for the events of a device");
-            }
+        let unwatched = self.sleeper.unwatch(|| channel.as_fd());
+        if let Err(error) = unwatched.and(self.sleeper.unwatch(|| device.device.async_event_fd())) {
+            tracing::debug!(%error, "ceasing to wait for the events of a device");
         }
         while channel.next_event().is_some() {}
     }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use trunkline_machine::Runtime;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
 const MAX_WAITING: usize = 4096;
@@ -24,8 +25,9 @@ pub(super) struct AsyncEvents {
 }
 
 impl AsyncEvents {
-    pub(super) fn new() -> Result<Self, VerbsError> {
-        Ok(Self { events: Signal::new(MAX_WAITING)?, listener: OnceLock::new(), lost: AtomicU64::new(0) })
+    pub(super) fn new(runtime: &Runtime) -> Result<Self, VerbsError> {
+        let events = Signal::new(runtime, MAX_WAITING)?;
+        Ok(Self { events, listener: OnceLock::new(), lost: AtomicU64::new(0) })
     }
 
     /// Reports an event to the program.

@@ -7,6 +7,7 @@
 use super::signal::Signal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use trunkline_machine::Runtime;
 use trunkline_verbs::{CompletionChannel, VerbsError};
 
 /// Events that may wait: far more than a program that reads its channel ever leaves.
@@ -20,8 +21,8 @@ pub(super) struct SoftCompletionChannel {
 }
 
 impl SoftCompletionChannel {
-    pub(super) fn new() -> Result<Self, VerbsError> {
-        Ok(Self { fired: Arc::new(Signal::new(MAX_WAITING)?) })
+    pub(super) fn new(runtime: &Runtime) -> Result<Self, VerbsError> {
+        Ok(Self { fired: Arc::new(Signal::new(runtime, MAX_WAITING)?) })
     }
 }
 

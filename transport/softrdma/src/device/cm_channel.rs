@@ -29,7 +29,7 @@ pub(super) type MakeCmId = fn(Arc<Core>, CmIdNumber, Arc<SoftCmChannel>) -> Arc<
 
 impl SoftCmChannel {
     pub(super) fn new(core: Arc<Core>, make_id: MakeCmId) -> Result<Arc<Self>, VerbsError> {
-        let queue = Arc::new(Signal::new(MAX_WAITING)?);
+        let queue = Arc::new(Signal::new(core.runtime(), MAX_WAITING)?);
         Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this), make_id }))
     }
 

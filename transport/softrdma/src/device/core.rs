@@ -65,6 +65,11 @@ impl Core {
         }))
     }
 
+    /// What runs the device's machine.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
+    }
+
     /// In the child of a fork: the background thread did not come along.
     pub(super) fn forked(&self) -> BorrowedFd<'_> {
         self.shared.progress.forked()

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_fires() {
-        let channel = Arc::new(Signal::new(8).unwrap());
+        let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
         let ring = CqRing::new(8, Some(Arc::clone(&channel)), 7);
         ring.push(completion(1), true);
         assert_eq!(channel.pop(), None, "not armed");

@@ -48,7 +48,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let runtime = options.runtime;
     let guid = guid(&runtime, first);
     let link_name = link.name().to_owned();
-    let events = AsyncEvents::new().map_err(|error| OpenError::Os {
+    let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {
         doing: "make an eventfd",
         source: io::Error::from_raw_os_error(error.errno()),
     })?;
@@ -136,7 +136,7 @@ fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn L
     };
     if let Some(path) = &options.capture {
         link = Box::new(
-            CapturedLink::open(link, path)
+            CapturedLink::open(link, path, options.runtime.clock().clone())
                 .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
         );
     }

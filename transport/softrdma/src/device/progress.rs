@@ -30,17 +30,25 @@ pub(super) struct Progress {
     stopping: AtomicBool,
     /// This process is a child that has no background thread yet.
     orphan: AtomicBool,
-    waker: EventFd,
-    /// Wakes the machine in place of `waker`, in a simulation.
-    bell: Option<Waker>,
+    waker: WakeUp,
+}
+
+/// What wakes the machine.
+#[derive(Debug)]
+enum WakeUp {
+    Descriptor(EventFd),
+    /// In a simulation, which has no descriptors.
+    Bell(Waker),
 }
 
 impl Progress {
     /// The words, and what the machine sleeps on in a simulation.
     pub(super) fn new(runtime: &Runtime) -> io::Result<(Self, Option<Sleeper>)> {
-        let (sleeper, bell) = match runtime.is_simulated() {
-            true => runtime.sleeper().map(|(sleeper, bell)| (Some(sleeper), Some(bell)))?,
-            false => (None, None),
+        let (sleeper, waker) = if runtime.is_simulated() {
+            let (sleeper, bell) = runtime.sleeper()?;
+            (Some(sleeper), WakeUp::Bell(bell))
+        } else {
+            (None, WakeUp::Descriptor(event_fd()?))
         };
         let progress = Self {
             handover: Handover::new(),
@@ -49,8 +57,7 @@ impl Progress {
             watched_version: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
-            waker: event_fd()?,
-            bell,
+            waker,
         };
         Ok((progress, sleeper))
     }
@@ -58,7 +65,7 @@ impl Progress {
     /// In the child of a fork: there is no thread any more. Returns the waker.
     pub(super) fn forked(&self) -> BorrowedFd<'_> {
         self.orphan.store(true, Ordering::Relaxed);
-        self.waker.as_fd()
+        self.descriptor().as_fd()
     }
 
     /// Whether a background thread is missing since a fork.
@@ -148,20 +155,27 @@ impl Progress {
 
     /// The descriptor that wakes the machine.
     pub(super) fn waker(&self) -> RawFd {
-        self.waker.as_raw_fd()
+        self.descriptor().as_raw_fd()
     }
 
     /// The machine was woken by its descriptor, which can be written again.
     pub(super) fn clear_waker(&self) {
-        let _empty = self.waker.read();
+        let _empty = self.descriptor().read();
+    }
+
+    fn descriptor(&self) -> &EventFd {
+        match &self.waker {
+            WakeUp::Descriptor(fd) => fd,
+            WakeUp::Bell(_) => panic!("nobody waits on a descriptor in a simulation"),
+        }
     }
 
     fn wake(&self) {
-        match &self.bell {
-            Some(bell) => bell.wake(),
-            None => {
+        match &self.waker {
+            WakeUp::Bell(bell) => bell.wake(),
+            WakeUp::Descriptor(fd) => {
                 // Fails only when the counter is full, and then the thread wakes anyway.
-                let _full = self.waker.write(1);
+                let _full = fd.write(1);
             }
         }
     }

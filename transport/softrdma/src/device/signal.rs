@@ -10,13 +10,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use trunkline_machine::Runtime;
 use trunkline_verbs::VerbsError;
 
 /// Events and their descriptor.
 #[derive(Debug)]
 pub(super) struct Signal<T> {
     events: Mutex<VecDeque<T>>,
-    fd: EventFd,
+    /// `None` in a simulation, where nobody waits on descriptors.
+    fd: Option<EventFd>,
     bound: usize,
 }
 
@@ -33,8 +35,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<T> Signal<T> {
     /// An empty queue for at most `bound` events.
-    pub(super) fn new(bound: usize) -> Result<Self, VerbsError> {
-        Ok(Self { events: Mutex::new(VecDeque::new()), fd: event_fd()?, bound })
+    pub(super) fn new(runtime: &Runtime, bound: usize) -> Result<Self, VerbsError> {
+        let fd = if runtime.is_simulated() { None } else { Some(event_fd()?) };
+        Ok(Self { events: Mutex::new(VecDeque::new()), fd, bound })
     }
 
     /// Adds an event; gives it back when the queue is full.
@@ -46,7 +49,7 @@ impl<T> Signal<T> {
         events.push_back(event);
         if events.len() == 1 {
             // Fails only when the counter is full, and then the descriptor is readable anyway.
-            let _full = self.fd.write(1);
+            let _full = self.fd.as_ref().map(|fd| fd.write(1));
         }
         Ok(())
     }
@@ -61,7 +64,7 @@ impl<T> Signal<T> {
         let mut events = lock(&self.events);
         let event = events.pop_front();
         if event.is_some() && events.is_empty() {
-            let _empty = self.fd.read();
+            let _empty = self.fd.as_ref().map(EventFd::read);
         }
         event
     }
@@ -86,7 +89,7 @@ impl<T> Signal<T> {
         };
         *events = rest;
         if events.is_empty() {
-            let _empty = self.fd.read();
+            let _empty = self.fd.as_ref().map(EventFd::read);
         }
         out
     }
@@ -94,7 +97,10 @@ impl<T> Signal<T> {
 
 impl<T> AsFd for Signal<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            None => panic!("nobody waits on a descriptor in a simulation"),
+        }
     }
 }
 
@@ -104,16 +110,17 @@ mod tests {
 
     #[test]
     fn the_descriptor_counts_only_while_there_are_events() {
-        let signal = Signal::new(2).unwrap();
-        assert!(signal.fd.read().is_err());
+        let signal = Signal::new(&Runtime::threads(), 2).unwrap();
+        let read = || signal.fd.as_ref().unwrap().read();
+        assert!(read().is_err());
         signal.push(1).unwrap();
         signal.push(2).unwrap();
         assert_eq!(signal.push(3), Err(3));
         assert_eq!(signal.pop(), Some(1));
         assert_eq!(signal.extract(|event| *event == 2), [2]);
         assert_eq!(signal.pop(), None);
-        assert!(signal.fd.read().is_err(), "drained with the last event");
+        assert!(read().is_err(), "drained with the last event");
         signal.push(4).unwrap();
-        assert!(signal.fd.read().is_ok());
+        assert!(read().is_ok());
     }
 }

@@ -225,7 +225,7 @@ impl Device for SoftDevice {
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
         self.core.card().control.present()?;
-        Ok(Arc::new(SoftCompletionChannel::new()?))
+        Ok(Arc::new(SoftCompletionChannel::new(self.core.runtime())?))
     }
 
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError> {

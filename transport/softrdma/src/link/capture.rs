@@ -15,13 +15,15 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline_roce::pcap::PcapWriter;
 use trunkline_roce::wire::{IpUdp, icrc};
-use trunkline_verbs::{Counter, Time};
+use trunkline_verbs::{Clock, Counter, Time};
 
 /// A link whose datagrams are recorded.
 #[derive(Debug)]
 pub(crate) struct CapturedLink {
     inner: Box<dyn Link>,
     writer: PcapWriter<File>,
+    /// Whose time the records have.
+    clock: Clock,
     /// Datagrams at the front of the device's batch that were recorded already, because the inner
     /// link had no room for them.
     recorded: usize,
@@ -34,9 +36,9 @@ impl CapturedLink {
     ///
     /// # Errors
     /// Those of the file system, and `InvalidData` if the file exists and is not a capture of ours.
-    pub(crate) fn open(inner: Box<dyn Link>, path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(inner: Box<dyn Link>, path: &Path, clock: Clock) -> io::Result<Self> {
         let writer = PcapWriter::appending(open_file(path)?);
-        Ok(Self { inner, writer, recorded: 0, written: 0, lost: 0 })
+        Ok(Self { inner, writer, clock, recorded: 0, written: 0, lost: 0 })
     }
 
     /// Records a sent datagram. It has DF set and identification 0, as `IpUdp::new` assumes.
@@ -92,7 +94,11 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn now_ns() -> u64 {
+/// Time since the Unix epoch, with which a simulation's calendar begins.
+fn now_ns(clock: &Clock) -> u64 {
+    if let Some(clock) = clock.as_virtual() {
+        return clock.now().0;
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -123,7 +129,7 @@ impl Link for CapturedLink {
     }
 
     fn send(&mut self, batch: &mut SendBatch, now: Time) {
-        let time_ns = now_ns();
+        let time_ns = now_ns(&self.clock);
         for datagram in batch.iter().skip(self.recorded) {
             self.record_sent(time_ns, datagram);
         }
@@ -134,7 +140,7 @@ impl Link for CapturedLink {
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         let count = self.inner.receive(batch);
         if count > 0 {
-            let time_ns = now_ns();
+            let time_ns = now_ns(&self.clock);
             for datagram in batch.iter() {
                 self.record_received(time_ns, datagram);
             }
@@ -208,7 +214,8 @@ mod tests {
         let scratch = Scratch::new("capture");
         let hub = Hub::new();
         let open = |last| {
-            let mut link = CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0).unwrap();
+            let mut link =
+                CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0, Clock::default()).unwrap();
             link.open(address(last).ip()).unwrap();
             link
         };
@@ -240,7 +247,8 @@ mod tests {
         let hub = Hub::new();
         let mut foreign = hub.link().unwrap();
         foreign.open(address(1).ip()).unwrap();
-        let mut link = CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0).unwrap();
+        let mut link =
+            CapturedLink::open(Box::new(hub.link().unwrap()), &scratch.0, Clock::default()).unwrap();
         link.open(address(2).ip()).unwrap();
         let headers = IpUdp { v4_identification: 0x8d29, ..IpUdp::new(address(1), address(2)) };
         let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
@@ -259,7 +267,7 @@ mod tests {
         let scratch = Scratch::new("capture-other");
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let inner = Box::new(Hub::new().link().unwrap());
-        let error = CapturedLink::open(inner, &scratch.0).unwrap_err();
+        let error = CapturedLink::open(inner, &scratch.0, Clock::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(fs::read(&scratch.0).unwrap().starts_with(b"another file's notes"));
     }
@@ -267,7 +275,7 @@ mod tests {
     #[test]
     fn a_datagram_that_is_sent_late_is_recorded_once() {
         let scratch = Scratch::new("capture-wait");
-        let mut link = CapturedLink::open(Box::new(Full { room: 1 }), &scratch.0).unwrap();
+        let mut link = CapturedLink::open(Box::new(Full { room: 1 }), &scratch.0, Clock::default()).unwrap();
         let mut batch = SendBatch::new();
         for number in 0..3u8 {
             batch.push(Datagram { source: address(1), destination: address(2), bytes: &[number] });
