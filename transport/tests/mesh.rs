@@ -4,6 +4,8 @@
 //! On the software device, by itself; on a NIC with the feature `rdma-core` and the address of one
 //! in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an address on its network that nobody has;
 //! `TRUNKLINE_MESH_POLLERS` makes the nodes smaller or larger.
+//!
+//! In real time, since it also runs on a NIC.
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 mod common;

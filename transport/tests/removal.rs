@@ -1,4 +1,7 @@
 //! The device of a node is taken away and comes back, while the node lives on.
+//!
+//! Real threads and clocks, which only bound waits; removal under calls in virtual time is
+//! `cargo simulate`'s.
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 mod common;

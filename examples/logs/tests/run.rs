@@ -1,4 +1,6 @@
 //! Runs the two programs as the README does.
+//!
+//! In real time: the programs are processes.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Output};

@@ -1,5 +1,8 @@
 //! Calls over real trunks: two nodes in one process, UDP between them, each at loopback addresses
 //! that no other test uses.
+//!
+//! Real threads and sockets, which callers on foreign threads and `block_on` need; calls in virtual
+//! time are `cargo simulate`'s.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

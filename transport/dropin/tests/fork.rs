@@ -1,5 +1,7 @@
 //! A program that forks after it has opened the device: the child uses the device, with a background
 //! thread of its own. Without the test harness, since a child would not have its threads.
+//!
+//! In real time: processes and threads are what is tested.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
 #[path = "verbs/lab.rs"]

@@ -1,6 +1,8 @@
 //! An idle device uses no processor time.
 //!
 //! This is a separate test binary because it inspects all threads of the process.
+//!
+//! In real time: the processor time that threads use is what is measured.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

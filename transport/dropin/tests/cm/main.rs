@@ -1,4 +1,6 @@
 //! librdmacm's functions, called as C programs call them.
+//!
+//! In real time: a C program sees the system's clock, descriptors and threads.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,4 +1,6 @@
 //! Connections through librdmacm, on the first device of the host.
+//!
+//! In real time, because the device is the kernel's or another library's.
 #![cfg(feature = "rdma-core")]
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,5 +1,7 @@
 //! The contracts on the software device: the conformance suite over each link and between processes, and the
 //! items that only raw packets or a cluster can check.
+//!
+//! In real time, because the suite also runs on NICs and the kernel's devices.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

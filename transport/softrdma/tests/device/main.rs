@@ -1,4 +1,7 @@
 //! The software device through its public interface: devices of this process, their packets and connections.
+//!
+//! The device's own thread does its work here, so time is real; it only bounds waits for events. In
+//! virtual time: `virtual_time.rs` and `simulated_members.rs`.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

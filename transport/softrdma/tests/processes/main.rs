@@ -1,4 +1,7 @@
 //! Several processes with devices of one host. The tests start this binary again as the other processes.
+//!
+//! They are real processes that are stopped and killed, so time is real; the same in virtual time:
+//! `simulated_members.rs`.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
