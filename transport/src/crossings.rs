@@ -203,6 +203,17 @@ impl Crossings {
         self.unwoken.drain(..)
     }
 
+    /// Takes what waits for room in the rings, by poller, because the rings are about to go: it comes after
+    /// what they hold.
+    pub(crate) fn take_waiting(&mut self) -> Vec<(usize, Vec<Crossing>)> {
+        let outlets = self.to.iter_mut().enumerate();
+        let waiting = outlets.filter_map(|(poller, outlet)| {
+            let waiting = std::mem::take(&mut outlet.as_mut()?.waiting);
+            (!waiting.is_empty()).then(|| (poller, waiting.into()))
+        });
+        waiting.collect()
+    }
+
     /// Pollers that hand frames on to us.
     pub(crate) fn others(&self) -> usize {
         self.from.len()
@@ -240,4 +251,34 @@ pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
 pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
     const LEAST_SHARE: u32 = 16;
     LEAST_SHARE * u32::from(homes(kind, pollers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number_of(crossing: Option<Crossing>) -> Option<u32> {
+        crossing.map(|crossing| crossing.session().1)
+    }
+
+    /// Each session has its allowance; when the rings are about to go, what found no room is not lost.
+    #[test]
+    fn what_waits_for_room_comes_after_what_the_ring_holds() {
+        let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);
+        let (mut poller, mut home) = (ends.pop().unwrap(), ends.pop().unwrap());
+        let count = u32::try_from(capacity(share(ConnectionKind::Rc, 2, 32)).next_power_of_two()).unwrap();
+        for number in 0..count + 2 {
+            assert!(home.push(1, Crossing::End { peer: PeerKey(1), number }));
+        }
+        assert!(home.is_waiting());
+        let waiting = home.take_waiting();
+        assert!(!home.is_waiting() && home.take_waiting().is_empty());
+        for number in 0..count {
+            assert_eq!(number_of(poller.pop(0)), Some(number));
+        }
+        assert!(poller.pop(0).is_none());
+        let [(1, rest)] = <[_; 1]>::try_from(waiting).unwrap() else { panic!("for the other poller") };
+        let rest = rest.into_iter().map(|crossing| number_of(Some(crossing)));
+        assert!(rest.eq([Some(count), Some(count + 1)]));
+    }
 }

@@ -1,6 +1,7 @@
 //! What the CM machine and the node tell a poller.
 #![forbid(unsafe_code)]
 
+use crate::crossings::Crossing;
 use crate::incarnation::PollerDevice;
 use crate::{PeerDown, PeerKey};
 use std::net::SocketAddr;
@@ -43,6 +44,9 @@ pub(crate) enum Command {
     Forget { peer: PeerKey },
     /// The device was removed: take what has arrived, and say so.
     DeviceLost,
+    /// What another poller had for us when its device was removed, and found no room in the ring for; all of it
+    /// came after what the ring holds.
+    HandedOn(Vec<Crossing>),
     /// All pollers have. Comes before the sessions are closed: take what others handed on.
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.

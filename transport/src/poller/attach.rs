@@ -7,7 +7,7 @@
 use super::Core;
 use super::queues::Attached;
 use crate::PeerDown;
-use crate::command::CmCommand;
+use crate::command::{CmCommand, Command};
 use crate::credit::Grants;
 use crate::crossings::Crossings;
 use crate::incarnation::PollerDevice;
@@ -53,6 +53,11 @@ impl Core {
             self.begin_dying(slot, PeerDown::DeviceRemoved);
         }
         self.wake_crossed();
+        for (poller, crossings) in self.crossings.take_waiting() {
+            if let Some(handle) = self.res.shared.pollers.get(poller) {
+                handle.command(Command::HandedOn(crossings));
+            }
+        }
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
@@ -68,7 +73,7 @@ impl Core {
             let verdict = self.trunks.get(slot).and_then(|trunk| trunk.verdict());
             self.free_trunk(slot, verdict.unwrap_or(PeerDown::DeviceRemoved));
         }
-        self.targets.clear();
+        self.targets.clear(&mut self.res);
         self.closings.clear();
         self.queues.detach();
         self.res.sends.close();

@@ -54,11 +54,12 @@ impl Core {
         worked
     }
 
-    /// Performs commands while completions are being taken. One that would take more of them waits for
+    /// Performs commands while completions are being taken. One that would take more of them, or of
+    /// what was handed on, waits for
     /// [`Core::commands`], with all that comes after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
-            if matches!(command, Command::DeviceLost | Command::SessionClosed { .. }) {
+            if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {
                 self.inbox.deferred = Some(command);
                 break;
             }
@@ -81,6 +82,10 @@ impl Core {
             Command::PeerDown { peer, number, cause } => self.peer_down(peer, number, cause),
             Command::Forget { peer } => self.peers.forget(peer),
             Command::DeviceLost => self.device_lost(),
+            Command::HandedOn(crossings) => {
+                self.take_handed_on();
+                crossings.into_iter().for_each(|crossing| self.take_last(crossing));
+            }
             Command::TakeHandedOn => self.take_handed_on(),
             Command::ReleaseDevice => self.release_device(),
             Command::TakeDevice(device) => self.take_device(*device),

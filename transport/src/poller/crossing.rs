@@ -108,17 +108,20 @@ impl Core {
     pub(super) fn take_handed_on(&mut self) {
         for other in 0..self.crossings.others() {
             while let Some(crossing) = self.crossings.pop(other) {
-                let (target, peer, number, frame) = match crossing {
-                    Crossing::Frame { target, peer, number, frame } => (target, peer, number, frame),
-                    Crossing::End { peer, number } => {
-                        self.end_received(peer, number);
-                        continue;
-                    }
-                };
+                self.take_last(crossing);
+            }
+        }
+    }
+
+    /// Takes what was handed on for a session that is known, if it is.
+    pub(super) fn take_last(&mut self, crossing: Crossing) {
+        match crossing {
+            Crossing::Frame { target, peer, number, frame } => {
                 if self.targets.get(target).is_some_and(|known| known.session() == (peer, number)) {
                     self.frame_received(target, frame);
                 }
             }
+            Crossing::End { peer, number } => self.end_received(peer, number),
         }
     }
 }

@@ -108,7 +108,8 @@ impl Core {
     /// Nothing of the session comes any more.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
         for (_, qp) in self.targets.of_session((peer, number)) {
-            if let Some(target) = self.targets.remove(qp) {
+            if let Some(mut target) = self.targets.remove(qp) {
+                target.hand_on_held(&mut self.res);
                 self.res.grants.close(target.pair());
             }
         }

@@ -1,11 +1,11 @@
 //! The TGTs whose messages may be for this poller, and frames that are ahead of their announcement.
 #![forbid(unsafe_code)]
 
-use crate::PeerKey;
 use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
-use crate::frame::{FrameError, Header, Kind};
+use crate::frame::{FrameError, HEADER, Header, Kind};
 use crate::trunk::Resources;
+use crate::{Origin, PeerKey, PollerIndex, SessionNumber};
 use std::collections::BTreeMap;
 use trunkline_verbs::QpNumber;
 
@@ -84,6 +84,20 @@ impl Target {
         }
         self.held.push(frame);
         Ok(())
+    }
+
+    /// The session ends before we heard that it is up: hands on the messages that were kept, because their
+    /// sender believes that they arrived.
+    pub(super) fn hand_on_held(&mut self, res: &mut Resources) {
+        let (session, poller) = (SessionNumber(self.number), PollerIndex(self.poller));
+        let from = Origin { peer: self.peer, session, poller };
+        for mut frame in self.take_held() {
+            if Header::parse(frame.as_ref()).is_ok_and(|header| header.kind == Kind::Eager) {
+                frame.advance(HEADER);
+                let message = res.receives.message(frame);
+                res.events.message(from, message);
+            }
+        }
     }
 
     /// The frames that were kept, in order.
@@ -187,8 +201,11 @@ impl Targets {
         !self.untold.is_empty()
     }
 
-    /// The device is released.
-    pub(super) fn clear(&mut self) {
+    /// The device is released. What was kept for sessions that did not come up is handed on.
+    pub(super) fn clear(&mut self, res: &mut Resources) {
+        for target in self.known.values_mut() {
+            target.hand_on_held(res);
+        }
         self.known.clear();
         self.untold.clear();
     }

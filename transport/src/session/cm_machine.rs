@@ -1,6 +1,6 @@
 //! The CM machine: one per node. It owns the endpoints, makes INIs and TGTs, feeds the machines
-//! and performs what they ask for. `dialling.rs`, `answers.rs` and `events.rs` are its active half, its
-//! passive half, and what it is told.
+//! and performs what they ask for. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` its passive
+//! half, `events.rs` what it takes from the connection manager.
 //!
 //! Pollers reach it by commands and it reaches them the same way; neither waits for the other.
 //! It sleeps whenever there is nothing to do, and nothing that it calls blocks.

@@ -2,11 +2,12 @@
 //!
 //! [`machine`] decides (pure, no I/O), [`private_data`] is what travels in the connection
 //! manager's messages, [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
-//! dials ([`dialling`]), answers ([`answers`]) and hears of connections ([`events`]).
+//! dials ([`dialling`]), judges requests ([`requests`]), accepts them ([`accepting`]) and takes the events of
+//! connections ([`events`]).
 //! Pollers are told of sessions by commands and never wait for one.
 
 mod absence;
-mod answers;
+mod accepting;
 mod awaited_packets;
 pub(crate) mod cm_machine;
 mod dialling;
@@ -15,3 +16,4 @@ mod events;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;
+mod requests;

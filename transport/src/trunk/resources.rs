@@ -166,7 +166,7 @@ impl ReceiveRoom {
     }
 
     /// The message in a frame: lent while receive slots are plentiful, else copied.
-    pub(super) fn message(&mut self, frame: Received) -> Message {
+    pub(crate) fn message(&mut self, frame: Received) -> Message {
         // One that came from another poller was copied there if need be.
         if self.slots.lends(&frame) && self.slots.free() < self.low_water {
             Message::from(Bytes::copy_from_slice(frame.as_ref()))

@@ -61,6 +61,19 @@ impl RawPeer {
 
     /// `sending` is the type of its INI.
     fn connect_over(sending: QpType, node: SocketAddr) -> Self {
+        let mut peer = Self::dial_over(sending, node);
+        peer.finish(true);
+        peer
+    }
+
+    /// Connects its INI, and leaves the node's dial-backs unanswered.
+    fn connect_one_way(sending: QpType, node: SocketAddr) -> Self {
+        let mut peer = Self::dial_over(sending, node);
+        peer.finish(false);
+        peer
+    }
+
+    fn dial_over(sending: QpType, node: SocketAddr) -> Self {
         let is_rc = sending == QpType::Rc;
         let receiving = if is_rc { QpType::Rc } else { QpType::XrcTgt };
         let ip = fresh_address().ip();
@@ -104,7 +117,7 @@ impl RawPeer {
         let ids = vec![id];
         let (granted, used, sending, broken) =
             (Cell::new(GRANT), Cell::new(0), Cell::new(0), Cell::new(false));
-        let mut peer = Self {
+        let peer = Self {
             device,
             channel,
             listener,
@@ -123,12 +136,12 @@ impl RawPeer {
             broken,
         };
         (0..RECEIVES).for_each(|slot| peer.receive(slot));
-        peer.finish();
         peer
     }
 
-    /// Answers the dial-backs, one of each poller of the node, and waits until all connections are there.
-    fn finish(&mut self) {
+    /// Waits until its own connection is there; if it `answers` the dial-backs, one of each poller of the
+    /// node, until those are, too.
+    fn finish(&mut self, answers: bool) {
         let (until, mut established, mut expected) = (Instant::now() + LIMIT, 0, 2);
         while established < expected {
             assert!(Instant::now() < until, "no session");
@@ -137,6 +150,7 @@ impl RawPeer {
                 continue;
             };
             match event.kind {
+                CmEventKind::ConnectRequest { id, .. } if !answers => self.ids.push(id),
                 CmEventKind::ConnectRequest { id, parameters } => {
                     let tgt = match &self.xrcd {
                         Some(xrcd) => QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) },
@@ -171,7 +185,7 @@ impl RawPeer {
                     established += 1;
                     if event.id == self.ids[0].number() {
                         let pollers = event.private_data[6..8].try_into().unwrap();
-                        expected = 1 + u32::from(u16::from_be_bytes(pollers));
+                        expected = if answers { 1 + u32::from(u16::from_be_bytes(pollers)) } else { 1 };
                         let srq = event.private_data[32..36].try_into().unwrap();
                         self.node_srq = SrqNumber::new(u32::from_be_bytes(srq));
                     }
@@ -400,4 +414,26 @@ fn nonsense_for_another_poller_ends_the_session() {
         _ => None,
     });
     assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
+}
+
+/// A peer may send as soon as the session is up at its side. What it was told is delivered reaches the
+/// program, although the session ends before it is up here.
+#[test]
+fn what_arrived_before_the_session_was_up_is_handed_on_when_it_ends() {
+    for (sending, options) in [
+        (QpType::XrcIni, over_udp().connections(Connections::Xrc)),
+        (QpType::Rc, over_udp().connections(Connections::Rc)),
+    ] {
+        let mut server = TestNode::start(options, 1);
+        let peer = RawPeer::connect_one_way(sending, server.address);
+        peer.send(&frame(1, 0, b"early"));
+        let until = Instant::now() + LIMIT;
+        while peer.sending.get() > 0 {
+            assert!(Instant::now() < until, "the message is not acknowledged");
+            peer.poll();
+        }
+        assert!(!peer.broken.get(), "it was delivered");
+        peer.ids[0].disconnect().unwrap();
+        assert_eq!(&server.message().1[..], b"early");
+    }
 }

@@ -1,0 +1,119 @@
+//! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or the reason why not.
+//!
+//! What may be accepted is judged in `requests.rs`; which session it belongs to, by the peer's machine.
+#![forbid(unsafe_code)]
+
+use super::cm_machine::CmMachine;
+use super::machine::Action;
+use super::private_data::{Refusal, SessionName, Welcome};
+use super::requests::Admitted;
+use crate::command::Command;
+use crate::frame::HEADER;
+use crate::sizes::EAGER_BYTES;
+use crate::{PeerDown, PeerKey};
+use std::sync::Arc;
+use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
+
+impl CmMachine {
+    /// A peer dials.
+    pub(super) fn request(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        parameters: &ConnectParameters,
+        private_data: &[u8],
+    ) {
+        let admitted = self.admit(id.as_ref(), private_data);
+        if let Err(refusal) = admitted.and_then(|admitted| self.accept(id, parameters, &admitted)) {
+            tracing::debug!(?refusal, from = ?id.peer_address(), "request refused");
+            if let Err(error) = id.reject(&refusal.emit()) {
+                tracing::debug!(%error, "rejecting");
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        parameters: &ConnectParameters,
+        admitted: &Admitted,
+    ) -> Result<(), Refusal> {
+        let key = self.shared.peer_key(admitted.address);
+        let now = self.now();
+        let peer = self.peer(key, admitted.address);
+        peer.source = Some(admitted.local);
+        let mut actions = Vec::new();
+        let number = peer.machine.request(now, &admitted.hello, &mut actions);
+        // What ends an earlier session comes before the accept, the dials of the new one after it.
+        let dials =
+            actions.iter().position(|action| matches!(action, Action::Dial { .. })).unwrap_or(actions.len());
+        let after = actions.split_off(dials);
+        self.drive(key, |_, into| into.extend(actions));
+        let number = match number {
+            Ok(number) => number,
+            Err(refusal) => {
+                self.drive(key, |_, into| into.extend(after));
+                return Err(refusal);
+            }
+        };
+        self.make_target(id, key, number, admitted)?;
+        if self.welcome(id, parameters, key, number) {
+            self.drive(key, |_, into| into.extend(after));
+        }
+        Ok(())
+    }
+
+    /// Makes the TGT of a request, and announces it to the pollers.
+    fn make_target(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        key: PeerKey,
+        number: u32,
+        admitted: &Admitted,
+    ) -> Result<(), Refusal> {
+        let (address, poller) = (admitted.address, admitted.hello.poller);
+        match self.endpoints.make_target(id, key, number, poller) {
+            Ok(target) => {
+                self.tell(|| Command::TargetAdded { peer: key, address, number, poller, target });
+                Ok(())
+            }
+            Err(error) => {
+                self.failed_to("make a TGT", &error, key, number);
+                Err(Refusal::Resources)
+            }
+        }
+    }
+
+    /// Accepts a request whose TGT was made. Returns whether that worked; if not, its session is over.
+    fn welcome(
+        &mut self,
+        id: &Arc<dyn CmId>,
+        parameters: &ConnectParameters,
+        key: PeerKey,
+        number: u32,
+    ) -> bool {
+        let welcome = Welcome {
+            session: SessionName { epoch: self.shared.epoch, number },
+            max_message: self.shared.limits.max_message_bytes as u64,
+            max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
+            srqs: self.endpoints.srqs(),
+        };
+        let accepted = self.endpoints.accept(id, parameters, welcome.emit());
+        if let Err(error) = &accepted {
+            self.failed_to("accept", error, key, number);
+        }
+        accepted.is_ok()
+    }
+
+    /// The device refused what a session needs: the session has failed.
+    fn failed_to(&mut self, doing: &'static str, error: &VerbsError, key: PeerKey, number: u32) {
+        let now = self.now();
+        if let Some(left_out) = self.log.line(now) {
+            tracing::warn!(%error, left_out, "cannot {doing}");
+        }
+        // The dialing side may have given up meanwhile, and with that the endpoint its connection.
+        let transient = matches!(error, VerbsError::Invalid(_));
+        self.drive(key, |machine, into| {
+            machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
+        });
+    }
+}
