@@ -82,7 +82,7 @@ impl Client {
         F: Future<Output = Result<u64, Status>>,
     {
         let client = self.connect(server, timeout)?;
-        let id = self.oracle.made(self.process, what, timeout);
+        let id = self.oracle.made(self.process, server, what, timeout);
         let open = Open::new(&self.oracle, id);
         let outcome = call(client, id).await;
         open.ended();
@@ -123,7 +123,7 @@ impl Client {
             }
         }
         let client = self.connect(server, timeout)?;
-        let id = self.oracle.made(self.process, "echo", timeout);
+        let id = self.oracle.made(self.process, server, "echo", timeout);
         let open = Open::new(&self.oracle, id);
         let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
         let outcome = client.echo(id, reply_bytes, pattern(id, there).into()).await;
@@ -226,7 +226,7 @@ impl Client {
         let bytes = if self.random.u8(..8) == 0 { self.random.usize(..100 << 10) } else { 64 };
         let Some(client) = self.connect(server, timeout) else { return };
         self.coverage.count(Kind::OneWay);
-        let id = self.oracle.made(self.process, "tell", timeout);
+        let id = self.oracle.made(self.process, server, "tell", timeout);
         let open = Open::new(&self.oracle, id);
         let outcome = client.tell(id, pattern(id, bytes).into()).await;
         open.ended();
@@ -281,7 +281,7 @@ impl Client {
         self.coverage.count(Kind::LocalCall);
         let timeout = self.timeout();
         let poller = PollerIndex(self.random.u16(..self.pollers));
-        let id = self.oracle.made(self.process, "number from a poller's task", timeout);
+        let id = self.oracle.made(self.process, server, "number from a poller's task", timeout);
         let open = Open::new(&self.oracle, id);
         let task = move |context| async move {
             WorkLocal::connect(&context, server)?.with_timeout(timeout).number(id).await

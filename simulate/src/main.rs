@@ -8,6 +8,7 @@
 //! | `service`, `client` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
+//! | `credits` | what must be true of credits, slots and memory |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness: the same seed gives the same
@@ -19,6 +20,7 @@ mod campaign;
 mod cli;
 mod client;
 mod coverage;
+mod credits;
 mod mutants;
 mod network;
 mod node;

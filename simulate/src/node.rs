@@ -101,7 +101,10 @@ impl SimNode {
             .serve(WorkServer::with_context(make))
             .start();
         match node {
-            Ok(node) => self.running = Some(Running { process, member, node: Rc::new(node) }),
+            Ok(node) => {
+                scheduler.oracle.serves(self.address, process);
+                self.running = Some(Running { process, member, node: Rc::new(node) });
+            }
             Err(_) if !member.is_alive() => {
                 scheduler.coverage.count(Kind::StoresTorn);
                 scheduler.kill(process);

@@ -10,6 +10,8 @@
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
 //! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |
+//! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
+//! | everything comes back | at rest a receive is not posted, a send slot not free, or memory for large messages in use (`credits`) |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | calm is calm | without faults a call takes longer than [`CALM_LIMIT`] or fails |
 //!
@@ -17,7 +19,8 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::trace::Trace;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline::{Code, Status};
@@ -46,6 +49,9 @@ pub(crate) struct Broken(pub(crate) String);
 struct Call {
     what: &'static str,
     process: u64,
+    server: SocketAddr,
+    /// The process that its handler was entered in last.
+    ran_in: Option<u64>,
     entered: u32,
     returned: u32,
     ended: Option<Ended>,
@@ -67,6 +73,12 @@ struct State {
     calls: BTreeMap<u64, Call>,
     open: BTreeMap<u64, Time>,
     last: u64,
+    /// The process that serves at an address.
+    serving: BTreeMap<SocketAddr, u64>,
+    /// The process whose session a client's process has, by the address.
+    reached: BTreeMap<(u64, SocketAddr), u64>,
+    /// Where a client's last call met a session with a process that was gone.
+    stale: BTreeSet<(u64, SocketAddr)>,
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
     allowance: Duration,
     broken: Option<Broken>,
@@ -107,15 +119,27 @@ impl Oracle {
     }
 
     /// A client makes a call; returns the call's number, which its arguments carry.
-    pub(crate) fn made(&self, process: u64, what: &'static str, timeout: Duration) -> u64 {
+    pub(crate) fn made(
+        &self,
+        process: u64,
+        server: SocketAddr,
+        what: &'static str,
+        timeout: Duration,
+    ) -> u64 {
         self.coverage.count(Kind::CallMade);
         let deadline = self.clock.now() + timeout;
         let mut state = self.lock();
         state.last += 1;
         let id = state.last;
-        let call = Call { what, process, entered: 0, returned: 0, ended: None };
+        let call = Call { what, process, server, ran_in: None, entered: 0, returned: 0, ended: None };
         state.calls.insert(id, call);
         state.open.insert(id, deadline);
+        let now_there = state.serving.get(&server).copied();
+        if state.reached.get(&(process, server)).is_some_and(|then| Some(*then) != now_there) {
+            state.reached.remove(&(process, server));
+            state.stale.insert((process, server));
+            self.coverage.count(Kind::CallAfterRestart);
+        }
         drop(state);
         self.note(|| format!("{id} ({what}) made by process {process}, to end by {deadline:?}"));
         id
@@ -133,6 +157,7 @@ impl Oracle {
             return self.fail(format!("a handler runs for call {id}, which nobody made"));
         };
         call.entered += 1;
+        call.ran_in = Some(process);
         let (what, times, ended) = (call.what, call.entered, call.ended.clone());
         drop(state);
         if times > 1 {
@@ -158,10 +183,27 @@ impl Oracle {
             self.fail(format!("call {id} got the reply of call {replied}"));
         }
         let returned = self.lock().calls.get(&id).map_or(0, |call| call.returned);
+        self.reached(id);
         if returned == 0 && !one_way {
             self.fail(format!("call {id} succeeded, but its handler has not returned"));
         }
         self.end(id, Ended::Succeeded);
+    }
+
+    /// A process serves at an address from now on.
+    pub(crate) fn serves(&self, address: SocketAddr, process: u64) {
+        self.lock().serving.insert(address, process);
+    }
+
+    /// Notes which process a client has a session with.
+    fn reached(&self, id: u64) {
+        let mut state = self.lock();
+        let Some(call) = state.calls.get(&id) else { return };
+        let (pair, Some(server)) = ((call.process, call.server), call.ran_in) else { return };
+        state.reached.insert(pair, server);
+        if state.stale.remove(&pair) {
+            self.coverage.count(Kind::SuccessorReached);
+        }
     }
 
     /// A reply's bytes differ from what the handler sent.

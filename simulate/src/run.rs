@@ -3,6 +3,7 @@
 
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
+use crate::credits;
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
@@ -152,6 +153,7 @@ impl Run {
             if self.scheduler.now() >= end || !self.is_unbroken() {
                 return;
             }
+            self.count_credits();
             if let Some((_, due)) = self.due.pop_first() {
                 self.happen(due);
             }
@@ -310,6 +312,7 @@ impl Run {
         if !self.scheduler.run_until(limit, |_| reached.get() == pairs) {
             return self.fail("a node does not reach another long after the last fault");
         }
+        self.count_credits();
         self.is_unbroken()
     }
 
@@ -327,6 +330,7 @@ impl Run {
         if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
             return self.fail("calls do not end although nothing is wrong");
         }
+        self.count_credits();
         self.is_unbroken()
     }
 
@@ -340,6 +344,10 @@ impl Run {
         let turns = self.scheduler.turns - before;
         if turns > IDLE_TURNS_PER_S / 2 * machines as u64 {
             return self.fail(&format!("{machines} idle machines took {turns} turns in half a second"));
+        }
+        self.count_credits();
+        if let Err(why) = credits::at_rest(&self.scheduler.ledgers()) {
+            return self.fail(&why);
         }
         self.is_unbroken()
     }
@@ -370,6 +378,30 @@ impl Run {
         self.nodes[victim].start(&mut self.scheduler, None);
         if !self.reach_from(victim) {
             return self.fail("a node that was restarted at once does not reach another at once");
+        }
+        self.stale_session(victim, witness)
+    }
+
+    /// A node is restarted while another has a session with it: at most the first call that follows
+    /// meets the session with the predecessor.
+    fn stale_session(&mut self, victim: usize, witness: usize) -> bool {
+        let address = self.nodes[victim].address;
+        let Some(client) = self.client(witness) else { return self.fail("a node is not running") };
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        self.kill(victim);
+        self.nodes[victim].start(&mut self.scheduler, None);
+        let ended = Rc::new(Cell::new(false));
+        let noted = Rc::clone(&ended);
+        self.scheduler.tasks.add(client.process, async move {
+            let _may_fail = client.number_of(address, DEATH_IS_REPORTED).await;
+            if let Some(status) = client.number_of(address, SUCCESSOR_REACHES).await {
+                client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
+            }
+            noted.set(true);
+        });
+        let limit = self.scheduler.now() + DEATH_IS_REPORTED + SUCCESSOR_REACHES;
+        if !self.scheduler.run_until(limit, |_| ended.get()) {
+            return self.fail("calls to a node's successor do not end");
         }
         self.is_unbroken()
     }
@@ -446,6 +478,14 @@ impl Run {
     fn clear(&mut self) {
         for node in &mut self.nodes {
             node.kill(&mut self.scheduler);
+        }
+    }
+
+    /// Credits are conserved, whatever is going on.
+    fn count_credits(&self) {
+        match credits::conserved(&self.scheduler.ledgers()) {
+            Ok(pairs) => self.scheduler.coverage.add(Kind::CreditsCounted, pairs as u64),
+            Err(why) => self.scheduler.oracle.fail(why),
         }
     }
 

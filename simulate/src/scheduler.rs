@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
 use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
+use trunkline_transport::ledger::PollerLedger;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// Longest time that a turn takes unless it is charged.
@@ -236,6 +237,12 @@ impl Scheduler {
     pub(crate) fn machines_of(&self, process: u64) -> Vec<&str> {
         let own = self.machines.iter().filter(|slot| slot.process == process);
         own.map(|slot| slot.name.as_str()).collect()
+    }
+
+    /// What the pollers count, of all nodes that run.
+    pub(crate) fn ledgers(&self) -> Vec<PollerLedger> {
+        let inspected = self.machines.iter().filter_map(|slot| slot.machine.inspect());
+        inspected.filter_map(|ledger| ledger.downcast::<PollerLedger>().ok()).map(|ledger| *ledger).collect()
     }
 
     /// Runs until `done` or that time; returns whether `done` came true. Ends early when a rule is

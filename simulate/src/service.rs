@@ -120,7 +120,7 @@ impl Work for Worker {
         self.coverage.count(Kind::NestedCall);
         let at: SocketAddr = at.parse().map_err(|_| Status::invalid_argument("no address"))?;
         let timeout = Duration::from_millis(200);
-        let inner = self.oracle.made(self.process, "number inside a handler", timeout);
+        let inner = self.oracle.made(self.process, at, "number inside a handler", timeout);
         let open = Open::new(&self.oracle, inner);
         let reply = WorkLocal::connect(&self.poller, at)?.with_timeout(timeout).number(inner).await;
         open.ended();

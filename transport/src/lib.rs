@@ -31,6 +31,8 @@ mod error;
 mod frame;
 pub mod fuzz;
 mod incarnation;
+#[doc(hidden)]
+pub mod ledger;
 mod log_limit;
 mod no_nic;
 mod node;

@@ -1,5 +1,6 @@
 //! What a machine is.
 
+use std::any::Any;
 use std::io;
 use trunkline_verbs::Time;
 
@@ -42,6 +43,12 @@ pub trait Machine {
     /// machine sleeps and nobody is about to wake it: then the answer must be `false`.
     fn is_due(&self) -> bool {
         false
+    }
+
+    /// What a simulation may count in it between two turns; which type that is, the machine's crate
+    /// defines.
+    fn inspect(&self) -> Option<Box<dyn Any>> {
+        None
     }
 }
 

@@ -133,6 +133,11 @@ impl BlockPool {
         Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
     }
 
+    /// Bytes of the blocks that are in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.lock().in_use
+    }
+
     /// The device is removed, or the node ends: all keys become invalid, and the device is released.
     pub(crate) fn close(&self) {
         let (pd, regions, cached) = {

@@ -63,6 +63,11 @@ impl ReceiveSlots {
         self.free.len()
     }
 
+    /// Slots that are posted.
+    pub(crate) fn posted(&self) -> u32 {
+        u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
+    }
+
     /// Posts `count` receives to the SRQ, or fewer if slots are short.
     pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, mut count: usize) {
         while count > 0 {

@@ -97,6 +97,11 @@ impl SendSlots {
         self.free.push(slot);
     }
 
+    /// Slots that are free, and all.
+    pub(crate) fn count(&self) -> (u32, u32) {
+        (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
+    }
+
     /// Whether any slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::{BASE, CreditViolation, START};
+use crate::ledger::Granting;
 use slab::Slab;
 use std::collections::VecDeque;
 use trunkline_verbs::QpNumber;
@@ -188,6 +189,12 @@ impl Grantor {
         let Some(pair) = self.pairs.get(id.0) else { return false };
         let news = pair.granted.wrapping_sub(pair.told);
         news > 0 && news >= pair.known()
+    }
+
+    /// The positions of a pair, for whoever counts credits.
+    pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
+        let Pair { granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
+        Some(Granting { target, home, granted, told, released, consumed })
     }
 
     /// Credits that may still be used by all spenders together.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::{CreditViolation, Grantor, PairId};
+use crate::ledger::Granting;
 use trunkline_verbs::QpNumber;
 
 /// Names a pair of one poller's [`Grants`].
@@ -71,6 +72,17 @@ impl Grants {
     /// The position to put into a frame to the pair's spender; it counts as told.
     pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
+    }
+
+    /// The positions of a pair, for whoever counts credits.
+    pub(crate) fn positions(&self, target: QpNumber, id: GrantId) -> Option<Granting> {
+        let home = u16::try_from(id.home).unwrap_or(u16::MAX);
+        self.by_home.get(id.home)?.positions(id.pair, target, home)
+    }
+
+    /// By home: credits outstanding, and the most that may be.
+    pub(crate) fn outstanding(&self) -> Vec<(u32, u32)> {
+        self.by_home.iter().map(|grantor| (grantor.outstanding(), grantor.capacity())).collect()
     }
 
     /// Whether a frame of its own is due for the position.

@@ -49,6 +49,11 @@ impl Spender {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
     }
 
+    /// Granted, released and sent, for whoever counts credits.
+    pub(crate) fn positions(&self) -> [u32; 3] {
+        [self.granted, self.released, self.sent]
+    }
+
     /// Takes one credit for a message, if there is one.
     pub(crate) fn spend(&mut self, now_ms: u64) -> bool {
         if self.available() == 0 {

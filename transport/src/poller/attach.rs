@@ -26,10 +26,11 @@ pub(super) fn part(device: PollerDevice) -> Parted {
     let PollerDevice { channel, cq, srq, sends, receives, crossings, depth } = device;
     let homes = crossings.homes();
     let grants = Grants::new(depth / u32::from(homes.max(1)), homes);
+    let depth_wr = depth;
     let depth = usize::try_from(depth).unwrap_or(usize::MAX);
     let capacity = usize::try_from(cq.capacity_cqe()).unwrap_or(usize::MAX);
     let sends = SendRoom::new(sends, capacity.saturating_sub(depth));
-    let receives = ReceiveRoom::new(receives, (depth / 4).max(BATCH));
+    let receives = ReceiveRoom::new(receives, depth_wr, (depth / 4).max(BATCH));
     Parted { queues: Attached { channel, cq, srq }, rooms: (sends, receives, grants), crossings }
 }
 
@@ -78,6 +79,8 @@ impl Core {
         self.queues.detach();
         self.res.sends.close();
         self.res.receives.close();
+        // What was granted were receives of its SRQs.
+        self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
     }

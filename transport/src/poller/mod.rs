@@ -11,6 +11,7 @@
 //! | `crossing.rs` | what came to one poller and is for another, over RC |
 //! | `timers.rs` | deadlines, shutting down |
 //! | `attach.rs` | taking a device, and releasing one that was removed |
+//! | `audit.rs` | what a simulation counts |
 //! | `carrier.rs` | what the upper half can ask for |
 //! | `queues.rs`, `trunks.rs`, `peers.rs`, `targets.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
 //!
@@ -19,6 +20,7 @@
 //! directory of peers, and a poll that of the CQ.
 
 mod attach;
+mod audit;
 mod carrier;
 mod closings;
 mod commands;

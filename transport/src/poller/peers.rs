@@ -57,6 +57,11 @@ pub(super) enum Next {
 pub(super) struct Peers(BTreeMap<PeerKey, Peer>);
 
 impl Peers {
+    /// Where a peer listens.
+    pub(super) fn address(&self, key: PeerKey) -> Option<SocketAddr> {
+        self.0.get(&key).map(|peer| peer.address)
+    }
+
     /// A peer that dialled us, or that we know.
     pub(super) fn add(&mut self, key: PeerKey, address: SocketAddr) {
         self.0.entry(key).or_insert_with(|| Peer::new(address));

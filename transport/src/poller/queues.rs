@@ -52,6 +52,11 @@ impl Queues {
         }
     }
 
+    /// Whether there is a device.
+    pub(super) fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
     /// Completions that the CQ holds at most; 0 without a device.
     pub(super) fn capacity_cqe(&self) -> usize {
         let capacity = self.attached.as_ref().map_or(0, |attached| attached.cq.capacity_cqe());

@@ -27,6 +27,7 @@ use crate::log_limit::LogLimit;
 use crate::shared::{Alive, NodeShared};
 use crate::trunk::{Event, Resources};
 use crate::{PollerIndex, Upper};
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use trunkline_machine::{Machine, Sleeper, Turn};
@@ -270,6 +271,10 @@ impl<U: Upper> Machine for Poller<U> {
 
     fn is_due(&self) -> bool {
         self.is_brought_work()
+    }
+
+    fn inspect(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.core.ledger()))
     }
 }
 

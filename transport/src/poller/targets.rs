@@ -131,6 +131,11 @@ impl Targets {
         self.known.get_mut(&qp)
     }
 
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (QpNumber, &Target)> {
+        self.known.iter().map(|(&qp, target)| (qp, target))
+    }
+
     /// Adds a target; returns one that had this number before and was not closed here yet.
     pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<Target> {
         self.known.insert(qp, target)

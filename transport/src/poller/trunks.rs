@@ -40,6 +40,11 @@ impl Trunks {
             .or_else(|| self.0.iter().find(|(_, trunk)| is_it(trunk)).map(|(slot, _)| slot))
     }
 
+    /// Those that work.
+    pub(super) fn live(&self) -> impl Iterator<Item = &Trunk> {
+        self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
+    }
+
     /// All places.
     pub(super) fn slots(&self) -> Vec<usize> {
         self.0.iter().map(|(slot, _)| slot).collect()

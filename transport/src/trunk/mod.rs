@@ -36,10 +36,12 @@ use crate::PeerKey;
 use crate::PollerIndex;
 use crate::command::SessionUp;
 use crate::credit::GrantId;
+use crate::ledger::Spending;
 use crate::rendezvous::{Sinks, Sources};
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
+use std::net::SocketAddr;
 
 /// A trunk of one session.
 #[derive(Debug)]
@@ -67,6 +69,16 @@ pub(crate) struct Trunk {
 }
 
 impl Trunk {
+    /// The credits of each of its lanes, for whoever counts them.
+    pub(crate) fn spending(&self, peer: SocketAddr) -> Vec<Spending> {
+        let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
+        let lane = |(poller, lane): (u16, &Lane)| {
+            let [granted, released, sent] = lane.spender.positions();
+            Spending { peer, target: attributes.destination_qp, poller, granted, released, sent }
+        };
+        (0..).zip(&self.lanes).map(lane).collect()
+    }
+
     /// The trunk of a session that came up, for the poller's table at `slot`. The pairs are those of the TGTs
     /// of the peer's pollers, in their order.
     pub(crate) fn new(

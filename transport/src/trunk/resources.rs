@@ -100,6 +100,11 @@ impl SendRoom {
         Self { slots, outstanding: 0, most }
     }
 
+    /// Slots that are free, and all.
+    pub(crate) fn count(&self) -> (u32, u32) {
+        self.slots.count()
+    }
+
     /// Whether one more work request may be staged.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < self.most
@@ -151,13 +156,21 @@ impl SendRoom {
 #[derive(Debug)]
 pub(crate) struct ReceiveRoom {
     slots: ReceiveSlots,
+    /// Receives that the SRQ holds.
+    depth_wr: u32,
     /// Below this many free slots messages are copied instead of lent.
     low_water: usize,
 }
 
 impl ReceiveRoom {
-    pub(crate) fn new(slots: ReceiveSlots, low_water: usize) -> Self {
-        Self { slots, low_water }
+    /// For an SRQ that holds `depth_wr` receives.
+    pub(crate) fn new(slots: ReceiveSlots, depth_wr: u32, low_water: usize) -> Self {
+        Self { slots, depth_wr, low_water }
+    }
+
+    /// Receives that are posted, and those that the SRQ holds.
+    pub(crate) fn count(&self) -> (u32, u32) {
+        (self.slots.posted(), self.depth_wr)
     }
 
     /// The slots, to post and to complete.

@@ -1,0 +1,103 @@
+//! Credits, slots and memory, counted over all nodes between two turns.
+//!
+//! A pair of a spender and a grantor is found by the TGT between them. Of what the grantor has granted,
+//! every credit is with exactly one: on its way to the spender, held by it, released and on its way
+//! back, in a message that is on its way, or consumed. Each of these is a difference of two positions,
+//! so credits are conserved exactly when none is negative and their sum is within the SRQ's depth.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use trunkline_transport::ledger::{Granting, PollerLedger, Spending};
+use trunkline_verbs::QpNumber;
+
+/// A difference of positions beyond this is a negative one.
+const NEGATIVE: u32 = 1 << 31;
+
+/// Counts at any time. Returns how many pairs were compared.
+pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
+    let mut grants = BTreeMap::new();
+    for ledger in ledgers {
+        within_depth(ledger)?;
+        for granting in &ledger.granting {
+            grants.insert((ledger.node.ip(), granting.target, ledger.poller), *granting);
+        }
+    }
+    let mut pairs = 0;
+    for_each_pair(ledgers, &grants, |spending, granting| {
+        pairs += 1;
+        for (what, more, less) in [
+            ("the spender has more than it was told of", granting.told, spending.granted),
+            ("more is told than was granted", granting.granted, granting.told),
+            ("more has arrived than was sent", spending.sent, granting.consumed),
+            ("more is back than was released", spending.released, granting.released),
+            (
+                "more was sent and released than granted",
+                spending.granted.wrapping_sub(spending.released),
+                spending.sent,
+            ),
+        ] {
+            if more.wrapping_sub(less) >= NEGATIVE {
+                return Err(format!("credits are not conserved: {what}: {spending:?}, {granting:?}"));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(pairs)
+}
+
+/// Counts while nobody has called for long: nothing is on its way, and everything is back.
+pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
+    let mut grants = BTreeMap::new();
+    for ledger in ledgers {
+        let PollerLedger { node, poller, receives, sends, memory_bytes, .. } = ledger;
+        for (what, slots) in [("receives are posted", receives), ("send slots are free", sends)] {
+            if let Some((now, all)) = slots.filter(|(now, all)| now != all) {
+                return Err(format!("{now} of {all} {what} at rest at poller {poller} of {node}"));
+            }
+        }
+        if *memory_bytes != [0, 0] {
+            return Err(format!("memory for large messages is in use at rest at {node}: {memory_bytes:?}"));
+        }
+        for granting in &ledger.granting {
+            grants.insert((node.ip(), granting.target, *poller), *granting);
+        }
+    }
+    for_each_pair(ledgers, &grants, |spending, granting| {
+        let is_settled = spending.sent == granting.consumed
+            && spending.granted == granting.told
+            && spending.released == granting.released;
+        let lost = || format!("credits are on their way at rest: {spending:?}, {granting:?}");
+        is_settled.then_some(()).ok_or_else(lost)
+    })
+}
+
+/// What a poller has granted is within what its SRQs have.
+fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
+    for (home, (outstanding, capacity)) in (0..).zip(&ledger.outstanding) {
+        let of_home = ledger.granting.iter().filter(|granting| granting.home == home);
+        let sum = of_home.map(Granting::outstanding).fold(0, u32::wrapping_add);
+        if sum != *outstanding || outstanding > capacity {
+            return Err(format!(
+                "{sum} credits of SRQ {home} are outstanding at poller {} of {}, which counts {outstanding} of {capacity}",
+                ledger.poller, ledger.node
+            ));
+        }
+    }
+    Ok(())
+}
+
+type Grants = BTreeMap<(IpAddr, QpNumber, u16), Granting>;
+
+/// Calls `judge` with both halves of each pair that both sides know.
+fn for_each_pair(
+    ledgers: &[PollerLedger],
+    grants: &Grants,
+    mut judge: impl FnMut(&Spending, &Granting) -> Result<(), String>,
+) -> Result<(), String> {
+    for spending in ledgers.iter().flat_map(|ledger| &ledger.spending) {
+        if let Some(granting) = grants.get(&(spending.peer.ip(), spending.target, spending.poller)) {
+            judge(spending, granting)?;
+        }
+    }
+    Ok(())
+}
