@@ -42,7 +42,7 @@ pub enum StartError {
         /// What it should.
         remedy: &'static str,
     },
-    /// Peers are not authenticated, so other hosts are kept out unless told otherwise.
+    /// Peers are not authenticated, so other hosts are kept out unless the node allows them.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; listen on \
          a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its node, or \

@@ -2,7 +2,7 @@
 //!
 //! Owns the layout; senders and receivers of a poller call it. It must never panic on the bytes
 //! of a peer, and never trust a length in them: what a frame claims is checked against what the
-//! device says was received. All fields are little endian.
+//! device reports as received. All fields are little endian.
 //!
 //! ```text
 //!  0 kind      1 version    2 source poller (2)
@@ -73,7 +73,7 @@ pub(crate) struct Header {
     pub(crate) released: u32,
     /// Bytes after the header.
     pub(crate) length: u32,
-    /// Poller that it is for. Over XRC its SRQ says so, too.
+    /// Poller that it is for. Over XRC it arrives at that poller's SRQ.
     pub(crate) target: u16,
 }
 

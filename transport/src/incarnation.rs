@@ -142,7 +142,7 @@ pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOpti
     options
 }
 
-/// What the CM machine has of the device beside that.
+/// What else the CM machine has of the device.
 pub(crate) struct Listening {
     /// Where all endpoints report.
     pub(crate) channel: Arc<dyn CmChannel>,

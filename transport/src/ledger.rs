@@ -54,7 +54,7 @@ pub struct Granting {
     pub home: u16,
     /// Position up to which credit was granted.
     pub granted: u32,
-    /// The part of that which the spender was told of.
+    /// Position up to which the spender was sent credit.
     pub told: u32,
     /// Credits that the spender reported as released.
     pub released: u32,

@@ -1,4 +1,4 @@
-//! Pollers, trunks, sessions, credits and registered buffers over XRC, or RC where there is none.
+//! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
 //! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the
 //! work, and one trunk per poller and peer node. What travels are messages between pollers; what

@@ -25,7 +25,7 @@ use trunkline_machine::{Machine, MakeMachine, Running, Runtime};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{Access, Clock, Counter, Time};
 
-/// A head of a message that must fit beside its body within `rendezvous_bytes`.
+/// Room for a message's head, which must fit with its body within `rendezvous_bytes`.
 const HEAD_ROOM: usize = 64 << 10;
 /// How long dropping a node waits for what is under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
@@ -189,8 +189,8 @@ impl Node {
         }
     }
 
-    /// Ends it: upper halves are told, what is under way gets up to `grace` to finish, peers are
-    /// told. Returns when all of that is over; in a simulation at once, as
+    /// Ends it: upper halves are notified, what is under way gets up to `grace` to finish, peers are
+    /// notified. Returns when all of that is over; in a simulation at once, as
     /// [`Node::begin_shutdown`] does.
     pub fn shutdown(mut self, grace: Duration) {
         self.stop(grace);
@@ -215,7 +215,7 @@ impl Node {
             return;
         }
         self.begin_shutdown(grace);
-        // Without a CM machine, because starting failed half way, nobody else tells them that it is over.
+        // Starting failed half way, so there is no CM machine that would end them.
         if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);

@@ -1,4 +1,4 @@
-//! What a node tells about itself: provider, objects, counters, traffic by lane.
+//! What a node reports about itself: provider, objects, counters, traffic by lane.
 #![forbid(unsafe_code)]
 
 use crate::{PeerKey, PollerIndex};
@@ -19,7 +19,7 @@ pub struct NodeReport {
     pub device: String,
     /// The node's first address, as peers know it.
     pub address: SocketAddr,
-    /// Where that address stands in the device's table of GIDs.
+    /// Index of that address in the device's table of GIDs.
     pub gid_index: Option<u16>,
     /// Why this provider and this device.
     pub why: String,
@@ -50,7 +50,7 @@ pub struct NodeReport {
     /// Packets sent again since the start.
     pub retransmits: u64,
     /// Requests of peers that were refused because these want connections of the other kind, as far as the
-    /// device tells; the log names each peer once. Both sides need the same
+    /// device reports it; the log names each peer once. Both sides need the same
     /// [`crate::NodeOptions::connections`].
     pub other_kind: u64,
     /// All counters of the device, with those of the devices before it.

@@ -52,7 +52,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
 
-/// What is told of the device, also while it is away.
+/// What is reported of the device, also while it is away.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) provider: &'static str,

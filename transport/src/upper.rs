@@ -51,10 +51,10 @@ pub struct Outgoing<'a> {
     pub session: Option<SessionNumber>,
     /// First part: copied before `send` returns.
     pub head: &'a [u8],
-    /// Second part, directly behind the first at the receiver; sent without a copy when it lies
-    /// in registered memory and is large. May be empty.
+    /// Second part, directly after the first at the receiver; sent without a copy when it is
+    /// in registered memory and large. May be empty.
     pub body: Bytes,
-    /// Comes back in [`Upper::sent`].
+    /// Passed back to [`Upper::sent`].
     pub token: Token,
     /// After this the message is given up if it has not left yet.
     pub deadline: Option<Time>,
@@ -83,7 +83,7 @@ pub enum SendError {
 /// How sending a message ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It lies in the peer's memory; the peer's program may not have looked at it yet.
+    /// It is in the peer's memory; the peer's program may not have looked at it yet.
     Delivered,
     /// It did not get there, or nobody knows.
     Failed(SendFailure),
@@ -146,7 +146,7 @@ pub enum PeerDown {
 /// A change of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A session is up. `epoch` tells incarnations of the peer apart.
+    /// A session is up. `epoch` distinguishes incarnations of the peer.
     Up {
         /// Random number of the incarnation.
         epoch: u64,

@@ -47,7 +47,7 @@ struct Registration {
     generation: u64,
     /// Its place in the pool's table.
     at: usize,
-    /// Where the device and peers see the memory; says nothing of where it is in this process.
+    /// Address of the memory for the device and for peers; independent of its address in this process.
     start: IoAddress,
     lkey: Lkey,
     rkey: Rkey,
@@ -160,7 +160,7 @@ impl BlockPool {
         if let Some(registration) = registration {
             return Some(Chunk { memory, registration, class });
         }
-        // The key opens all of the memory, so what an earlier message left behind this one goes.
+        // The key opens all of the memory, so what an earlier message left after this one is zeroed.
         for at in (length..class).step_by(ZEROES.len()) {
             memory.write(at, &ZEROES[..ZEROES.len().min(class - at)]).ok()?;
         }

@@ -125,7 +125,7 @@ impl ReceiveSlots {
         Some(Received { content: Content::Lent { shared: Arc::clone(&self.shared), slot }, start: 0, end })
     }
 
-    /// Whether a frame lies in one of these slots.
+    /// Whether a frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         matches!(&frame.content, Content::Lent { shared, .. } if Arc::ptr_eq(shared, &self.shared))
     }

@@ -1,6 +1,6 @@
 //! The application's registered buffers: filled once, frozen, sent without a copy.
 //!
-//! A frozen buffer is recognised by its address when a `Bytes` that lies in it is sent, so it
+//! A frozen buffer is recognised by its address when a `Bytes` that is a part of it is sent, so it
 //! can pass through any code that knows only `Bytes`. When the device of the buffer has gone, it is
 //! not recognised any more, and is sent by a copy.
 

@@ -24,7 +24,7 @@ pub(crate) enum CmCommand {
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.
     Released { poller: PollerIndex },
-    /// A poller has nothing under way any more, after it was told to shut down.
+    /// A poller has nothing under way any more, after the command to shut down.
     Drained { poller: PollerIndex },
     /// Close everything now.
     Shutdown,

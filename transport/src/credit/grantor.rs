@@ -1,7 +1,7 @@
 //! The receiving half: one SRQ's depth, shared among the INIs that may send into it.
 //!
-//! Needy pairs stand in a round; each turn gives a pair at most [`QUANTUM`] credits, so a greedy
-//! one waits its turn behind the others (deficit round robin with messages of equal cost).
+//! Pairs that want credit are served in turn; a turn grants a pair at most [`QUANTUM`] credits, so a greedy
+//! one waits for the others (deficit round robin with messages of equal cost).
 //! What is outstanding never exceeds the depth less the control reserve, and of that an eighth is
 //! granted to nobody, so that new pairs find their base credit while others are greedy.
 #![forbid(unsafe_code)]
@@ -31,7 +31,7 @@ struct Pair {
     granted: u32,
     released: u32,
     consumed: u32,
-    /// The granted position that the spender was last told.
+    /// The granted position that was last sent to the spender.
     told: u32,
     /// Messages that wait at the spender.
     want: u32,
@@ -113,7 +113,7 @@ impl Grantor {
         self.needy.retain(|&other| other != id);
     }
 
-    /// Takes note of a frame: what it says about its sender, and that it used a credit unless it
+    /// Records a frame: what it reports about its sender, and that it used a credit unless it
     /// is a control frame.
     pub(crate) fn hear(
         &mut self,
@@ -131,7 +131,7 @@ impl Grantor {
         pair.released = released;
         self.outstanding -= newly_released;
         if newly_released > 0 && pair.active {
-            // It says that it is idle; granting it more right away would only come back.
+            // It reports that it is idle; more credit granted now would only be released again.
             pair.active = false;
             self.active -= 1;
         }
@@ -176,7 +176,7 @@ impl Grantor {
         into.append(&mut self.granted);
     }
 
-    /// The position to put into a frame to the pair's spender; it counts as told.
+    /// The position to put into a frame to the pair's spender; it counts as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };
         pair.told = pair.granted;

@@ -42,7 +42,7 @@ impl Grants {
         }
     }
 
-    /// Takes note of a frame, as [`Grantor::hear`].
+    /// Records a frame, see [`Grantor::hear`].
     pub(crate) fn hear(
         &mut self,
         id: GrantId,
@@ -69,7 +69,7 @@ impl Grants {
         }
     }
 
-    /// The position to put into a frame to the pair's spender; it counts as told.
+    /// The position to put into a frame to the pair's spender; it counts as sent.
     pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }
@@ -121,7 +121,7 @@ mod tests {
             }
             let mut outstanding = vec![0; usize::from(pollers)];
             for &(poller, home, id) in &open {
-                // What each was told before is used up.
+                // The credit that each was sent before is used up.
                 let told = all[poller].tell(id).wrapping_sub(START);
                 outstanding[usize::from(home)] += told;
             }

@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// Hands on what waited for room, and tells the pollers that were handed something.
+    /// Hands on what waited for room, and wakes the pollers that were handed something.
     pub(super) fn wake_crossed(&mut self) {
         self.crossings.flush();
         for poller in self.crossings.take_unwoken() {

@@ -1,5 +1,5 @@
-//! The way out as far as it concerns all trunks: which have something to post, whose completion that is, and
-//! who must be told of credit.
+//! Sending as far as it concerns all trunks: which have something to post, which trunk a completion belongs to,
+//! and which peers need a credit frame.
 #![forbid(unsafe_code)]
 
 use super::Core;

@@ -1,6 +1,6 @@
 //! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
 //!
-//! A trunk that ends is first taken down; it is freed, and the upper half told, when the device is done with it
+//! A trunk that ends is first taken down; it is freed, and the upper half notified, when the device is done with it
 //! and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 #![forbid(unsafe_code)]
 

@@ -8,11 +8,11 @@ use trunkline_verbs::Time;
 pub(super) struct Shutdown {
     /// When it stops waiting for what is under way; `None` before it was asked to shut down.
     deadline: Option<Time>,
-    /// The upper half was told.
+    /// The upper half was notified.
     told: bool,
     /// It has nothing open any more.
     idle: bool,
-    /// The CM machine was told that nothing is under way any more.
+    /// The CM machine was notified that nothing is under way any more.
     drained: bool,
     /// The CM machine has closed all sessions.
     ended: bool,
@@ -28,7 +28,7 @@ impl Shutdown {
         self.deadline.is_some()
     }
 
-    /// Whether the upper half must be told now: once.
+    /// Whether the upper half must be notified now; `true` once.
     pub(super) fn must_tell(&mut self) -> bool {
         self.has_begun() && !std::mem::replace(&mut self.told, true)
     }
@@ -38,7 +38,7 @@ impl Shutdown {
         self.idle = idle;
     }
 
-    /// Whether the CM machine must be told now that nothing is under way, or that time is up: once.
+    /// Whether the CM machine must be notified now that nothing is under way, or that time is up; `true` once.
     pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
         let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
         self.drained = quiet && self.idle || now >= deadline;

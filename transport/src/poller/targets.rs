@@ -18,10 +18,10 @@ const HELD: usize = 8;
 pub(super) struct Target {
     peer: PeerKey,
     number: u32,
-    /// The peer's poller behind it.
+    /// The peer's poller that sends to it.
     poller: u16,
     pair: GrantId,
-    /// Frames that came before we heard that the session is up.
+    /// Frames that arrived before the command that reports the session up.
     held: Vec<Received>,
     /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
     broken: bool,
@@ -55,7 +55,7 @@ impl Target {
         self.broken = true;
     }
 
-    /// Checks a frame and takes note of what it says about credit.
+    /// Checks a frame and records its credit fields.
     ///
     /// # Errors
     /// How the peer broke the protocol.
@@ -112,7 +112,7 @@ pub(super) struct Targets {
     known: BTreeMap<QpNumber, Target>,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
     unannounced: Vec<(QpNumber, Received)>,
-    /// Targets whose spender may have to be told of credit.
+    /// Targets whose spender may need a credit frame.
     untold: Vec<QpNumber>,
     /// An empty list with room, to change places with `untold`.
     spare: Vec<QpNumber>,
@@ -174,21 +174,21 @@ impl Targets {
         self.unannounced.clear();
     }
 
-    /// The spender of this target may have to be told of credit.
+    /// The spender of this target may need a credit frame.
     pub(super) fn note_credit(&mut self, qp: QpNumber) {
         if self.untold.last() != Some(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// The spender could not be told yet.
+    /// No credit frame could be sent to the spender yet.
     pub(super) fn note_credit_again(&mut self, qp: QpNumber) {
         if !self.untold.contains(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// The targets whose spender may have to be told, those with new grants included; return the list to
+    /// The targets whose spender may need a credit frame, those with new grants included; return the list to
     /// [`Targets::put_back`].
     pub(super) fn take_untold(&mut self, grants: &mut Grants) -> Vec<QpNumber> {
         grants.take_granted(&mut self.untold);
@@ -201,7 +201,7 @@ impl Targets {
         self.spare = emptied;
     }
 
-    /// Whether somebody has yet to be told of credit.
+    /// Whether a spender may still need a credit frame.
     pub(super) fn is_untold(&self) -> bool {
         !self.untold.is_empty()
     }

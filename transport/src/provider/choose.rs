@@ -8,7 +8,7 @@
 //! | `soft` | the software device | the software device |
 //!
 //! A NIC can serve when a port of it is active and it has every address that the node is to listen
-//! on. A wildcard stands for its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address, takes the first
+//! on. A wildcard means its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address, takes the first
 //! RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it may show itself; else a
 //! loopback address, which a NIC does not have. Link-local GIDs are never used: both ends would
 //! have to agree about interfaces.

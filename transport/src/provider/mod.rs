@@ -36,7 +36,7 @@ pub(crate) struct Chosen {
 /// Opens the device that the options ask for, to listen on these addresses; without any, as a client.
 ///
 /// # Errors
-/// When there is none.
+/// When no device can serve.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
     open_from(options, listen, built::nics(), Path::new(survey::DEVICE_FILES))
 }
@@ -117,7 +117,7 @@ fn software_only(options: &NodeOptions) -> Option<&'static str> {
     }
 }
 
-/// One line that says what was chosen; louder where a NIC was named in vain.
+/// Logs what was chosen; as a warning where a NIC was named that is not used.
 fn tell(options: &NodeOptions, chosen: &Chosen) {
     let Chosen { device, provider, why, listen } = chosen;
     let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));

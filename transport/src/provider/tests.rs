@@ -1,4 +1,4 @@
-//! The decision as a table, and opening what it says with a family of NICs that is none.
+//! The decision as a table, and opening the chosen device where there is no NIC.
 
 use super::choose::{Choice, ClientAddress, Nic, NicState, Wish, choose};
 use super::open_from;

@@ -58,7 +58,7 @@ impl Sources {
         self.next += 1;
     }
 
-    /// The peer is done with a source. `None` if there is none with this number.
+    /// The peer is done with a source. `None` if no source has this number.
     pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
         self.open.remove(&id)
     }

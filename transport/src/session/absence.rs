@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// First and longest pause between two looks.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// So many looks in vain are a minute or so; they are told of that often.
+/// After so many failed attempts, about a minute, the absence is logged again.
 const TELL_EVERY: u32 = 64;
 
 /// Whether there is a device.

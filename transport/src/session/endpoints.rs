@@ -150,7 +150,7 @@ impl Endpoints {
         self.roles.get(&id).copied()
     }
 
-    /// Begins to find the way to a peer; `done` is told, in any thread.
+    /// Begins to find the route to a peer; `done` is called with the result, on any thread.
     pub(crate) fn begin_dial(&self, remote: SocketAddr, source: Option<IpAddr>, done: EndpointDone) {
         let request = EndpointRequest {
             side: EndpointSide::Active { remote, source },
@@ -315,8 +315,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Takes a session down: TGTs first, so that the peer reads our memory no more when the
-    /// pollers hear of it.
+    /// Takes a session down: TGTs first, so that the peer can no longer read our memory when the
+    /// pollers are notified.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         let until = self.shared.runtime.clock().now() + CLOSING_LIMIT;

@@ -1,5 +1,5 @@
 //! What the connection manager reports about endpoints, as the machine understands it: which session an
-//! event is about, whether that goes on, and what is told of it when it does not.
+//! event is about, whether that session goes on, and what is reported when it does not.
 //!
 //! The CM machine calls it for each event. Nothing here waits.
 #![forbid(unsafe_code)]
@@ -60,7 +60,7 @@ impl CmMachine {
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
-                // What a poller waits for, or had, is told where the pollers are told.
+                // A session that pollers wait for, or had, is logged where they are notified.
                 let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
                 if let Some(half_made) = self.peers.get(peer).filter(unnoticed)
                     && let Some(left_out) = self.log.line(now)
@@ -88,7 +88,7 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
     }
 }
 
-/// What an event that ends a connection says, and whether trying again may help.
+/// Why an event ended a connection, and whether trying again may help.
 fn failure_of(
     kind: &CmEventKind,
     private_data: &[u8],

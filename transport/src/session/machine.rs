@@ -95,7 +95,7 @@ pub(crate) struct Machine {
     pollers: u16,
     last_number: u32,
     state: State,
-    /// Somebody waits for a session; a failure must be told.
+    /// Pollers wait for a session; a failure must be reported to them.
     wanted: bool,
     failures: u32,
     not_before: Option<Time>,
@@ -295,8 +295,8 @@ impl Machine {
         }
     }
 
-    /// The local device is gone, and with it whatever there was. Trying again needs another one, so
-    /// who waits is told.
+    /// The local device is gone, and with it the session. Trying again needs another device, so
+    /// pollers that wait are notified.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
         let (was_up, number) = (self.is_up(), self.current());
         if let Some(number) = number {

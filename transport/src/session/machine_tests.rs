@@ -215,7 +215,7 @@ impl World {
                     self.wires.push(Packet::Request { from: who, number, hello });
                 }
                 Action::Close { .. } => {
-                    // Whatever session the other side has with this one hears a disconnect.
+                    // Any session that the other side has with this one gets a disconnect.
                     let other = 1 - who;
                     if let Some(number) = self.machines[other].current() {
                         self.wires.push(Packet::Gone { to: other, number });

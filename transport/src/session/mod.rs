@@ -4,7 +4,7 @@
 //! manager's messages, [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
 //! dials ([`dialling`]), judges requests ([`requests`]), accepts them ([`accepting`]) and takes the events of
 //! connections ([`events`]).
-//! Pollers are told of sessions by commands and never wait for one.
+//! Pollers learn of sessions by commands and never wait for one.
 
 mod absence;
 mod accepting;

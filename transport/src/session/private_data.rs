@@ -36,7 +36,7 @@ pub(crate) struct SessionName {
     pub(crate) number: u32,
 }
 
-/// What a connecting poller says.
+/// The private data of a connecting poller's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// Port of the sender's listener, for the dial-back.
@@ -53,7 +53,7 @@ pub(crate) struct Hello {
     pub(crate) connections: ConnectionKind,
 }
 
-/// What the accepting node says.
+/// The private data of the accepting node's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Welcome {
     /// Its session.

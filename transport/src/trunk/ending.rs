@@ -2,7 +2,7 @@
 //!
 //! First what was not posted fails, and the QP goes to ERR, so that every posted work request comes back
 //! flushed. When all have, and the CM machine has destroyed the TGTs through which the peer read our memory,
-//! QP and buffers are freed and the upper half is told.
+//! QP and buffers are freed and the upper half is notified.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -25,9 +25,9 @@ pub(super) enum Health {
         since: Time,
         /// Why its messages failed.
         cause: PeerDown,
-        /// The TGTs of its session are destroyed, so the peer reads our memory no more.
+        /// The TGTs of its session are destroyed, so the peer can no longer read our memory.
         closed: bool,
-        /// What the upper half will be told, once known.
+        /// Why the peer is down, for the upper half; once known.
         verdict: Option<PeerDown>,
     },
 }
@@ -67,7 +67,7 @@ impl Trunk {
         }
     }
 
-    /// What the upper half will be told, once known.
+    /// Why the peer is down, for the upper half; once known.
     pub(crate) fn verdict(&self) -> Option<PeerDown> {
         match self.health {
             Health::Dying { verdict, .. } => verdict,
@@ -75,7 +75,7 @@ impl Trunk {
         }
     }
 
-    /// What the upper half is to be told, if the device is done with everything of the trunk.
+    /// Why the peer is down, if the device is done with everything of the trunk.
     pub(crate) fn is_over(&self, now: Time) -> Option<PeerDown> {
         let Health::Dying { since, closed: true, verdict: Some(cause), .. } = self.health else {
             return None;
@@ -87,7 +87,7 @@ impl Trunk {
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
 
-    /// Second phase: frees the trunk, whatever the device still has of it, and tells the upper half.
+    /// Second phase: frees the trunk, whatever the device still has of it, and notifies the upper half.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
         while let Some(oldest) = self.pipeline.oldest() {

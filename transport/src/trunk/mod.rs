@@ -1,8 +1,8 @@
 //! A trunk: one poller's INI to one peer node, with a lane for each of the peer's pollers.
 //!
 //! Owns what is queued, staged, in flight and half transferred on the INI; nothing of that changes but by its
-//! methods. The poller makes it when a session comes up and calls it. It never calls the upper half: what that
-//! must hear is queued as events, and what the poller must look at is marked, in the [`Resources`] that each
+//! methods. The poller makes it when a session comes up and calls it. It never calls the upper half: what is
+//! for that is queued as events, and what the poller must look at is marked, in the [`Resources`] that each
 //! call lends.
 //!
 //! | file | role |

@@ -1,7 +1,7 @@
 //! From staged frames to posted work requests to their completions.
 //!
 //! Frames are staged and posted together, one doorbell per trunk and round of the poller. The last of a
-//! flush and every sixteenth are signalled; since an INI completes in order, one completion stands for all
+//! flush and every sixteenth are signalled; since an INI completes in order, one completion covers all
 //! before it. The trunk decides what is staged and what a completion means.
 #![forbid(unsafe_code)]
 

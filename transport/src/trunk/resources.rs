@@ -200,7 +200,7 @@ impl ReceiveRoom {
     }
 }
 
-/// One thing that the upper half is to be told.
+/// One event for the upper half.
 #[derive(Debug)]
 pub(crate) enum Event {
     Message(Origin, Message),
@@ -208,7 +208,7 @@ pub(crate) enum Event {
     Peer(PeerKey, PeerEvent),
 }
 
-/// What the upper half is to be told, in order.
+/// Events for the upper half, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Events(VecDeque<Event>);
 
