@@ -25,16 +25,18 @@ pub enum MemoryError {
     OutOfMemory,
 }
 
-/// Size unit and alignment of allocations in bytes.
+/// Alignment of allocations in bytes.
 const PAGE: usize = 4096;
+/// What allocators align to without being asked, in bytes.
+const NATURAL: usize = 16;
 
 /// A block of bytes at a fixed address.
 #[derive(Debug)]
 pub struct Memory {
     start: NonNull<u8>,
     length: usize,
-    /// `Some` when the block was allocated here and is freed here.
-    layout: Option<Layout>,
+    /// `Some` when the block was allocated here and is freed here: where the allocation begins, and its layout.
+    allocation: Option<(NonNull<u8>, Layout)>,
 }
 
 // SAFETY: the block is plain bytes without thread affinity, and the methods of this type access it
@@ -45,15 +47,24 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed.
+    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. Pages of a large block are
+    /// taken from the system when they are first used.
     ///
     /// # Errors
     /// [`MemoryError::OutOfMemory`].
     pub fn zeroed(length: usize) -> Result<Arc<Self>, MemoryError> {
-        let layout = Layout::from_size_align(length.max(1), PAGE).map_err(|_| MemoryError::OutOfMemory)?;
+        // Aligned here: asked for page alignment, the standard library writes the zeros itself, into every
+        // page, where the system has zero pages to give.
+        let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
+        let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(MemoryError::OutOfMemory)?;
-        Ok(Arc::new(Self { start, length, layout: Some(layout) }))
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(MemoryError::OutOfMemory)?;
+        // A page at a boundary of 16 begins within the bytes added.
+        let padding = allocated.addr().get().next_multiple_of(PAGE) - allocated.addr().get();
+        // SAFETY: the allocation is aligned to `NATURAL`, so `padding` is at most `PAGE - NATURAL`, the bytes by
+        // which the allocation is larger than `length`.
+        let start = unsafe { allocated.add(padding) };
+        Ok(Arc::new(Self { start, length, allocation: Some((allocated, layout)) }))
     }
 
     /// Wraps memory that another owner allocated and will free.
@@ -63,7 +74,7 @@ impl Memory {
     /// as the module describes, until the value is dropped.
     #[must_use]
     pub unsafe fn from_raw_parts(start: NonNull<u8>, length: usize) -> Arc<Self> {
-        Arc::new(Self { start, length, layout: None })
+        Arc::new(Self { start, length, allocation: None })
     }
 
     /// Length in bytes.
@@ -183,10 +194,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(layout) = self.layout {
-            // SAFETY: `zeroed` allocated the block with this layout, and slices borrow from `self`, so none
-            // exists.
-            unsafe { dealloc(self.start.as_ptr(), layout) };
+        if let Some((allocated, layout)) = self.allocation {
+            // SAFETY: `zeroed` allocated it with this layout, and slices borrow from `self`, so none exists.
+            unsafe { dealloc(allocated.as_ptr(), layout) };
         }
     }
 }
@@ -194,6 +204,19 @@ impl Drop for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_any_length_is_zero_and_begins_at_a_page() {
+        for length in [0, 1, 15, 16, 4095, 4096, 4097, 8191, 100_000, 1 << 22] {
+            let memory = Memory::zeroed(length).unwrap();
+            assert_eq!(memory.address(0).0 % PAGE as u64, 0, "{length} bytes");
+            let mut bytes = vec![1; length];
+            memory.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0), "{length} bytes");
+            memory.write(0, &vec![7; length]).unwrap();
+        }
+        assert_eq!(Memory::zeroed(usize::MAX).map(|_| ()), Err(MemoryError::OutOfMemory));
+    }
 
     #[test]
     fn copies_outside_the_memory_are_refused() {
