@@ -85,11 +85,11 @@ impl Summary {
 
 /// Runs one seed. A panic of the project's own code is a failure like any other.
 pub(crate) fn run_one(seed: u64, trace: Trace) -> Outcome {
-    let flushed = trace.clone();
+    let kept = trace.clone();
     catch_unwind(AssertUnwindSafe(|| run(seed, trace))).unwrap_or_else(|panic| {
-        flushed.flush();
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of unknown kind");
+        kept.verdict(format_args!("seed {seed} FAILED: a panic: {text}"));
         Outcome {
             broken: Some(format!("a panic: {text}")),
             coverage: Coverage::default().into(),

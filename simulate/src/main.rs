@@ -9,6 +9,7 @@
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
+//! | `trace`, `heading`, `packet` | what a reader can see of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness: the same seed gives the same
@@ -21,10 +22,12 @@ mod cli;
 mod client;
 mod coverage;
 mod credits;
+mod heading;
 mod mutants;
 mod network;
 mod node;
 mod oracle;
+mod packet;
 mod plan;
 mod report;
 mod run;
@@ -106,7 +109,13 @@ fn trace_one(cli: &Cli) -> Result<bool, String> {
             .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?,
         None => Trace::checksum_only(),
     };
-    let outcome = campaign::run_one(seed, trace);
+    if let Some(name) = mutant {
+        trace.line(trace::START, "about", format_args!("the deliberate fault {name} is on"));
+    }
+    let outcome = campaign::run_one(seed, trace.clone());
+    if let (Err(error), Some(path)) = (trace.close(), &cli.trace) {
+        return Err(format!("cannot write the trace {}: {error}", path.display()));
+    }
     let mut summary = campaign::Summary::default();
     summary.add(&outcome);
     if cli.json {

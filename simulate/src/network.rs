@@ -6,14 +6,14 @@
 //! one arrives.
 
 use crate::coverage::{Coverage, Kind};
-use crate::trace::Trace;
+use crate::packet;
+use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::Runtime;
-use trunkline_roce::wire::Bth;
 use trunkline_softrdma::link::Datagram;
 use trunkline_softrdma::simulation::{self, SimulatedHost};
 use trunkline_verbs::{Time, VirtualClock};
@@ -50,8 +50,8 @@ struct State {
     random: fastrand::Rng,
     sent: u64,
     coverage: Arc<Coverage>,
-    /// Lines for the trace, which only the scheduler may write.
-    lines: Option<Vec<(Time, String)>>,
+    /// Writes the trace, if there is one.
+    pen: Option<Pen>,
     checksum: u64,
 }
 
@@ -74,7 +74,7 @@ impl Network {
         clock: &Arc<VirtualClock>,
         coverage: &Arc<Coverage>,
         seed: u64,
-        is_traced: bool,
+        pen: Option<Pen>,
     ) -> Self {
         let state = State {
             under_way: BTreeMap::new(),
@@ -84,7 +84,7 @@ impl Network {
             random: fastrand::Rng::with_seed(seed),
             sent: 0,
             coverage: Arc::clone(coverage),
-            lines: is_traced.then(Vec::new),
+            pen,
             checksum: 0,
         };
         let wire = Wire { clock: Arc::clone(clock), state: Mutex::new(state) };
@@ -127,7 +127,7 @@ impl Network {
             let datagram = Datagram { source, destination, bytes: &bytes };
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
             if !is_taken {
-                state.tell(now, &datagram, "arrives at nobody");
+                state.tell(now, &datagram, format_args!("arrives at nobody"));
             }
         }
     }
@@ -140,16 +140,6 @@ impl Network {
     /// All datagrams so far, and when they were sent, as one number.
     pub(crate) fn checksum(&self) -> u64 {
         self.wire.lock().checksum
-    }
-
-    /// Moves what happened to datagrams into the trace.
-    pub(crate) fn tell(&self, trace: &Trace) {
-        let mut state = self.wire.lock();
-        if let Some(lines) = &mut state.lines {
-            for (at, line) in lines.drain(..) {
-                trace.line(at, "network", format_args!("{line}"));
-            }
-        }
     }
 }
 
@@ -179,26 +169,26 @@ impl State {
         self.checksum = self.checksum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash ^ now.0;
         if self.cut.contains(&(from.min(to), from.max(to))) {
             self.coverage.count(Kind::PacketCut);
-            return self.tell(now, &datagram, "cut off");
+            return self.tell(now, &datagram, format_args!("cut off by a partition"));
         }
         let conditions = self.conditions;
         if self.random.f64() < conditions.lost {
             self.coverage.count(Kind::PacketLost);
-            return self.tell(now, &datagram, "lost");
+            return self.tell(now, &datagram, format_args!("lost"));
         }
         let mut bytes = datagram.bytes.to_vec();
         if self.random.f64() < conditions.corrupted && !bytes.is_empty() {
             let at = self.random.usize(..bytes.len());
             bytes[at] ^= 1 << self.random.u8(..8);
             self.coverage.count(Kind::PacketCorrupted);
-            self.tell(now, &datagram, "corrupted");
+            self.tell(now, &datagram, format_args!("corrupted: a bit of byte {at}"));
         }
         let jitter = u64::try_from(conditions.jitter.as_nanos()).unwrap_or(0);
         let mut arrives = now + conditions.least_delay;
         if self.random.f64() < conditions.overtaken {
             arrives = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(20)));
             self.coverage.count(Kind::PacketOvertaken);
-            self.tell(now, &datagram, "delayed");
+            self.tell(now, &datagram, format_args!("delayed"));
         } else {
             // Datagrams stay in order unless something happens to them.
             arrives = arrives.plus_ns(self.random.u64(0..=jitter));
@@ -208,11 +198,11 @@ impl State {
         }
         if self.random.f64() < conditions.doubled {
             self.coverage.count(Kind::PacketDoubled);
-            self.tell(now, &datagram, "doubled");
             let again = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(4)));
+            self.tell(now, &datagram, format_args!("doubled, arrives again at {}", Since(again)));
             self.put(again, &datagram, bytes.clone());
         }
-        self.tell(now, &datagram, "sent");
+        self.tell(now, &datagram, format_args!("sent, arrives at {}", Since(arrives)));
         self.put(arrives, &datagram, bytes);
     }
 
@@ -228,20 +218,14 @@ impl State {
         self.under_way.insert(key, UnderWay { source, destination, bytes });
     }
 
-    fn tell(&mut self, now: Time, datagram: &Datagram<'_>, what: &str) {
-        let Some(lines) = &mut self.lines else { return };
-        let header = match Bth::parse(datagram.bytes) {
-            Ok(bth) => format!("{:?} qp {:?} psn {:?}", bth.opcode, bth.destination, bth.psn),
-            Err(error) => format!("not RoCE ({error})"),
-        };
-        lines.push((
+    fn tell(&self, now: Time, datagram: &Datagram<'_>, what: fmt::Arguments<'_>) {
+        let Some(pen) = &self.pen else { return };
+        let Datagram { source, destination, bytes } = datagram;
+        let packet = packet::describe(bytes);
+        pen.line(
             now,
-            format!(
-                "{} -> {} {header}, {} bytes: {what}",
-                datagram.source,
-                datagram.destination,
-                datagram.bytes.len()
-            ),
-        ));
+            "network",
+            format_args!("{source} -> {destination} {packet}, {} bytes: {what}", bytes.len()),
+        );
     }
 }

@@ -69,6 +69,7 @@ impl SimNode {
         }
         self.slot.restore();
         let (process, runtime) = scheduler.process();
+        scheduler.introduce(process, self.address);
         let member = scheduler.host(self.address.ip()).process();
         if let Some(stores) = stores {
             member.kill_after_stores(stores);

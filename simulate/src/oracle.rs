@@ -18,7 +18,7 @@
 //! [`NOT_JUDGED`] lists what is left out so far.
 
 use crate::coverage::{Coverage, Kind};
-use crate::trace::Trace;
+use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +82,6 @@ struct State {
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
     allowance: Duration,
     broken: Option<Broken>,
-    /// Lines for the trace, which only the scheduler may write.
-    lines: Option<Vec<(Time, String)>>,
 }
 
 /// The judge of a run. Clones are the same one.
@@ -92,30 +90,26 @@ pub(crate) struct Oracle {
     clock: Arc<VirtualClock>,
     coverage: Arc<Coverage>,
     state: Arc<Mutex<State>>,
+    /// Writes the trace, if there is one.
+    pen: Option<Pen>,
 }
 
 impl Oracle {
     /// Knows of no call yet.
-    pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>, is_traced: bool) -> Self {
-        let state = State { lines: is_traced.then(Vec::new), ..State::default() };
-        let state = Arc::new(Mutex::new(state));
-        Self { clock: Arc::clone(clock), coverage: Arc::clone(coverage), state }
-    }
-
-    /// Moves what happened to calls into the trace.
-    pub(crate) fn tell(&self, trace: &Trace) {
-        if let Some(lines) = &mut self.lock().lines {
-            for (at, line) in lines.drain(..) {
-                trace.line(at, "call", format_args!("{line}"));
-            }
-        }
+    pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>, pen: Option<Pen>) -> Self {
+        let state = Arc::default();
+        Self { pen, clock: Arc::clone(clock), coverage: Arc::clone(coverage), state }
     }
 
     fn note(&self, line: impl FnOnce() -> String) {
-        let now = self.clock.now();
-        if let Some(lines) = &mut self.lock().lines {
-            lines.push((now, line()));
+        if let Some(pen) = &self.pen {
+            pen.line(self.clock.now(), "call", format_args!("{}", line()));
         }
+    }
+
+    /// What a call's handler does next, for the trace.
+    pub(crate) fn handler(&self, id: u64, what: &str) {
+        self.note(|| format!("call {id}: its handler {what}"));
     }
 
     /// A client makes a call; returns the call's number, which its arguments carry.
@@ -141,13 +135,16 @@ impl Oracle {
             self.coverage.count(Kind::CallAfterRestart);
         }
         drop(state);
-        self.note(|| format!("{id} ({what}) made by process {process}, to end by {deadline:?}"));
+        self.note(|| {
+            let end = Since(deadline);
+            format!("call {id} ({what}) made by process {process} to {server}, to end by {end}")
+        });
         id
     }
 
     /// A handler was entered for a call, with these bytes.
     pub(crate) fn entered(&self, id: u64, process: u64, body: &[u8]) {
-        self.note(|| format!("{id} runs in process {process}"));
+        self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
             return self.fail(format!("call {id}: the handler got other bytes than were sent"));
         }
@@ -170,7 +167,7 @@ impl Oracle {
 
     /// The handler of a call returned a value.
     pub(crate) fn returned(&self, id: u64) {
-        self.note(|| format!("{id} returns"));
+        self.handler(id, "returns");
         if let Some(call) = self.lock().calls.get_mut(&id) {
             call.returned += 1;
         }
@@ -262,8 +259,11 @@ impl Oracle {
 
     /// A rule was broken; only the first one counts.
     pub(crate) fn fail(&self, why: String) {
-        self.note(|| format!("RULE BROKEN: {why}"));
-        self.lock().broken.get_or_insert(Broken(why));
+        let mut state = self.lock();
+        if state.broken.is_none() {
+            self.note(|| format!("RULE BROKEN: {why}"));
+            state.broken = Some(Broken(why));
+        }
     }
 
     /// The rule that was broken, if one was.
@@ -279,7 +279,7 @@ impl Oracle {
     }
 
     fn end(&self, id: u64, ended: Ended) {
-        self.note(|| format!("{id} ends: {ended:?}"));
+        self.note(|| format!("call {id} ends: {ended:?}"));
         let mut state = self.lock();
         state.open.remove(&id);
         let Some(call) = state.calls.get_mut(&id) else { return };

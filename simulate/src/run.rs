@@ -4,6 +4,7 @@
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
 use crate::credits;
+use crate::heading::{self, Described};
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
@@ -12,6 +13,7 @@ use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +57,9 @@ pub(crate) struct Outcome {
 pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
     let coverage = Arc::new(Coverage::default());
     let plan = Plan::new(seed);
-    trace.line(Time(0), "plan", format_args!("{plan:#?}"));
     let mut run = Run::new(seed, plan, trace, Arc::clone(&coverage));
+    let addresses = run.nodes.iter().map(|node| node.address).collect::<Vec<_>>();
+    heading::write(&run.scheduler.trace, seed, &run.plan, &addresses);
     let log = run.scheduler.trace.capture_log();
     run.chaos();
     let mut healthy = run.is_unbroken() && run.heal();
@@ -64,13 +67,15 @@ pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
     if healthy {
         run.end();
     }
+    run.show_end();
     run.clear();
     drop(log);
-    run.scheduler.network.tell(&run.scheduler.trace);
-    run.scheduler.oracle.tell(&run.scheduler.trace);
     run.scheduler.trace.mix(run.scheduler.network.checksum());
-    run.scheduler.trace.flush();
     let broken = run.scheduler.oracle.verdict(run.scheduler.now()).map(|broken| broken.0);
+    match &broken {
+        Some(why) => run.scheduler.trace.verdict(format_args!("seed {seed} FAILED: {why}")),
+        None => run.scheduler.trace.verdict(format_args!("seed {seed} passed: no rule was broken")),
+    }
     Outcome {
         broken,
         coverage,
@@ -88,6 +93,17 @@ enum Due {
     Restart(usize),
     Join(usize, usize),
     Restore(usize),
+}
+
+impl fmt::Display for Due {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin(fault) => Described(*fault).fmt(f),
+            Self::Restart(node) => write!(f, "node {node} is to start again"),
+            Self::Join(a, b) => write!(f, "nodes {a} and {b} can reach each other again"),
+            Self::Restore(node) => write!(f, "the device of node {node} is back"),
+        }
+    }
 }
 
 struct Run {
@@ -199,7 +215,7 @@ impl Run {
     fn happen(&mut self, due: Due) {
         let now = self.scheduler.now();
         let coverage = Arc::clone(&self.scheduler.coverage);
-        self.scheduler.trace.line(now, "fault", format_args!("{due:?}"));
+        self.scheduler.trace.line(now, "fault", format_args!("{due}"));
         match due {
             Due::Begin(Fault::StopMachine { node, pause }) => self.stop(node, true, pause),
             Due::Begin(Fault::StopProcess { node, pause }) => self.stop(node, false, pause),
@@ -474,6 +490,15 @@ impl Run {
         }
     }
 
+    /// Writes into the trace where a broken run stopped.
+    fn show_end(&self) {
+        if let Some(broken) = self.scheduler.oracle.verdict(self.scheduler.now()) {
+            let scheduler = &self.scheduler;
+            scheduler.trace.line(scheduler.now(), "phase", format_args!("stopped: {}", broken.0));
+            scheduler.show_machines();
+        }
+    }
+
     /// Ends what a broken run has left, so that the next begins with nothing.
     fn clear(&mut self) {
         for node in &mut self.nodes {
@@ -530,7 +555,9 @@ mod tests {
         }
 
         fn run(&self, seed: u64) -> (Outcome, Vec<u8>) {
-            let outcome = run(seed, Trace::to_file(&self.0).unwrap());
+            let trace = Trace::to_file(&self.0).unwrap();
+            let outcome = run(seed, trace.clone());
+            trace.close().unwrap();
             (outcome, std::fs::read(&self.0).unwrap())
         }
     }
@@ -550,6 +577,25 @@ mod tests {
         assert_eq!(one.checksum, same.checksum);
         assert_eq!(run(7, Trace::checksum_only()).checksum, one.checksum, "tracing changes the run");
         assert_ne!(run(8, Trace::checksum_only()).checksum, one.checksum);
+    }
+
+    #[test]
+    fn a_trace_tells_what_happened_to_each_call() {
+        let (outcome, trace) = TraceFile::new("calls").run(7);
+        let trace = String::from_utf8(trace).unwrap();
+        let made = outcome.coverage.of(Kind::CallMade);
+        for id in 1..=made {
+            let made = trace.find(&format!(" call {id} (")).expect("the call is made");
+            let ended = trace.find(&format!(" call {id} ends: ")).expect("the call ends");
+            assert!(made < ended, "call {id} ends before it is made");
+        }
+        assert!(trace.contains(": its handler starts in process "));
+        assert!(trace.contains("127.7.7.1:7471") && trace.contains("XRC SEND_ONLY"));
+        assert!(!trace.contains("Opcode("), "an opcode is a number");
+        assert!(trace.trim_end().ends_with("verdict                  seed 7 passed: no rule was broken"));
+        let has_time =
+            |line: &str| line.split_whitespace().next().is_some_and(|time| time.parse::<f64>().is_ok());
+        assert!(trace.lines().all(has_time), "a line has no time");
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
-use crate::trace::Trace;
-use std::net::IpAddr;
+use crate::trace::{START, Since, Trace};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
@@ -77,6 +78,9 @@ struct Slot {
     /// Its last turn lasts until then.
     busy_until: Time,
     stopped_until: Time,
+    turns: u64,
+    /// Its last turns of which the trace has nothing.
+    quiet: u64,
 }
 
 impl Slot {
@@ -109,6 +113,8 @@ pub(crate) struct Scheduler {
     machines: Vec<Slot>,
     bells: Vec<(Time, Arc<Bell>)>,
     processes: u64,
+    /// What the trace calls them.
+    names: BTreeMap<u64, String>,
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
@@ -135,21 +141,21 @@ impl Scheduler {
     /// Nothing runs yet.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let clock = VirtualClock::new();
-        // Time 0 is where a careless subtraction would hide.
-        clock.set(Time(1_000_000_000));
+        clock.set(START);
         Self {
             random: fastrand::Rng::with_seed(seed),
             requests: Arc::default(),
             machines: Vec::new(),
             bells: Vec::new(),
             processes: 0,
+            names: BTreeMap::new(),
             doomed: Vec::new(),
             now: clock.now(),
             turns: 0,
             timers: Timers::new(&clock),
             tasks: Tasks::default(),
-            network: Network::new(&clock, &coverage, seed ^ 0x6e65_7477_6f72_6b00, trace.is_kept()),
-            oracle: Oracle::new(&clock, &coverage, trace.is_kept()),
+            network: Network::new(&clock, &coverage, seed ^ 0x6e65_7477_6f72_6b00, trace.pen()),
+            oracle: Oracle::new(&clock, &coverage, trace.pen()),
             coverage,
             trace,
             clock,
@@ -170,6 +176,14 @@ impl Scheduler {
             random: Mutex::new(self.random.fork()),
         };
         (self.processes, Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), Arc::new(process)))
+    }
+
+    /// A process runs the node with this address from now on.
+    pub(crate) fn introduce(&mut self, process: u64, address: SocketAddr) {
+        let name = format!("{process}@{address}");
+        self.trace.line(self.now, "start", format_args!("process {process} starts: {name}"));
+        self.trace.enter(self.now, &name);
+        self.names.insert(process, name);
     }
 
     /// The host with this address.
@@ -220,7 +234,7 @@ impl Scheduler {
         for at in own {
             let slot = &mut self.machines[at];
             slot.stopped_until = slot.stopped_until.max(until);
-            self.trace.line(self.now, &slot.name, format_args!("stopped until {until:?}"));
+            self.trace.line(self.now, &slot.name, format_args!("stopped until {}", Since(until)));
         }
         self.oracle.allow(pause);
         self.coverage.count(if one { Kind::MachinePaused } else { Kind::ProcessPaused });
@@ -275,7 +289,9 @@ impl Scheduler {
                     continue;
                 }
             };
-            let name = format!("{process}.{}", name.strip_prefix("trunkline-").unwrap_or(&name));
+            let job = name.strip_prefix("trunkline-").unwrap_or(&name);
+            let owner = self.names.get(&process).cloned().unwrap_or_else(|| process.to_string());
+            let name = format!("{owner} {job}");
             self.trace.line(self.now, &name, format_args!("begins"));
             self.machines.push(Slot {
                 process,
@@ -284,6 +300,8 @@ impl Scheduler {
                 state: State::Ready,
                 busy_until: self.now,
                 stopped_until: Time(0),
+                turns: 0,
+                quiet: 0,
             });
         }
         for bell in rung {
@@ -325,9 +343,16 @@ impl Scheduler {
         self.clock.set(self.now);
         match choice {
             Choice::Machine(at) => self.turn(at),
-            Choice::Bell(at) => self.bells.swap_remove(at).1.ring(),
-            Choice::Client(at) => self.tasks.poll(at),
+            Choice::Bell(at) => {
+                self.trace.enter(self.now, "bell");
+                self.bells.swap_remove(at).1.ring();
+            }
+            Choice::Client(at) => {
+                self.trace.enter(self.now, "client");
+                self.tasks.poll(at);
+            }
             Choice::Timer => {
+                self.trace.enter(self.now, "timer");
                 let _one = self.timers.fire_one(self.now);
             }
         }
@@ -336,6 +361,8 @@ impl Scheduler {
 
     fn turn(&mut self, at: usize) {
         let slot = &mut self.machines[at];
+        self.trace.enter(self.now, &slot.name);
+        let lines = self.trace.lines();
         let turn = slot.machine.turn();
         let took =
             self.random.u64(100..TURN_NS) + u64::try_from(self.clock.charged().as_nanos()).unwrap_or(0);
@@ -348,14 +375,36 @@ impl Scheduler {
             slot.busy_until = slot.busy_until.plus_ns(self.random.u64(..10 * TURN_NS));
         }
         self.trace.mix(self.now.0 ^ (at as u64) << 48);
-        if self.trace.is_kept() {
-            self.network.tell(&self.trace);
-            self.oracle.tell(&self.trace);
-            self.trace.line(self.now, &slot.name, format_args!("turn: {turn:?}"));
+        slot.turns += 1;
+        if self.trace.lines() == lines && turn != Turn::Done {
+            slot.quiet += 1;
+        } else {
+            let (quiet, outcome) = (std::mem::take(&mut slot.quiet), Outcome(turn));
+            let line = format_args!("turns: {quiet} quiet, then this one: {outcome}");
+            self.trace.line(self.now, &slot.name, line);
         }
         if turn == Turn::Done {
             let gone = self.machines.remove(at);
             drop(gone);
+        }
+    }
+
+    /// Writes into the trace what each machine does now, for the end of a run that failed.
+    pub(crate) fn show_machines(&self) {
+        for slot in &self.machines {
+            let (turns, quiet) = (slot.turns, slot.quiet);
+            let state = match slot.state {
+                _ if slot.stopped_until > self.now => format!("stopped until {}", Since(slot.stopped_until)),
+                State::Ready => "ready".to_owned(),
+                State::Asleep(_) if slot.machine.is_woken() => "asleep, about to wake".to_owned(),
+                State::Asleep(None) => "asleep".to_owned(),
+                State::Asleep(Some(until)) => format!("asleep until {}", Since(until)),
+            };
+            self.trace.line(
+                self.now,
+                &slot.name,
+                format_args!("at the end: {state}; {turns} turns, the last {quiet} quiet"),
+            );
         }
     }
 
@@ -385,6 +434,21 @@ impl Scheduler {
             if sleeps && !slot.is_runnable(self.now) && !slot.machine.is_woken() && slot.machine.is_due() {
                 self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
             }
+        }
+    }
+}
+
+/// How a turn ended, in words.
+struct Outcome(Turn);
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Turn::Again => f.write_str("has more to do"),
+            Turn::Spin | Turn::Yield => f.write_str("polls again"),
+            Turn::Sleep(None) => f.write_str("sleeps"),
+            Turn::Sleep(Some(until)) => write!(f, "sleeps until {} at the latest", Since(until)),
+            Turn::Done => f.write_str("ends"),
         }
     }
 }

@@ -100,18 +100,21 @@ impl Work for Worker {
     async fn refuse(&self, id: u64) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerRefused);
+        self.oracle.handler(id, "returns an error");
         Err(Status::failed_precondition(id.to_string()))
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerPanicked);
+        self.oracle.handler(id, "panics");
         std::panic::panic_any(PANIC);
     }
 
     async fn hang(&self, id: u64) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerHung);
+        self.oracle.handler(id, "never returns");
         std::future::pending().await
     }
 

@@ -1,12 +1,32 @@
 //! What happened, line by line, for a reader; and a checksum of all of it, to compare runs.
+//!
+//! Owns the trace's file and its line format: time since the start of the run in seconds, who, what.
+//! Everything that a run does writes here, in the order in which it happens, and so does the log of
+//! the nodes' own code. Only virtual time and what the seed decides may be in a line: the same seed
+//! gives the same file. Writing never fails a run: the first error is kept for [`Trace::close`].
 
 use std::cell::RefCell;
+use std::fmt;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::Time;
+
+/// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
+pub(crate) const START: Time = Time(1_000_000_000);
+
+/// A time as traces show it: seconds since the start of the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since(pub(crate) Time);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0.since(START);
+        write!(f, "{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+    }
+}
 
 /// A run's trace. Clones write to the same.
 #[derive(Debug, Clone)]
@@ -14,9 +34,8 @@ pub(crate) struct Trace(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    file: Option<Arc<Mutex<BufWriter<File>>>>,
+    pen: Option<Pen>,
     checksum: RefCell<crc32fast::Hasher>,
-    last: RefCell<Time>,
 }
 
 impl Trace {
@@ -26,26 +45,50 @@ impl Trace {
     }
 
     /// A trace that is written to a file, too.
-    pub(crate) fn to_file(path: &Path) -> std::io::Result<Self> {
-        Ok(Self::new(Some(Arc::new(Mutex::new(BufWriter::new(File::create(path)?))))))
+    pub(crate) fn to_file(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(Some(Pen::new(BufWriter::new(File::create(path)?)))))
     }
 
-    fn new(file: Option<Arc<Mutex<BufWriter<File>>>>) -> Self {
-        let checksum = RefCell::new(crc32fast::Hasher::new());
-        Self(Rc::new(Inner { file, checksum, last: RefCell::default() }))
+    fn new(pen: Option<Pen>) -> Self {
+        Self(Rc::new(Inner { pen, checksum: RefCell::new(crc32fast::Hasher::new()) }))
     }
 
     /// Whether lines are kept; whoever has much to compute for a line asks first.
     pub(crate) fn is_kept(&self) -> bool {
-        self.0.file.is_some()
+        self.0.pen.is_some()
+    }
+
+    /// What writes lines from places that the run's thread does not own; `None` if none are kept.
+    pub(crate) fn pen(&self) -> Option<Pen> {
+        self.0.pen.clone()
     }
 
     /// Adds a line.
-    pub(crate) fn line(&self, now: Time, who: &str, what: std::fmt::Arguments<'_>) {
-        *self.0.last.borrow_mut() = now;
-        if let Some(file) = &self.0.file {
-            let line = format!("{:>12}.{:03}us {who:<10} {what}\n", now.0 / 1000, now.0 % 1000);
-            let _full_disk = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
+        if let Some(pen) = &self.0.pen {
+            pen.line(now, who, what);
+        }
+    }
+
+    /// Names who runs from now on: log lines carry this time and name.
+    pub(crate) fn enter(&self, now: Time, who: &str) {
+        if let Some(pen) = &self.0.pen {
+            let mut sheet = pen.lock();
+            sheet.now = now;
+            who.clone_into(&mut sheet.who);
+        }
+    }
+
+    /// Lines so far.
+    pub(crate) fn lines(&self) -> u64 {
+        self.0.pen.as_ref().map_or(0, |pen| pen.lock().lines)
+    }
+
+    /// Adds how the run ended, at the time of the last line.
+    pub(crate) fn verdict(&self, what: fmt::Arguments<'_>) {
+        if let Some(pen) = &self.0.pen {
+            let now = pen.lock().now;
+            pen.line(now, "verdict", what);
         }
     }
 
@@ -61,33 +104,114 @@ impl Trace {
 
     /// Writes the log of a node's own code into the trace, while the guard lives.
     pub(crate) fn capture_log(&self) -> Option<tracing::subscriber::DefaultGuard> {
-        let file = self.0.file.clone()?;
+        let pen = self.0.pen.clone()?;
         let subscriber = tracing_subscriber::fmt()
             .without_time()
             .with_ansi(false)
             .with_max_level(tracing::Level::DEBUG)
-            .with_writer(move || LogLine(Arc::clone(&file)))
+            .with_writer(move || LogLine(pen.clone()))
             .finish();
         Some(tracing::subscriber::set_default(subscriber))
     }
 
-    /// Everything is in the file now.
-    pub(crate) fn flush(&self) {
-        if let Some(file) = &self.0.file {
-            let _full_disk = file.lock().unwrap_or_else(PoisonError::into_inner).flush();
+    /// Everything is in the file now, or the first error that kept a line out of it.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let Some(pen) = &self.0.pen else { return Ok(()) };
+        let mut sheet = pen.lock();
+        match sheet.error.take() {
+            Some(error) => Err(error),
+            None => sheet.file.flush(),
         }
     }
 }
 
-/// A line of a node's log.
-struct LogLine(Arc<Mutex<BufWriter<File>>>);
+/// Writes lines of a trace from anywhere. Clones write to the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Pen(Arc<Mutex<Sheet>>);
 
-impl Write for LogLine {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+struct Sheet {
+    file: BufWriter<File>,
+    lines: u64,
+    /// The first error; nothing is written after it.
+    error: Option<io::Error>,
+    /// When the last line was written, and whose turn it was.
+    now: Time,
+    who: String,
+}
+
+impl fmt::Debug for Sheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sheet").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+impl Pen {
+    fn new(file: BufWriter<File>) -> Self {
+        let sheet = Sheet { file, lines: 0, error: None, now: START, who: "run".to_owned() };
+        Self(Arc::new(Mutex::new(sheet)))
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    /// Adds a line.
+    pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
+        let mut sheet = self.lock();
+        sheet.now = now;
+        sheet.write(now, who, what);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sheet> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sheet {
+    fn write(&mut self, now: Time, who: &str, what: fmt::Arguments<'_>) {
+        self.lines += 1;
+        if self.error.is_none()
+            && let Err(error) = writeln!(self.file, "{:>14} {who:<24} {what}", Since(now).to_string())
+        {
+            self.error = Some(error);
+        }
+    }
+}
+
+/// A line of a node's log. Its errors are kept in the trace: a log that cannot be written would make
+/// the library that writes it complain for each line.
+struct LogLine(Pen);
+
+impl Write for LogLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sheet = self.0.lock();
+        let (now, who) = (sheet.now, sheet.who.clone());
+        for line in String::from_utf8_lossy(bytes).lines() {
+            sheet.write(now, &who, format_args!("log: {}", line.trim()));
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_since_the_start_of_the_run() {
+        assert_eq!(Since(START).to_string(), "0.000000000");
+        assert_eq!(Since(START.plus_ns(1_189_945_003)).to_string(), "1.189945003");
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_at_the_end() {
+        let trace = Trace::to_file(Path::new("/dev/full")).unwrap();
+        for _ in 0..10_000 {
+            trace.line(START, "test", format_args!("a line that fills the buffer"));
+        }
+        assert_eq!(trace.close().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let short = Trace::to_file(Path::new("/dev/full")).unwrap();
+        short.line(START, "test", format_args!("a line that stays in the buffer"));
+        assert_eq!(short.close().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }
