@@ -1,6 +1,8 @@
 //! Many runs, on all CPUs, and what they add up to.
 
 use crate::coverage::{Coverage, Kind};
+use crate::interrupt::Interrupt;
+use crate::report;
 use crate::run::{Outcome, run};
 use crate::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 const ENOUGH_RUNS: u64 = 200;
 /// What a run must have on average.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
+/// How often a line of progress is written where no bar can be drawn.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 /// The share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
 
@@ -26,6 +30,10 @@ pub(crate) struct Failure {
 /// What a campaign was.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
+    /// The first seed; the others follow it without a gap.
+    pub(crate) first: u64,
+    /// The signal that ended it early: its number and name.
+    pub(crate) interrupted: Option<(u8, &'static str)>,
     pub(crate) runs: u64,
     pub(crate) nodes: u64,
     pub(crate) calls: u64,
@@ -102,7 +110,7 @@ pub(crate) fn run_one(seed: u64, trace: Trace) -> Outcome {
 }
 
 /// Which runs a campaign has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
     /// The first seed.
     pub(crate) first: u64,
@@ -116,21 +124,29 @@ pub(crate) struct CampaignPlan<'a> {
     pub(crate) keep_going: bool,
     /// The deliberate fault that is on.
     pub(crate) mutant: Option<&'a str>,
+    /// Ends it early.
+    pub(crate) interrupt: Interrupt,
 }
 
 /// Runs seeds from the first on until so many have run, the time is over, or one fails.
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
-    let CampaignPlan { first, runs, time, jobs, keep_going, mutant } = *plan;
+    let CampaignPlan { first, runs, time, jobs, keep_going, mutant, ref interrupt } = *plan;
+    // There is no seed after the last.
+    let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
-    let summary = Mutex::new(Summary::default());
+    let summary = Mutex::new(Summary { first, ..Summary::default() });
     let bar = bar(runs, mutant);
+    let said = Mutex::new(began);
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 crate::switch::choose(mutant);
                 loop {
+                    if interrupt.signal().is_some() {
+                        return;
+                    }
                     let run = next.fetch_add(1, Ordering::Relaxed);
                     if run >= runs || began.elapsed() >= time || failed.load(Ordering::Relaxed) {
                         return;
@@ -144,20 +160,44 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
                         summary.failures.push(Failure { seed, why });
                     }
                     bar.inc(1);
+                    let done = summary.runs;
+                    drop(summary);
+                    if bar.is_hidden() {
+                        say(&said, began, done, runs, mutant);
+                    }
                 }
             });
         }
     });
     bar.finish_and_clear();
     let mut summary = summary.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    summary.interrupted = interrupt.signal();
     summary.took = began.elapsed();
     summary.failures.sort_by_key(|failure| failure.seed);
     summary
 }
 
+/// A line of progress now and then, where no bar can be drawn.
+fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
+    let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if said.elapsed() < SAY_EVERY {
+        return;
+    }
+    *said = Instant::now();
+    let of = if runs >= u64::MAX / 2 { String::new() } else { format!(" of {runs}") };
+    let what = mutant.unwrap_or("simulating");
+    report::err(&format!("{what}: {done}{of} runs in {} s", began.elapsed().as_secs()));
+}
+
 fn bar(runs: u64, mutant: Option<&str>) -> ProgressBar {
-    let bar = if runs == u64::MAX { ProgressBar::new_spinner() } else { ProgressBar::new(runs) };
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} runs, {eta} left");
+    let is_open = runs >= u64::MAX / 2;
+    let bar = if is_open { ProgressBar::new_spinner() } else { ProgressBar::new(runs) };
+    let text = if is_open {
+        "{msg} {spinner} {pos} runs in {elapsed}"
+    } else {
+        "{msg} {wide_bar} {pos}/{len} runs, {eta} left"
+    };
+    let style = ProgressStyle::with_template(text);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(mutant.unwrap_or("simulating").to_owned());
     bar

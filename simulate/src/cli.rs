@@ -1,6 +1,7 @@
 //! What the command line asks for.
 
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,33 +20,36 @@ use std::time::Duration;
 ///   cargo simulate --seed 7 --runs 500       seeds 7 to 506
 ///   cargo simulate --minutes 30              as many runs as 30 minutes allow
 ///   cargo simulate --mutant all              each deliberate fault must be caught
-///   cargo simulate --mutant reply_to_another_call --seed 1 --trace run.txt
-///                                            one run with a deliberate fault
+///   cargo simulate --mutant replies_match_any_call --seed 1 --trace run.txt
+///                                           one run with a deliberate fault
+///
+/// Exit codes: 0 all runs passed; 1 a run failed, or a campaign exercised too little; 2 wrong usage,
+/// or a file or standard output cannot be written; 130 and 143 ended by SIGINT and SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "cargo simulate", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
     /// First seed. Without --runs and --minutes, the only one.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// How many runs: seeds N to N+M-1.
-    #[arg(long, value_name = "M")]
+    /// How many runs: seeds N to N+M-1. Default: 2000; 1 with --seed; no limit with --minutes.
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
     /// For how long to begin runs; with --runs, whichever ends first.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<f64>,
-    /// Write the trace of the only run here.
+    /// Write the trace of the only run here; needs --seed.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Switch on a deliberate fault; `all` tries each, `list` names them.
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
-    /// Runs at a time.
-    #[arg(long, value_name = "N")]
+    /// Runs at a time, 1 to 1024. Default: as many as there are CPUs.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
     /// Go on after a run that fails, and list all that do.
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Print the summary as JSON.
+    /// Print the result as one JSON document on standard output.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -54,6 +58,31 @@ pub(crate) struct Cli {
 const RUNS: u64 = 2_000;
 
 impl Cli {
+    /// Whether the options fit together.
+    ///
+    /// # Errors
+    /// What to change.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if let (Some(seed), Some(runs)) = (self.seed, self.runs)
+            && seed.checked_add(runs - 1).is_none()
+        {
+            return Err(format!("there are no {runs} seeds from {seed} on; the last is {}", u64::MAX));
+        }
+        if self.trace.is_none() {
+            return Ok(());
+        }
+        if matches!(self.mutant.as_deref(), Some("all" | "list")) {
+            return Err("--trace is for one run; name one deliberate fault, and add --seed N".to_owned());
+        }
+        if self.seed.is_none() {
+            return Err("--trace is for one run; add --seed N".to_owned());
+        }
+        if self.runs() != 1 {
+            return Err("--trace is for one run; leave --runs and --minutes out".to_owned());
+        }
+        Ok(())
+    }
+
     /// How many runs at most.
     pub(crate) fn runs(&self) -> u64 {
         match (self.runs, self.minutes, self.seed) {
@@ -74,5 +103,59 @@ impl Cli {
     pub(crate) fn jobs(&self) -> usize {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         self.jobs.unwrap_or_else(cpus).max(1)
+    }
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes.is_finite() => Ok(minutes),
+        _ => Err("a number above 0 is needed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn check(arguments: &[&str]) -> Result<(), String> {
+        let all = std::iter::once("simulate").chain(arguments.iter().copied());
+        Cli::try_parse_from(all).map_err(|error| error.to_string())?.check()
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused() {
+        for wrong in
+            [["--runs", "0"], ["--minutes", "0"], ["--minutes", "nan"], ["--jobs", "0"], ["--jobs", "100000"]]
+        {
+            assert!(check(&wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(check(&["--seed", "7", "--runs", "500", "--jobs", "2"]), Ok(()));
+    }
+
+    #[test]
+    fn seeds_do_not_wrap() {
+        let last = u64::MAX.to_string();
+        assert!(check(&["--seed", &last, "--runs", "3"]).unwrap_err().contains("the last is"));
+        assert_eq!(check(&["--seed", &last, "--runs", "1"]), Ok(()));
+    }
+
+    #[test]
+    fn a_trace_is_for_one_seed() {
+        assert!(check(&["--trace", "x"]).unwrap_err().contains("add --seed N"));
+        assert!(check(&["--trace", "x", "--seed", "1", "--runs", "2"]).is_err());
+        assert!(check(&["--trace", "x", "--mutant", "all"]).is_err());
+        assert_eq!(check(&["--trace", "x", "--seed", "1"]), Ok(()));
+    }
+
+    #[test]
+    fn the_help_names_existing_faults() {
+        let help = Cli::command().render_long_help().to_string();
+        let names = help.split("--mutant ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+        let names = names.filter(|name| !["all", "list", "<NAME>"].contains(name)).collect::<Vec<_>>();
+        assert!(!names.is_empty());
+        for name in names {
+            assert!(crate::mutants::ALL.iter().any(|mutant| mutant.name == name), "{name}");
+        }
     }
 }

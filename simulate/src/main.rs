@@ -23,6 +23,7 @@ mod client;
 mod coverage;
 mod credits;
 mod heading;
+mod interrupt;
 mod mutants;
 mod network;
 mod node;
@@ -38,35 +39,56 @@ mod tasks;
 mod timers;
 mod trace;
 
-use campaign::CampaignPlan;
+use campaign::{CampaignPlan, Failure, Summary};
 use clap::Parser;
 use cli::Cli;
+use interrupt::Interrupt;
+use serde_json::json;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use trace::Trace;
+
+/// All runs passed.
+const PASSED: u8 = 0;
+/// A run failed, or a campaign fell short.
+const FAILED: u8 = 1;
+/// Wrong usage, or something cannot be written.
+const WRONG: u8 = 2;
+/// A signal ended the campaign: this, plus its number.
+const SIGNAL: u8 = 128;
 
 fn main() -> ExitCode {
     quiet_panics();
     let cli = Cli::parse();
-    let outcome = match cli.mutant.as_deref() {
-        Some("list") => {
-            for mutant in mutants::ALL {
-                println!("{:<32} {}", mutant.name, mutant.what);
-            }
-            Ok(true)
-        }
-        Some("all") => Ok(hunt_all(&cli)),
-        _ if cli.trace.is_some() || (cli.seed.is_some() && cli.runs() == 1) => trace_one(&cli),
-        _ => Ok(simulate(&cli)),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
+    let code = act(&cli).unwrap_or_else(|error| {
+        report::err(&format!("error: {error}"));
+        WRONG
+    });
+    ExitCode::from(code)
+}
+
+/// Does what was asked for; returns the exit code.
+fn act(cli: &Cli) -> Result<u8, String> {
+    cli.check()?;
+    match cli.mutant.as_deref() {
+        Some("list") => list(cli),
+        Some("all") => hunt_all(cli),
+        _ if cli.seed.is_some() && cli.runs() == 1 => run_one(cli),
+        _ => simulate(cli),
     }
+}
+
+/// Names the deliberate faults.
+fn list(cli: &Cli) -> Result<u8, String> {
+    let all = mutants::ALL.iter();
+    if cli.json {
+        let all = all.map(|mutant| json!({"name": mutant.name, "what": mutant.what}));
+        report::out(&json!({"mutants": all.collect::<Vec<_>>()}).to_string())?;
+    } else {
+        let lines = all.map(|mutant| format!("{:<32} {}\n", mutant.name, mutant.what));
+        report::out(&lines.collect::<String>())?;
+    }
+    Ok(PASSED)
 }
 
 /// The panics that the workload provokes are no news; all others are printed.
@@ -93,14 +115,11 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     if mutants::ALL.iter().any(|mutant| mutant.name == name) {
         return Ok(Some(name));
     }
-    Err(format!("there is no deliberate fault {name:?}; `cargo simulate --mutant list` names them"))
+    Err(format!("there is no deliberate fault {name:?}; see `cargo simulate --mutant list`"))
 }
 
 /// One run, with its trace if that was asked for.
-fn trace_one(cli: &Cli) -> Result<bool, String> {
-    if cli.runs() != 1 {
-        return Err("--trace is for one run; leave --runs and --minutes out".to_owned());
-    }
+fn run_one(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
     switch::choose(mutant);
     let seed = cli.seed.unwrap_or_else(seed_of_the_day);
@@ -112,86 +131,136 @@ fn trace_one(cli: &Cli) -> Result<bool, String> {
     if let Some(name) = mutant {
         trace.line(trace::START, "about", format_args!("the deliberate fault {name} is on"));
     }
+    let began = Instant::now();
     let outcome = campaign::run_one(seed, trace.clone());
     if let (Err(error), Some(path)) = (trace.close(), &cli.trace) {
         return Err(format!("cannot write the trace {}: {error}", path.display()));
     }
-    let mut summary = campaign::Summary::default();
+    let mut summary = Summary { first: seed, ..Summary::default() };
     summary.add(&outcome);
-    if cli.json {
-        println!("{}", report::json(&summary));
-    } else {
-        report::print(&summary);
-    }
-    println!("checksum of the run: {:08x}", outcome.checksum);
+    summary.took = began.elapsed();
     if let Some(why) = outcome.broken {
-        println!("seed {seed} FAILED: {why}");
-        if cli.trace.is_none() {
-            println!("replay it with: {}", report::replay(seed, mutant));
-        }
-        return Ok(false);
+        summary.failures.push(Failure { seed, why });
     }
-    Ok(true)
+    let checksum = format!("{:08x}", outcome.checksum);
+    if cli.json {
+        let mut document = report::json(&summary);
+        document["checksum"] = json!(checksum);
+        report::out(&document.to_string())?;
+    } else {
+        report::out(&format!("{}checksum of the run: {checksum}", report::table(&summary)))?;
+    }
+    if let Some(Failure { why, .. }) = summary.failures.first() {
+        report::err(&format!("seed {seed} FAILED: {why}"));
+        if cli.trace.is_none() {
+            report::err(&format!("replay it with: {}", report::replay(seed, mutant)));
+        }
+        return Ok(FAILED);
+    }
+    let passed = match mutant {
+        Some(name) => format!("seed {seed} passed: mutant {name} on, not noticed by this seed"),
+        None => format!("seed {seed} passed"),
+    };
+    tell(cli, &passed)?;
+    Ok(PASSED)
+}
+
+/// A line for a reader: on standard output, unless that is for JSON.
+fn tell(cli: &Cli, line: &str) -> Result<(), String> {
+    if cli.json {
+        report::err(line);
+        return Ok(());
+    }
+    report::out(line)
+}
+
+fn interrupt() -> Result<Interrupt, String> {
+    Interrupt::on_signals().map_err(|error| format!("cannot wait for signals: {error}"))
 }
 
 /// A campaign.
-fn simulate(cli: &Cli) -> bool {
-    let mutant = match known_mutant(cli) {
-        Ok(mutant) => mutant,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return false;
-        }
-    };
-    let first = cli.seed.unwrap_or_else(seed_of_the_day);
+fn simulate(cli: &Cli) -> Result<u8, String> {
+    let mutant = known_mutant(cli)?;
     let summary = campaign::campaign(&CampaignPlan {
-        first,
+        first: cli.seed.unwrap_or_else(seed_of_the_day),
         runs: cli.runs(),
         time: cli.time(),
         jobs: cli.jobs(),
         keep_going: cli.keep_going,
         mutant,
+        interrupt: interrupt()?,
     });
     if cli.json {
-        println!("{}", report::json(&summary));
+        report::out(&report::json(&summary).to_string())?;
     } else {
-        report::print(&summary);
-        println!(
-            "not judged: {}",
-            oracle::NOT_JUDGED.iter().map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
-        );
+        report::out(&report::table(&summary))?;
     }
     for failure in &summary.failures {
-        eprintln!("seed {} FAILED: {}", failure.seed, failure.why);
-        eprintln!("replay it with: {}", report::replay(failure.seed, mutant));
+        report::err(&format!("seed {} FAILED: {}", failure.seed, failure.why));
+        report::err(&format!("replay it with: {}", report::replay(failure.seed, mutant)));
     }
+    if let Some((number, signal)) = summary.interrupted {
+        let seeds = match summary.runs {
+            0 => "no seed ran".to_owned(),
+            runs => format!("seeds {} to {} ran", summary.first, summary.first + (runs - 1)),
+        };
+        report::err(&format!("ended by {signal}: {seeds}, {} failed", summary.failures.len()));
+        return Ok(SIGNAL + number);
+    }
+    let runs = report::runs(summary.runs);
     if !summary.failures.is_empty() {
-        return false;
+        report::err(&format!("{} of {runs} failed", summary.failures.len()));
+        return Ok(FAILED);
     }
     let shortfalls = summary.shortfalls();
     for shortfall in &shortfalls {
-        eprintln!("the campaign exercised too little: {shortfall}");
+        report::err(&format!("the campaign exercised too little: {shortfall}"));
     }
-    shortfalls.is_empty()
+    tell(cli, &format!("all {runs} passed"))?;
+    Ok(if shortfalls.is_empty() { PASSED } else { FAILED })
 }
 
 /// Each deliberate fault must be caught.
-fn hunt_all(cli: &Cli) -> bool {
+fn hunt_all(cli: &Cli) -> Result<u8, String> {
     if !switch::are_built_in() {
-        eprintln!("error: this program has no deliberate faults in it; build it by `cargo simulate`");
-        return false;
+        return Err("this program has no deliberate faults in it; build it by `cargo simulate`".to_owned());
     }
+    let interrupt = interrupt()?;
     let mut caught = 0;
+    let mut hunts = Vec::new();
     for mutant in mutants::ALL {
-        let summary = mutants::hunt(*mutant, cli.seed.unwrap_or(1), cli.jobs());
-        match summary.failures.first() {
+        let summary = mutants::hunt(*mutant, cli.seed.unwrap_or(1), cli.jobs(), &interrupt);
+        let (name, runs, failure) = (mutant.name, summary.runs, summary.failures.first());
+        hunts.push(json!({
+            "name": name,
+            "what": mutant.what,
+            "caught": failure.is_some(),
+            "runs": runs,
+            "seed": failure.map(|failure| failure.seed),
+            "why": failure.map(|failure| &failure.why),
+        }));
+        match failure {
             Some(failure) => {
                 caught += 1;
-                println!("caught {:<32} after {:>3} runs: {}", mutant.name, summary.runs, failure.why);
+                tell(cli, &format!("caught {name:<32} after {runs:>3} runs: {}", failure.why))?;
             }
-            None => println!("MISSED {:<32} in {} runs: {}", mutant.name, summary.runs, mutant.what),
+            None if summary.interrupted.is_some() => {
+                hunts.pop();
+                break;
+            }
+            None => tell(cli, &format!("MISSED {name:<32} in {runs} runs: {}", mutant.what))?,
         }
     }
-    println!("{caught} of {} deliberate faults were caught", mutants::ALL.len());
-    caught == mutants::ALL.len()
+    let of = mutants::ALL.len();
+    let signal = interrupt.signal();
+    if cli.json {
+        let document = json!({"mutants": hunts, "caught": caught, "of": of, "interrupted": signal.is_some()});
+        report::out(&document.to_string())?;
+    }
+    tell(cli, &format!("{caught} of {of} deliberate faults were caught"))?;
+    if let Some((number, name)) = signal {
+        report::err(&format!("ended by {name}: {} of {of} faults were tried", hunts.len()));
+        return Ok(SIGNAL + number);
+    }
+    Ok(if caught == of { PASSED } else { FAILED })
 }

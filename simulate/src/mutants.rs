@@ -1,6 +1,7 @@
 //! The deliberate faults that the code knows, and the campaign that must catch each.
 
 use crate::campaign::{CampaignPlan, Summary, campaign};
+use crate::interrupt::Interrupt;
 use std::time::Duration;
 
 /// Runs in which a fault must be caught.
@@ -68,7 +69,7 @@ pub(crate) const ALL: &[Mutant] = &[
 ];
 
 /// Looks for a fault until it is caught.
-pub(crate) fn hunt(mutant: Mutant, first_seed: u64, jobs: usize) -> Summary {
+pub(crate) fn hunt(mutant: Mutant, first_seed: u64, jobs: usize, interrupt: &Interrupt) -> Summary {
     campaign(&CampaignPlan {
         first: first_seed,
         runs: MOST_RUNS,
@@ -76,5 +77,6 @@ pub(crate) fn hunt(mutant: Mutant, first_seed: u64, jobs: usize) -> Summary {
         jobs,
         keep_going: false,
         mutant: Some(mutant.name),
+        interrupt: interrupt.clone(),
     })
 }

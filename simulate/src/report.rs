@@ -1,8 +1,26 @@
-//! What a campaign prints: a table for a reader, or JSON.
+//! What a campaign prints: a table for a reader, or JSON for a program.
+//!
+//! Results go to standard output, failures and progress to standard error. With `--json` standard
+//! output is one JSON document.
 
 use crate::campaign::Summary;
 use crate::coverage::Kind;
+use crate::oracle;
 use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+/// Writes a line, or several, to standard output.
+pub(crate) fn out(text: &str) -> Result<(), String> {
+    let mut stdout = io::stdout().lock();
+    let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());
+    written.map_err(|error| format!("cannot write to standard output: {error}"))
+}
+
+/// Writes a line to standard error. Nobody is left to tell when that fails.
+pub(crate) fn err(text: &str) {
+    let _closed = writeln!(io::stderr(), "{text}");
+}
 
 /// The command that replays a seed.
 pub(crate) fn replay(seed: u64, mutant: Option<&str>) -> String {
@@ -10,24 +28,33 @@ pub(crate) fn replay(seed: u64, mutant: Option<&str>) -> String {
     format!("cargo simulate --seed {seed}{mutant} --trace trace-{seed}.txt")
 }
 
+/// So many runs, in words.
+pub(crate) fn runs(count: u64) -> String {
+    format!("{count} run{}", if count == 1 { "" } else { "s" })
+}
+
 /// For a reader.
-pub(crate) fn print(summary: &Summary) {
-    let runs = summary.runs.max(1);
-    println!(
-        "{} runs in {:.1} s: {:.1} nodes, {} calls, {} faults and {} turns a run, {:.1} s simulated a run",
-        summary.runs,
+pub(crate) fn table(summary: &Summary) -> String {
+    let count = summary.runs.max(1);
+    let mut text = format!(
+        "{} in {:.1} s: {:.1} nodes, {} calls, {} faults and {} turns a run, {:.1} s simulated a run\n",
+        runs(summary.runs),
         summary.took.as_secs_f64(),
-        summary.nodes as f64 / runs as f64,
-        summary.calls / runs,
-        summary.faults / runs,
-        summary.turns / runs,
-        summary.simulated.as_secs_f64() / runs as f64,
+        summary.nodes as f64 / count as f64,
+        summary.calls / count,
+        summary.faults / count,
+        summary.turns / count,
+        summary.simulated.as_secs_f64() / count as f64,
     );
-    println!("{:<40} {:>12} {:>10}", "kind of event", "events", "of runs");
+    let _infallible = writeln!(text, "{:<40} {:>12} {:>10}", "kind of event", "events", "of runs");
     for (kind, (events, with)) in Kind::ALL.iter().zip(&summary.kinds) {
-        let share = *with as f64 * 100.0 / runs as f64;
-        println!("{:<40} {events:>12} {share:>8.1} %", kind.name());
+        let share = *with as f64 * 100.0 / count as f64;
+        let _infallible = writeln!(text, "{:<40} {events:>12} {share:>8.1} %", kind.name());
     }
+    for (what, why) in oracle::NOT_JUDGED {
+        let _infallible = writeln!(text, "not judged: {what}: {why}");
+    }
+    text
 }
 
 /// For a program.
@@ -39,6 +66,8 @@ pub(crate) fn json(summary: &Summary) -> Value {
     let failures = failures.map(|failure| json!({"seed": failure.seed, "why": failure.why}));
     json!({
         "runs": summary.runs,
+        "first_seed": summary.first,
+        "interrupted": summary.interrupted.is_some(),
         "nodes": summary.nodes,
         "calls": summary.calls,
         "faults": summary.faults,

@@ -1,0 +1,67 @@
+//! The program from outside: exit codes, and what is written where.
+
+#![forbid(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+fn simulate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-simulate"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = simulate(arguments).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn one_seed_prints_one_json_document() {
+    let (code, stdout, stderr) = run(&["--seed", "7", "--json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let document = serde_json::from_str::<serde_json::Value>(&stdout).unwrap();
+    assert_eq!(document["runs"], 1);
+    assert_eq!(stderr, "seed 7 passed\n");
+}
+
+#[test]
+fn a_campaign_ends_with_its_result() {
+    let (code, stdout, _) = run(&["--seed", "7", "--runs", "2"]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.starts_with("2 runs in "), "{stdout}");
+    assert!(stdout.contains("not judged: "), "{stdout}");
+    assert!(stdout.ends_with("all 2 runs passed\n"), "{stdout}");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_one_error() {
+    let (code, _, stderr) = run(&["--seed", "7", "--trace", "/dev/full"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: cannot write the trace /dev/full: "), "{stderr}");
+}
+
+#[test]
+fn a_full_standard_output_is_one_error() {
+    let full = File::create("/dev/full").unwrap();
+    let output = simulate(&["--mutant", "list"]).stdout(Stdio::from(full)).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: cannot write to standard output: "), "{stderr}");
+}
+
+#[test]
+fn wrong_usage_has_its_own_exit_code() {
+    for wrong in [
+        &["--runs", "0"][..],
+        &["--mutant", "unknown", "--seed", "1"],
+        &["--mutant", "unknown"],
+        &["--trace", "run.txt"],
+        &["--seed", "18446744073709551615", "--runs", "3"],
+    ] {
+        assert_eq!(run(wrong).0, Some(2), "{wrong:?}");
+    }
+}
