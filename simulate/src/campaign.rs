@@ -2,7 +2,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::interrupt::Interrupt;
-use crate::report;
+use crate::output;
 use crate::run::{Outcome, run};
 use crate::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -186,7 +186,7 @@ fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Opti
     *said = Instant::now();
     let of = if runs >= u64::MAX / 2 { String::new() } else { format!(" of {runs}") };
     let what = mutant.unwrap_or("simulating");
-    report::err(&format!("{what}: {done}{of} runs in {} s", began.elapsed().as_secs()));
+    output::err(&format!("{what}: {done}{of} runs in {} s", began.elapsed().as_secs()));
 }
 
 fn bar(runs: u64, mutant: Option<&str>) -> ProgressBar {

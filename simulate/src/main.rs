@@ -11,6 +11,7 @@
 //! | `credits` | what must be true of credits, slots and memory |
 //! | `trace`, `heading`, `packet` | what a reader can see of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
+//! | `cli`, `report`, `output`, `interrupt` | the command line, what is printed, and signals |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness: the same seed gives the same
 //! trace. `cargo simulate --help` teaches the rest.
@@ -28,6 +29,7 @@ mod mutants;
 mod network;
 mod node;
 mod oracle;
+mod output;
 mod packet;
 mod plan;
 mod report;
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
     quiet_panics();
     let cli = Cli::parse();
     let code = act(&cli).unwrap_or_else(|error| {
-        report::err(&format!("error: {error}"));
+        output::err(&format!("error: {error}"));
         WRONG
     });
     ExitCode::from(code)
@@ -83,10 +85,10 @@ fn list(cli: &Cli) -> Result<u8, String> {
     let all = mutants::ALL.iter();
     if cli.json {
         let all = all.map(|mutant| json!({"name": mutant.name, "what": mutant.what}));
-        report::out(&json!({"mutants": all.collect::<Vec<_>>()}).to_string())?;
+        output::out(&json!({"mutants": all.collect::<Vec<_>>()}).to_string())?;
     } else {
         let lines = all.map(|mutant| format!("{:<32} {}\n", mutant.name, mutant.what));
-        report::out(&lines.collect::<String>())?;
+        output::out(&lines.collect::<String>())?;
     }
     Ok(PASSED)
 }
@@ -146,14 +148,14 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     if cli.json {
         let mut document = report::json(&summary);
         document["checksum"] = json!(checksum);
-        report::out(&document.to_string())?;
+        output::out(&document.to_string())?;
     } else {
-        report::out(&format!("{}checksum of the run: {checksum}", report::table(&summary)))?;
+        output::out(&format!("{}checksum of the run: {checksum}", report::table(&summary)))?;
     }
     if let Some(Failure { why, .. }) = summary.failures.first() {
-        report::err(&format!("seed {seed} FAILED: {why}"));
+        output::err(&format!("seed {seed} FAILED: {why}"));
         if cli.trace.is_none() {
-            report::err(&format!("replay it with: {}", report::replay(seed, mutant)));
+            output::err(&format!("replay it with: {}", report::replay(seed, mutant)));
         }
         return Ok(FAILED);
     }
@@ -168,10 +170,10 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
 /// A line for a reader: on standard output, unless that is for JSON.
 fn tell(cli: &Cli, line: &str) -> Result<(), String> {
     if cli.json {
-        report::err(line);
+        output::err(line);
         return Ok(());
     }
-    report::out(line)
+    output::out(line)
 }
 
 fn interrupt() -> Result<Interrupt, String> {
@@ -191,30 +193,30 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
         interrupt: interrupt()?,
     });
     if cli.json {
-        report::out(&report::json(&summary).to_string())?;
+        output::out(&report::json(&summary).to_string())?;
     } else {
-        report::out(&report::table(&summary))?;
+        output::out(&report::table(&summary))?;
     }
     for failure in &summary.failures {
-        report::err(&format!("seed {} FAILED: {}", failure.seed, failure.why));
-        report::err(&format!("replay it with: {}", report::replay(failure.seed, mutant)));
+        output::err(&format!("seed {} FAILED: {}", failure.seed, failure.why));
+        output::err(&format!("replay it with: {}", report::replay(failure.seed, mutant)));
     }
     if let Some((number, signal)) = summary.interrupted {
         let seeds = match summary.runs {
             0 => "no seed ran".to_owned(),
             runs => format!("seeds {} to {} ran", summary.first, summary.first + (runs - 1)),
         };
-        report::err(&format!("ended by {signal}: {seeds}, {} failed", summary.failures.len()));
+        output::err(&format!("ended by {signal}: {seeds}, {} failed", summary.failures.len()));
         return Ok(SIGNAL + number);
     }
     let runs = report::runs(summary.runs);
     if !summary.failures.is_empty() {
-        report::err(&format!("{} of {runs} failed", summary.failures.len()));
+        output::err(&format!("{} of {runs} failed", summary.failures.len()));
         return Ok(FAILED);
     }
     let shortfalls = summary.shortfalls();
     for shortfall in &shortfalls {
-        report::err(&format!("the campaign exercised too little: {shortfall}"));
+        output::err(&format!("the campaign exercised too little: {shortfall}"));
     }
     tell(cli, &format!("all {runs} passed"))?;
     Ok(if shortfalls.is_empty() { PASSED } else { FAILED })
@@ -255,11 +257,11 @@ fn hunt_all(cli: &Cli) -> Result<u8, String> {
     let signal = interrupt.signal();
     if cli.json {
         let document = json!({"mutants": hunts, "caught": caught, "of": of, "interrupted": signal.is_some()});
-        report::out(&document.to_string())?;
+        output::out(&document.to_string())?;
     }
     tell(cli, &format!("{caught} of {of} deliberate faults were caught"))?;
     if let Some((number, name)) = signal {
-        report::err(&format!("ended by {name}: {} of {of} faults were tried", hunts.len()));
+        output::err(&format!("ended by {name}: {} of {of} faults were tried", hunts.len()));
         return Ok(SIGNAL + number);
     }
     Ok(if caught == of { PASSED } else { FAILED })

@@ -8,19 +8,6 @@ use crate::coverage::Kind;
 use crate::oracle;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-
-/// Writes a line, or several, to standard output.
-pub(crate) fn out(text: &str) -> Result<(), String> {
-    let mut stdout = io::stdout().lock();
-    let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());
-    written.map_err(|error| format!("cannot write to standard output: {error}"))
-}
-
-/// Writes a line to standard error. Nobody is left to tell when that fails.
-pub(crate) fn err(text: &str) {
-    let _closed = writeln!(io::stderr(), "{text}");
-}
 
 /// The command that replays a seed.
 pub(crate) fn replay(seed: u64, mutant: Option<&str>) -> String {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
