@@ -129,6 +129,7 @@ pub(crate) struct CampaignPlan<'a> {
 }
 
 /// Runs seeds from the first on until so many have run, the time is over, or one fails.
+#[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, mutant, ref interrupt } = *plan;
     // There is no seed after the last.

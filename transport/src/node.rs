@@ -243,6 +243,7 @@ impl fmt::Debug for Node {
 }
 
 /// The calendar time of a reading of the clock. A simulation's calendar begins with the Unix epoch.
+#[expect(clippy::disallowed_methods, reason = "a simulation has its own calendar")]
 fn calendar(clock: &Clock, at: Time) -> SystemTime {
     match clock.as_virtual() {
         Some(_) => SystemTime::UNIX_EPOCH + (at - Time(0)),

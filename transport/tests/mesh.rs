@@ -7,12 +7,13 @@
 //!
 //! In real time, since it also runs on a NIC.
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+#![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 mod common;
 
 use bytes::Bytes;
 use common::{ECHO, Happened, TestNode, fresh_address};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,7 +119,7 @@ fn mesh(place: &Place) {
     let mut peers = Vec::new();
     let mut given_up = Vec::new();
     for (node, lost) in nodes.iter_mut().zip(&lost) {
-        let (mut up, mut down) = (HashSet::new(), HashSet::new());
+        let (mut up, mut down) = (BTreeSet::new(), BTreeSet::new());
         while up.len() < NODES - 1 {
             match next(node) {
                 (peer, Ok(())) => assert!(up.insert(peer), "{peer:?} came up twice"),

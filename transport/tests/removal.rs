@@ -3,12 +3,13 @@
 //! Real threads and clocks, which only bound waits; removal under calls in virtual time is
 //! `cargo simulate`'s.
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+#![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 mod common;
 
 use bytes::Bytes;
 use common::{Happened, LIMIT, TestNode, fresh_address, pattern};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -60,8 +61,8 @@ fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
 }
 
 /// Takes all that happened at a node until nothing is owed any more: outcomes by token.
-fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> HashMap<u64, SendOutcome> {
-    let mut found = HashMap::new();
+fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOutcome> {
+    let mut found = BTreeMap::new();
     while found.len() < tokens.len() {
         let (token, outcome) = node.wait("an outcome", |_, event| match event {
             Happened::Sent(token, outcome) => Some((*token, *outcome)),

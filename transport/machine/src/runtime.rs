@@ -48,6 +48,7 @@ impl Runtime {
         match &self.simulator {
             Some(simulator) => simulator.random(),
             // The standard library seeds each of these from the system's source.
+            #[expect(clippy::disallowed_methods, reason = "the one source of unseeded randomness")]
             None => RandomState::new().hash_one(std::process::id()),
         }
     }

@@ -39,6 +39,7 @@ impl Running {
 /// Starts a thread, has it make its machine, and returns when that is done.
 pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     let (made, outcome) = mpsc::channel();
+    #[expect(clippy::disallowed_methods, reason = "the one place that starts threads of machines")]
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || match make() {
         Ok(mut machine) => {
             let _starter_waits = made.send(Ok(()));

@@ -5,6 +5,7 @@
 //! In real time: the processor time that threads use is what is measured.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+#![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 mod common;
 

@@ -46,6 +46,7 @@ mod tests {
         QpInit, QpType, XrcdFlags,
     };
 
+    #[expect(clippy::disallowed_methods, reason = "bounds a wait for a real device")]
     fn next(channel: &Arc<dyn CmChannel>) -> CmEvent {
         let until = Instant::now() + Duration::from_secs(30);
         loop {

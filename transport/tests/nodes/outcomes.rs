@@ -2,7 +2,7 @@
 //! before its end, and sessions begin and end in turn.
 
 use crate::common::{Happened, LIMIT, TestNode, fresh_address, over_udp, pattern};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use trunkline_transport::{NodeOptions, PeerEvent, SendOutcome};
 
@@ -13,7 +13,7 @@ const LIFE: u64 = 300;
 /// Books of what one poller of the client was told.
 #[derive(Default)]
 struct Books {
-    outcomes: HashMap<u64, SendOutcome>,
+    outcomes: BTreeMap<u64, SendOutcome>,
     up: bool,
     ups: usize,
 }

@@ -57,6 +57,7 @@ impl<T: ?Sized> Table<T> {
     /// An object that refuses is dropped all the same.
     fn destroy_all(&self, destroy: impl Fn(&T) -> Result<(), VerbsError>) {
         let left = std::mem::take(&mut *lock(&self.0));
+        #[expect(clippy::iter_over_hash_type, reason = "the objects of one kind do not depend on each other")]
         for object in left.values() {
             let _refused = destroy(object);
         }

@@ -222,6 +222,7 @@ fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> 
         && error.kind() != io::ErrorKind::Interrupted
     {
         tracing::error!(%error, "the card's background thread cannot sleep");
+        #[expect(clippy::disallowed_methods, reason = "only a real card's own thread sleeps here")]
         std::thread::sleep(TICK);
     }
     events.iter().any(|event| event.token() == WAKER)

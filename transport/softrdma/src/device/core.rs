@@ -142,6 +142,7 @@ impl Core {
                     return card.control.disconnect_all(&mut card.shard, self.shared.now());
                 }
                 Err(TryLockError::WouldBlock) if self.shared.now() - began < PARTING => {
+                    #[expect(clippy::disallowed_methods, reason = "waits for another real thread")]
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(_) => return,

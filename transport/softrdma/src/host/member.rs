@@ -10,13 +10,13 @@ use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
+use trunkline_machine::Runtime;
 
 /// Identifies a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -236,6 +236,7 @@ fn enter(directory: Option<&Path>) -> Result<(PathBuf, Locked), HostError> {
         match lock(&folder) {
             Ok(locked) => {
                 // The modification time shows `tidy` that this folder is in use.
+                #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
                 let _refused = locked.0.as_ref().map(|file| file.set_modified(SystemTime::now()));
                 return Ok((folder, locked));
             }
@@ -323,7 +324,7 @@ fn vacate(registry: &Segment, member: MemberId) {
 }
 
 fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
+    Runtime::threads().random()
 }
 
 fn current(registry: &Segment, slot: u16) -> Option<MemberId> {

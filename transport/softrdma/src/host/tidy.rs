@@ -65,6 +65,7 @@ mod tests {
         folder
     }
 
+    #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
     fn make_old(folder: &Path) {
         let before = SystemTime::now() - 2 * UNUSED;
         File::options().write(true).open(folder.join("lock")).unwrap().set_modified(before).unwrap();

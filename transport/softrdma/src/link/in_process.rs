@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(b.receive(&mut got), 1);
         assert!(!b.arm());
         assert!(!readable(&b, PollTimeout::ZERO));
+        #[expect(clippy::disallowed_methods, reason = "wakes a thread that really sleeps")]
         std::thread::scope(|scope| {
             scope.spawn(|| send(&mut a, 1, 2, b"wake"));
             assert!(readable(&b, PollTimeout::from(10_000u16)));

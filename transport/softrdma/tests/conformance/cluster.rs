@@ -4,7 +4,7 @@
 mod tests {
     use crate::common;
     use crate::common::node::{BOUND, bring_up_with};
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
     use std::sync::Arc;
     use std::time::Instant;
@@ -88,7 +88,7 @@ mod tests {
         for node in &nodes {
             let inis: usize =
                 node.processes.iter().map(|process| process.inis.iter().flatten().count()).sum();
-            let numbers: HashSet<_> = node.tgts.iter().map(|tgt| tgt.number()).collect();
+            let numbers: BTreeSet<_> = node.tgts.iter().map(|tgt| tgt.number()).collect();
             assert_eq!(inis, (NODES - 1) * PROCESSES);
             assert_eq!(inis + numbers.len(), 2 * (NODES - 1) * PROCESSES, "RC: (n-1) p p, which is more");
         }
@@ -130,7 +130,7 @@ mod tests {
         }
         for (index, node) in nodes.iter().enumerate() {
             for process in &node.processes {
-                let senders: HashSet<u32> = (0..due).map(|_| received(node, process)).collect();
+                let senders: BTreeSet<u32> = (0..due).map(|_| received(node, process)).collect();
                 assert_eq!(senders.len(), due, "each sender once");
                 let own = index * PROCESSES..(index + 1) * PROCESSES;
                 assert!(senders.iter().all(|name| !own.contains(&(*name as usize))));

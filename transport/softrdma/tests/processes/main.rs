@@ -4,6 +4,7 @@
 //! `simulated_members.rs`.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+#![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
 #[path = "../common/mod.rs"]
 mod common;

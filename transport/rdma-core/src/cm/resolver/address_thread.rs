@@ -122,6 +122,7 @@ impl AddressThread {
 
 impl Drop for AddressThread {
     fn drop(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "the ids do not depend on each other")]
         for (_, (raw, _)) in self.ids.drain() {
             // SAFETY: only this thread has the id, and it has acknowledged the id's events.
             unsafe { raw.destroy() };

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::common::node::{BOUND, Node};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,8 +91,8 @@ struct Member {
     node: Node,
     events: Arc<dyn CmChannel>,
     senders: Vec<SendConnection>,
-    by_id: HashMap<CmIdNumber, usize>,
-    receivers: HashMap<QpNumber, ReceiveConnection>,
+    by_id: BTreeMap<CmIdNumber, usize>,
+    receivers: BTreeMap<QpNumber, ReceiveConnection>,
     /// Next free slot of memory for receives of RC QPs; the slots for sends follow those for receives.
     next_place: usize,
     send_places: usize,
@@ -139,8 +139,8 @@ pub(crate) fn run(orders: Orders) {
         node,
         events,
         senders: Vec::new(),
-        by_id: HashMap::new(),
-        receivers: HashMap::new(),
+        by_id: BTreeMap::new(),
+        receivers: BTreeMap::new(),
         next_place: 1 + SRQ_DEPTH,
         send_places,
         received: 0,
