@@ -179,6 +179,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
 }
 
 /// A line of progress now and then, where no bar can be drawn.
+#[expect(clippy::disallowed_methods, reason = "outside of the runs")]
 fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if said.elapsed() < SAY_EVERY {

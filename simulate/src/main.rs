@@ -134,6 +134,7 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     if let Some(name) = mutant {
         trace.line(trace::START, "about", format_args!("the deliberate fault {name} is on"));
     }
+    #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
     let began = Instant::now();
     let outcome = campaign::run_one(seed, trace.clone());
     if let (Err(error), Some(path)) = (trace.close(), &cli.trace) {
