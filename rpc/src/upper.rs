@@ -11,6 +11,7 @@ use crate::frame::{Header, NOBODY};
 use crate::inbox::{Inbox, Work};
 use crate::server::{Dispatch, Service};
 use std::sync::Arc;
+use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
     Carrier, Message, Origin, PeerEvent, PeerKey, PollerIndex, SendOutcome, Token, Upper,
 };
@@ -141,6 +142,11 @@ impl Upper for RpcPoller {
 
     fn is_drained(&self) -> bool {
         self.dispatch.len() == 0
+    }
+
+    fn ledger(&self) -> UpperLedger {
+        let (calls, handlers) = self.sizes();
+        UpperLedger { calls, handlers, slots: self.dispatch.slots(), has_timer: self.next_timer().is_some() }
     }
 }
 

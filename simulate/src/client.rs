@@ -115,6 +115,17 @@ impl Client {
         there: usize,
         back: usize,
     ) -> Option<Status> {
+        self.late_echo_of(server, timeout, (there, back), 0).await
+    }
+
+    /// The same, with a handler that waits so long before it replies.
+    pub(crate) async fn late_echo_of(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        (there, back): (usize, usize),
+        wait_us: u64,
+    ) -> Option<Status> {
         for bytes in [there, back] {
             match bytes {
                 0..=1024 => {}
@@ -126,7 +137,7 @@ impl Client {
         let id = self.oracle.made(self.process, server, "echo", timeout);
         let open = Open::new(&self.oracle, id);
         let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
-        let outcome = client.echo(id, reply_bytes, pattern(id, there).into()).await;
+        let outcome = client.echo(id, wait_us, reply_bytes, pattern(id, there).into()).await;
         open.ended();
         match outcome {
             Ok(reply) => {
@@ -164,19 +175,46 @@ impl Client {
     }
 
     async fn refuse(&mut self, server: SocketAddr) {
-        let timeout = self.timeout();
-        let call = |client: WorkClient, id| async move { client.refuse(id).await };
-        if self.judge(server, "refuse", timeout, call).await.is_none() {
+        let (timeout, wait) = (self.timeout(), self.random.u64(..4).saturating_sub(1) * 1_000);
+        let _outcome = self.refuse_at(server, timeout, wait).await;
+    }
+
+    /// Makes a call whose handler waits and returns an error; returns how it failed.
+    pub(crate) async fn refuse_at(&self, server: SocketAddr, timeout: Duration, wait: u64) -> Option<Status> {
+        let call = |client: WorkClient, id| async move { client.refuse(id, wait).await };
+        let outcome = self.judge(server, "refuse", timeout, call).await;
+        if outcome.is_none() {
             self.oracle.fail("a call succeeded whose handler returned an error".to_owned());
         }
+        outcome
     }
 
     async fn panic(&mut self, server: SocketAddr) {
         let timeout = self.timeout();
+        let _outcome = self.panic_at(server, timeout).await;
+    }
+
+    /// Makes a call whose handler panics; returns how it failed.
+    pub(crate) async fn panic_at(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         let call = |client: WorkClient, id| async move { client.panic(id).await };
-        if self.judge(server, "panic", timeout, call).await.is_none() {
+        let outcome = self.judge(server, "panic", timeout, call).await;
+        if outcome.is_none() {
             self.oracle.fail("a call succeeded whose handler panicked".to_owned());
         }
+        outcome
+    }
+
+    /// Drops a call whose handler would run for a minute.
+    pub(crate) async fn give_up_hanging(&self, server: SocketAddr) {
+        let mut call = pin!(self.hang_at(server, Duration::from_secs(60)));
+        let mut pause = pin!(self.timers.sleep(Duration::from_millis(5)));
+        poll_fn(|context| {
+            if call.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            pause.as_mut().poll(context)
+        })
+        .await;
     }
 
     async fn hang(&mut self, server: SocketAddr) {

@@ -1,4 +1,4 @@
-//! Credits, slots and memory, counted over all nodes between two turns.
+//! Credits, slots, memory and what is open, counted over all nodes between two turns.
 //!
 //! A pair of a spender and a grantor is found by the TGT between them. Of what the grantor has granted,
 //! every credit is with exactly one: on its way to the spender, held by it, released and on its way
@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use trunkline_transport::ledger::{Granting, PollerLedger, Spending};
+use trunkline_transport::ledger::{Granting, MemoryLedger, PollerLedger, Spending, UpperLedger};
 use trunkline_verbs::QpNumber;
 
 /// A difference of positions beyond this is a negative one.
@@ -49,14 +49,23 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
-        let PollerLedger { node, poller, receives, sends, memory_bytes, .. } = ledger;
+        let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, upper, .. } = ledger;
         for (what, slots) in [("receives are posted", receives), ("send slots are free", sends)] {
             if let Some((now, all)) = slots.filter(|(now, all)| now != all) {
                 return Err(format!("{now} of {all} {what} at rest at poller {poller} of {node}"));
             }
         }
-        if *memory_bytes != [0, 0] {
-            return Err(format!("memory for large messages is in use at rest at {node}: {memory_bytes:?}"));
+        if *outstanding_wr != 0 {
+            return Err(format!(
+                "{outstanding_wr} work requests are out at rest at poller {poller} of {node}"
+            ));
+        }
+        let is_back = |memory: &MemoryLedger| memory.bytes == 0 && memory.regions.0 == memory.regions.1;
+        if !memory.iter().all(is_back) {
+            return Err(format!("memory for large messages is in use at rest at {node}: {memory:?}"));
+        }
+        if *upper != UpperLedger::default() {
+            return Err(format!("calls are open at rest at poller {poller} of {node}: {upper:?}"));
         }
         for granting in &ledger.granting {
             grants.insert((node.ip(), granting.target, *poller), *granting);

@@ -65,6 +65,42 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "shutdown: a poller does not report that nothing is under way",
     },
     Mutant { name: "deadline_is_not_kept", what: "timer: nobody looks at a call's deadline" },
+    Mutant {
+        name: "error_replies_lose_their_text",
+        what: "errors: the text and details of a handler's error are lost",
+    },
+    Mutant {
+        name: "cancellation_is_not_sent",
+        what: "cancellation: the server is not told that a caller gave up",
+    },
+    Mutant {
+        name: "one_way_calls_succeed_unsent",
+        what: "one-way: a call succeeds before its message has left",
+    },
+    Mutant {
+        name: "server_keeps_no_deadline",
+        what: "timer: a server does not end the handler of a call whose deadline has passed",
+    },
+    Mutant {
+        name: "handlers_outlive_their_peer",
+        what: "session end: the handlers that a lost peer waited for run on",
+    },
+    Mutant {
+        name: "key_outlives_its_message",
+        what: "budget: peers may READ memory of large messages after the end of their message",
+    },
+    Mutant {
+        name: "sources_of_broken_trunk_leak",
+        what: "session end: large messages that were not READ keep their memory",
+    },
+    Mutant {
+        name: "shutdown_does_not_wait_for_handlers",
+        what: "shutdown: a node closes its sessions while handlers run within its grace",
+    },
+    Mutant {
+        name: "earlier_deadline_wakes_nobody",
+        what: "timer: the card's machine sleeps past a deadline that was set meanwhile",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 

@@ -16,7 +16,7 @@ use trunkline_transport::NodeOptions;
 /// The port that the first node listens on, the second on the next, and so on.
 const FIRST_PORT: u16 = 7471;
 /// How long a shutdown waits for calls that run.
-const GRACE: Duration = Duration::from_millis(100);
+pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
 /// A node of the run, whether it runs now or not.
 pub(crate) struct SimNode {
@@ -89,7 +89,7 @@ impl SimNode {
             .connections(if self.rc { Connections::Rc } else { Connections::Xrc })
             .srq_depth(self.plan.srq_depth)
             .max_message_bytes(512 << 10)
-            .rendezvous_bytes(2 << 20);
+            .rendezvous_bytes(self.plan.rendezvous_bytes);
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
         let make = move |context: &trunkline::PollerContext| {
@@ -128,6 +128,7 @@ impl SimNode {
     /// Ends what is left of a process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
+        scheduler.oracle.disturbed(self.address);
         running.member.kill();
         scheduler.kill(running.process);
         drop(running);
@@ -137,6 +138,7 @@ impl SimNode {
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
         let Some(running) = self.running.take() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("shut down {}", self.address));
+        scheduler.oracle.disturbed(self.address);
         running.node.begin_shutdown(GRACE);
         self.ending = Some(running);
     }
@@ -150,6 +152,7 @@ impl SimNode {
         }
         let has_ended = |running: &mut Running| scheduler.machines_of(running.process).is_empty();
         if let Some(ended) = self.ending.take_if(has_ended) {
+            scheduler.oracle.disturbed(self.address);
             count_events(scheduler, &ended);
         }
     }

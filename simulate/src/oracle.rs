@@ -7,11 +7,16 @@
 //! | bytes are equal | arguments or a reply differ from what was sent |
 //! | no reply crosses | a reply is another call's |
 //! | success is true | a call succeeds whose handler did not run, or had not returned |
+//! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
+//! | a one-way success arrives | after the calm phase its handler has not run, though its server lived and kept its device |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
 //! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |
 //! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
-//! | everything comes back | at rest a receive is not posted, a send slot not free, or memory for large messages in use (`credits`) |
+//! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
+//! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
+//! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
+//! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | calm is calm | without faults a call takes longer than [`CALM_LIMIT`] or fails |
 //!
@@ -23,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use trunkline::{Code, Status};
+use trunkline::{Bytes, Code, Status};
 use trunkline_verbs::{Time, VirtualClock};
 
 /// What the workload leaves out or the oracle does not judge yet, and why.
@@ -31,6 +36,22 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("budgets", "memory and handlers are bounded per lane and poller, not per peer"),
     ("may_have_run", "`true` is not held against a call that was never handed to the device"),
     ("bounded shutdown", "a handler that never returns may keep a node from ending within its grace"),
+    (
+        "deadlines under faults",
+        "a handler's end after its deadline is judged once all faults are over, not among them",
+    ),
+    (
+        "lost DREQs",
+        "the network loses nothing while a node's shutdown is timed; that a DREQ is repeated is tested in trunkline-roce",
+    ),
+    (
+        "loss recovery",
+        "how soon lost packets are sent again is judged by the simulation of trunkline-roce; here only that calls end",
+    ),
+    (
+        "memory within a run",
+        "what a session leaves when it breaks is counted at rest, of nodes that live until then",
+    ),
     ("order", "calls of one client may start in another order than they were made in"),
 ];
 
@@ -52,8 +73,12 @@ struct Call {
     server: SocketAddr,
     /// The process that its handler was entered in last.
     ran_in: Option<u64>,
+    made: Time,
     entered: u32,
     returned: u32,
+    /// The error that its handler returned: code, text and details.
+    refusal: Option<(Code, String, Bytes)>,
+    one_way: bool,
     ended: Option<Ended>,
 }
 
@@ -77,6 +102,8 @@ struct State {
     serving: BTreeMap<SocketAddr, u64>,
     /// The process whose session a client's process has, by the address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
+    /// When a process at an address last began, was about to end, ended, or lost or got its device.
+    disturbed: BTreeMap<SocketAddr, Time>,
     /// Where a client's last call met a session with a process that was gone.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
@@ -125,7 +152,18 @@ impl Oracle {
         let mut state = self.lock();
         state.last += 1;
         let id = state.last;
-        let call = Call { what, process, server, ran_in: None, entered: 0, returned: 0, ended: None };
+        let call = Call {
+            what,
+            process,
+            server,
+            ran_in: None,
+            made: self.clock.now(),
+            entered: 0,
+            returned: 0,
+            refusal: None,
+            one_way: false,
+            ended: None,
+        };
         state.calls.insert(id, call);
         state.open.insert(id, deadline);
         let now_there = state.serving.get(&server).copied();
@@ -173,13 +211,24 @@ impl Oracle {
         }
     }
 
+    /// The handler of a call returns an error.
+    pub(crate) fn refused(&self, id: u64, status: &Status) {
+        self.note(|| format!("call {id}: its handler fails with {status}"));
+        if let Some(call) = self.lock().calls.get_mut(&id) {
+            call.refusal = Some((status.code(), status.message().to_owned(), status.details().clone()));
+        }
+    }
+
     /// A call succeeded, and its reply names this call.
     pub(crate) fn succeeded(&self, id: u64, replied: u64, one_way: bool) {
         self.coverage.count(Kind::CallSucceeded);
         if replied != id {
             self.fail(format!("call {id} got the reply of call {replied}"));
         }
-        let returned = self.lock().calls.get(&id).map_or(0, |call| call.returned);
+        let returned = self.lock().calls.get_mut(&id).map_or(0, |call| {
+            call.one_way = one_way;
+            call.returned
+        });
         self.reached(id);
         if returned == 0 && !one_way {
             self.fail(format!("call {id} succeeded, but its handler has not returned"));
@@ -190,6 +239,29 @@ impl Oracle {
     /// A process serves at an address from now on.
     pub(crate) fn serves(&self, address: SocketAddr, process: u64) {
         self.lock().serving.insert(address, process);
+        self.disturbed(address);
+    }
+
+    /// What has arrived at an address may be lost: its process begins, is about to end, or ends, or its
+    /// device goes or comes.
+    pub(crate) fn disturbed(&self, address: SocketAddr) {
+        let now = self.clock.now();
+        self.lock().disturbed.insert(address, now);
+    }
+
+    /// Everything that was under way has arrived: handlers of all one-way calls that succeeded have run,
+    /// unless something has happened to their servers since they were made.
+    pub(crate) fn judge_one_ways(&self) {
+        let state = self.lock();
+        let is_lost = |call: &Call| {
+            let disturbed = state.disturbed.get(&call.server).is_some_and(|at| *at >= call.made);
+            call.one_way && call.entered == 0 && call.ended == Some(Ended::Succeeded) && !disturbed
+        };
+        let lost = state.calls.iter().find(|(_, call)| is_lost(call)).map(|(id, _)| *id);
+        drop(state);
+        if let Some(id) = lost {
+            self.fail(format!("call {id} (one way) succeeded, but its handler has not run"));
+        }
     }
 
     /// Notes which process a client has a session with.
@@ -223,7 +295,24 @@ impl Oracle {
                 "call {id} ({what}) has run, but its caller was told that it did not: {status}"
             ));
         }
+        self.judge_error(id, status);
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
+    }
+
+    /// Codes other than those by which a node reports that a call did not get through come from
+    /// handlers.
+    fn judge_error(&self, id: u64, status: &Status) {
+        let own = [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Cancelled];
+        if own.contains(&status.code()) {
+            return;
+        }
+        let refusal = self.lock().calls.get(&id).and_then(|call| call.refusal.clone());
+        let is_equal = refusal.as_ref().is_some_and(|(code, message, details)| {
+            *code == status.code() && message == status.message() && details == status.details()
+        });
+        if !is_equal {
+            self.fail(format!("call {id} failed with {status}, but its handler returned {refusal:?}"));
+        }
     }
 
     /// A call's future was dropped.

@@ -30,6 +30,8 @@ pub(crate) struct NodePlan {
     pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
+    /// Memory for large messages, in each direction.
+    pub(crate) rendezvous_bytes: usize,
     pub(crate) clients: usize,
 }
 
@@ -73,6 +75,7 @@ impl Plan {
                 pollers: random.u16(1..=3),
                 srq_depth: *random.choice(&[64, 256, 256]).unwrap_or(&256),
                 clients: random.usize(2..=4),
+                rendezvous_bytes: *random.choice(&[768 << 10, 2 << 20]).unwrap_or(&(2 << 20)),
             })
             .collect::<Vec<_>>();
         let clients = nodes.iter().map(|node| node.clients).sum::<usize>().max(1);

@@ -17,7 +17,10 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use trunkline::{Code, Status};
 use trunkline_verbs::Time;
+
+mod endings;
 
 /// Once faults have ended, every node must reach every other within so long: a session that was cut
 /// off is given up after seconds, and a handshake is repeated with growing pauses.
@@ -36,6 +39,8 @@ const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
 /// How long nodes may take to end when nothing is under way.
 const ENDING: Duration = Duration::from_secs(10);
+/// How often more it is examined whether everything has come back.
+const LOOKS: u32 = 5;
 /// Turns that one machine may take in a second of idleness: keepalives, and looks at timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
 
@@ -63,7 +68,7 @@ pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
     let log = run.scheduler.trace.capture_log();
     run.chaos();
     let mut healthy = run.is_unbroken() && run.heal();
-    healthy = healthy && run.calm() && run.idle() && run.one_dies();
+    healthy = healthy && run.calm() && run.idle() && run.handlers_end() && run.one_dies() && run.one_leaves();
     if healthy {
         run.end();
     }
@@ -243,6 +248,7 @@ impl Run {
             Due::Begin(Fault::RemoveDevice { node, lasts }) => {
                 coverage.count(Kind::DeviceRemoved);
                 self.nodes[node].remove_device();
+                self.scheduler.oracle.disturbed(self.nodes[node].address);
                 self.at(now + lasts, Due::Restore(node));
             }
             Due::Restart(node) => {
@@ -258,6 +264,7 @@ impl Run {
             Due::Restore(node) => {
                 coverage.count(Kind::DeviceRestored);
                 self.nodes[node].restore_device();
+                self.scheduler.oracle.disturbed(self.nodes[node].address);
             }
         }
     }
@@ -362,9 +369,19 @@ impl Run {
             return self.fail(&format!("{machines} idle machines took {turns} turns in half a second"));
         }
         self.count_credits();
-        if let Err(why) = credits::at_rest(&self.scheduler.ledgers()) {
+        let mut rest = credits::at_rest(&self.scheduler.ledgers());
+        for _ in 0..LOOKS {
+            // A keepalive may be on its way; what has leaked is still there when it has arrived.
+            if rest.is_ok() {
+                break;
+            }
+            self.scheduler.run_until(self.scheduler.now() + Duration::from_millis(1), |_| false);
+            rest = credits::at_rest(&self.scheduler.ledgers());
+        }
+        if let Err(why) = rest {
             return self.fail(&why);
         }
+        self.scheduler.oracle.judge_one_ways();
         self.is_unbroken()
     }
 
@@ -380,10 +397,19 @@ impl Run {
             client.hang_at(address, Duration::from_secs(60)).await;
             noted.set(true);
         });
+        if let Some(client) = self.client(victim) {
+            let address = self.nodes[witness].address;
+            let hangs = async move { client.hang_at(address, Duration::from_secs(60)).await };
+            self.scheduler.tasks.add(self.nodes[victim].process().unwrap_or(0), hangs);
+        }
         self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
         self.kill(victim);
-        if !self.scheduler.run_until(self.scheduler.now() + DEATH_IS_REPORTED, |_| told.get()) {
+        let limit = self.scheduler.now() + DEATH_IS_REPORTED;
+        if !self.scheduler.run_until(limit, |_| told.get()) {
             return self.fail("the caller of a node that was killed is not told");
+        }
+        if !self.has_handlers_by(witness, 0, limit) {
+            return self.fail("a handler runs on for a caller that was killed");
         }
         // Once more, with a successor that nobody waits for: the others still know the one before.
         self.nodes[victim].start(&mut self.scheduler, None);
@@ -526,8 +552,17 @@ async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) 
             // Long enough that everybody is asleep, mostly.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             let began = client.timers.now();
-            let failure = match random.u8(..5) {
+            let failure = match random.u8(..8) {
                 4 => client.give_up_beside(server).await,
+                5 => {
+                    client.give_up_hanging(server).await;
+                    None
+                }
+                6 => failed_as(
+                    Code::FailedPrecondition,
+                    client.refuse_at(server, TRY, random.u64(..2000)).await,
+                ),
+                7 => failed_as(Code::Internal, client.panic_at(server, TRY).await),
                 0 => client.echo_of(server, TRY, 40 << 10, 40 << 10).await,
                 1 => client.echo_of(server, TRY, 4 << 10, 4 << 10).await,
                 _ => client.number_of(server, TRY).await,
@@ -540,6 +575,11 @@ async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) 
             }
         }
     }
+}
+
+/// Passes on a failure unless it is the one that the handler returned.
+fn failed_as(code: Code, failure: Option<Status>) -> Option<Status> {
+    failure.filter(|status| status.code() != code)
 }
 
 #[cfg(test)]

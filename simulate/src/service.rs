@@ -14,8 +14,8 @@ pub(crate) const PANIC: &str = "simulated panic of a handler";
 /// Work that a node does for others. Each call carries its number and bytes that belong to it.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
 pub(crate) trait Work {
-    /// Replies with `reply_bytes` bytes.
-    async fn echo(&self, id: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status>;
+    /// Waits, and replies with `reply_bytes` bytes.
+    async fn echo(&self, id: u64, wait_us: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status>;
 
     /// Replies with the call's number.
     async fn number(&self, id: u64) -> Result<u64, Status>;
@@ -26,8 +26,8 @@ pub(crate) trait Work {
     /// Blocks its poller before it replies.
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status>;
 
-    /// Returns an error.
-    async fn refuse(&self, id: u64) -> Result<u64, Status>;
+    /// Waits, unless that is for 0 us, and returns an error.
+    async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
     /// Panics.
     async fn panic(&self, id: u64) -> Result<u64, Status>;
@@ -65,6 +65,11 @@ impl Worker {
         Self { oracle, timers, coverage, poller, process }
     }
 
+    fn refused(&self, id: u64, status: Status) -> Status {
+        self.oracle.refused(id, &status);
+        status
+    }
+
     fn done(&self, id: u64) -> Result<u64, Status> {
         self.oracle.returned(id);
         Ok(id)
@@ -72,8 +77,11 @@ impl Worker {
 }
 
 impl Work for Worker {
-    async fn echo(&self, id: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
+    async fn echo(&self, id: u64, wait_us: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
         self.oracle.entered(id, self.process, &body);
+        if wait_us > 0 {
+            self.timers.sleep(Duration::from_micros(wait_us)).await;
+        }
         self.oracle.returned(id);
         Ok(pattern(!id, usize::try_from(reply_bytes).unwrap_or(0)).into())
     }
@@ -97,17 +105,21 @@ impl Work for Worker {
         self.done(id)
     }
 
-    async fn refuse(&self, id: u64) -> Result<u64, Status> {
+    async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerRefused);
-        self.oracle.handler(id, "returns an error");
-        Err(Status::failed_precondition(id.to_string()))
+        if wait_us > 0 {
+            self.timers.sleep(Duration::from_micros(wait_us)).await;
+        }
+        let details = pattern(!id, usize::try_from(id % 100).unwrap_or(0));
+        Err(self.refused(id, Status::failed_precondition(id.to_string()).with_details(details)))
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::HandlerPanicked);
         self.oracle.handler(id, "panics");
+        let _what_its_caller_is_told = self.refused(id, Status::internal("the handler panicked"));
         std::panic::panic_any(PANIC);
     }
 
@@ -121,17 +133,21 @@ impl Work for Worker {
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
         self.oracle.entered(id, self.process, &[]);
         self.coverage.count(Kind::NestedCall);
-        let at: SocketAddr = at.parse().map_err(|_| Status::invalid_argument("no address"))?;
+        let at: SocketAddr =
+            at.parse().map_err(|_| self.refused(id, Status::invalid_argument("no address")))?;
         let timeout = Duration::from_millis(200);
         let inner = self.oracle.made(self.process, at, "number inside a handler", timeout);
         let open = Open::new(&self.oracle, inner);
-        let reply = WorkLocal::connect(&self.poller, at)?.with_timeout(timeout).number(inner).await;
+        let reply = match WorkLocal::connect(&self.poller, at) {
+            Ok(client) => client.with_timeout(timeout).number(inner).await,
+            Err(status) => Err(status),
+        };
         open.ended();
         match &reply {
             Ok(replied) => self.oracle.succeeded(inner, *replied, false),
             Err(status) => self.oracle.failed(inner, status),
         }
-        reply.map_err(|status| Status::aborted(status.message()))?;
+        reply.map_err(|status| self.refused(id, Status::aborted(status.message())))?;
         self.done(id)
     }
 

@@ -1,4 +1,4 @@
-//! What a simulation counts in a poller between two turns: credits, slots and memory.
+//! What a simulation counts in a poller between two turns: credits, slots, memory, and what is open.
 //!
 //! A poller makes a [`PollerLedger`] when it is asked to, by [`Machine::inspect`](trunkline_machine::Machine::inspect).
 //! Nothing in a node reads it.
@@ -24,8 +24,34 @@ pub struct PollerLedger {
     pub receives: Option<(u32, u32)>,
     /// Send slots that are free, and all; `None` while there is no device.
     pub sends: Option<(u32, u32)>,
-    /// Bytes in use of its node's memory for large messages, out and in.
-    pub memory_bytes: [usize; 2],
+    /// Work requests for sending that the device has not completed.
+    pub outstanding_wr: usize,
+    /// Its node's memory for large messages, out and in.
+    pub memory: [MemoryLedger; 2],
+    /// What its upper half has open.
+    pub upper: UpperLedger,
+}
+
+/// Memory for large messages of a node, in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLedger {
+    /// Bytes in use.
+    pub bytes: usize,
+    /// Regions that are registered, and those of them that are kept for later messages.
+    pub regions: (usize, usize),
+}
+
+/// What the upper half of a poller has open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UpperLedger {
+    /// Calls in flight.
+    pub calls: usize,
+    /// Handlers that run.
+    pub handlers: usize,
+    /// Slots that are taken by the futures of handlers.
+    pub slots: usize,
+    /// Whether it waits for a time.
+    pub has_timer: bool,
 }
 
 /// The spender's half of a pair. Positions wrap.

@@ -5,6 +5,7 @@
 //! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
 
 use crate::buffer::Received;
+use crate::ledger::UpperLedger;
 use bytes::Bytes;
 use std::net::SocketAddr;
 use trunkline_verbs::Time;
@@ -267,5 +268,10 @@ pub trait Upper: 'static {
     /// what it has sent, as long as its grace lasts.
     fn is_drained(&self) -> bool {
         true
+    }
+
+    /// What is open, for a simulation to count.
+    fn ledger(&self) -> UpperLedger {
+        UpperLedger::default()
     }
 }

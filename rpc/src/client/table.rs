@@ -122,6 +122,9 @@ impl Table {
             deadline: Some(deadline),
         };
         match message.send(carrier, &mut self.scratch) {
+            Ok(_) if one_way && mutant!(one_way_calls_succeed_unsent) => {
+                self.finish(call, Ok(Response::empty()));
+            }
             Ok(spare) => {
                 if !mutant!(deadline_is_not_kept) {
                     self.deadlines.insert((deadline, call));
@@ -164,7 +167,10 @@ impl Table {
             Ok(Response::new(message, encoded))
         } else {
             let text = String::from_utf8_lossy(&message.as_slice()[encoded.clone()]);
-            let status = failed(flight.method, Code::from_number(code), reason, &text);
+            let mut status = failed(flight.method, Code::from_number(code), reason, &text);
+            if mutant!(error_replies_lose_their_text) {
+                status = Status::new(status.code(), "");
+            }
             drop(text);
             Err(status.with_details(message.into_bytes().slice(encoded.end..)))
         };
@@ -247,7 +253,7 @@ impl Table {
         let (peer, one_way) = (flight.peer, flight.one_way);
         carrier.cancel(Token(call));
         self.finish(call, Err(status));
-        if one_way {
+        if one_way || mutant!(cancellation_is_not_sent) {
             return;
         }
         // The carrier chose the peer's poller and did not say which, so all of them are informed.

@@ -112,7 +112,9 @@ impl Dispatch {
                 self.running.insert(task, Running { key, one_way: header.one_way, deadline });
                 // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
-                self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
+                if !mutant!(server_keeps_no_deadline) {
+                    self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
+                }
             }
             Err(outcome) if !header.one_way => self.finish(carrier, key, outcome),
             Err(_) => {}
@@ -152,6 +154,9 @@ impl Dispatch {
 
     /// A peer is lost: drops the handlers whose replies it waited for.
     pub(crate) fn down(&mut self, peer: PeerKey) {
+        if mutant!(handlers_outlive_their_peer) {
+            return;
+        }
         let lost = self.running.iter().filter(|(_, running)| running.key.peer == peer && !running.one_way);
         for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
             self.drop_task(task);
@@ -173,6 +178,11 @@ impl Dispatch {
     /// Handlers that run.
     pub(crate) fn len(&self) -> usize {
         self.running.len()
+    }
+
+    /// Slots of the methods' tables that are taken: one for each handler that runs.
+    pub(crate) fn slots(&self) -> usize {
+        self.methods.iter().map(|method| method.len()).sum()
     }
 
     fn find(&self, header: RequestHeader) -> Result<u32, (Reason, Status)> {

@@ -26,6 +26,9 @@ pub(crate) trait Method {
 
     /// Drops the call in a slot.
     fn cancel(&mut self, slot: u32);
+
+    /// Slots that are taken.
+    fn len(&self) -> usize;
 }
 
 struct Slot<F> {
@@ -114,6 +117,10 @@ where
         if self.slot(slot).is_some_and(|entry| entry.future.is_some()) {
             self.clear(slot);
         }
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 }
 

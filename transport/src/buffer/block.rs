@@ -8,6 +8,7 @@
 //! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
 //! of an earlier device differ from those of the present one in their generation.
 
+use crate::ledger::MemoryLedger;
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -133,9 +134,11 @@ impl BlockPool {
         Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
     }
 
-    /// Bytes of the blocks that are in use.
-    pub(crate) fn in_use(&self) -> usize {
-        self.lock().in_use
+    /// What is in use, and what is registered.
+    pub(crate) fn ledger(&self) -> MemoryLedger {
+        let state = self.lock();
+        let kept = state.cached.values().flatten().filter(|spare| spare.registration.is_some());
+        MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
     }
 
     /// The device is removed, or the node ends: all keys become invalid, and the device is released.
@@ -185,7 +188,8 @@ impl BlockPool {
     fn release(&self, chunk: Chunk, length: usize, reusable: bool) {
         let Chunk { memory, registration, class } = chunk;
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
-        let region = if stays { None } else { self.lock().remove(registration) };
+        let region =
+            if stays || mutant!(key_outlives_its_message) { None } else { self.lock().remove(registration) };
         // Dropping it ends what the device may still do there; only then is the memory used again.
         drop(region);
         let (woken, surplus) = {

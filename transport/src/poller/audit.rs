@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
-use crate::ledger::PollerLedger;
+use crate::ledger::{PollerLedger, UpperLedger};
 use std::net::{Ipv4Addr, SocketAddr};
 
 impl Core {
-    /// The credits, slots and memory of this moment.
-    pub(super) fn ledger(&self) -> PollerLedger {
+    /// The credits, slots and memory of this moment, with what the upper half has open.
+    pub(super) fn ledger(&self, upper: UpperLedger) -> PollerLedger {
         let res = &self.res;
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let known = self.trunks.live().filter_map(|trunk| Some((trunk, self.peers.address(trunk.peer())?)));
@@ -21,7 +21,9 @@ impl Core {
             outstanding: res.grants.outstanding(),
             receives: self.queues.is_attached().then(|| res.receives.count()),
             sends: self.queues.is_attached().then(|| res.sends.count()),
-            memory_bytes: [res.shared.sources.in_use(), res.shared.sinks.in_use()],
+            outstanding_wr: res.sends.outstanding(),
+            memory: [res.shared.sources.ledger(), res.shared.sinks.ledger()],
+            upper,
         }
     }
 }

@@ -274,7 +274,7 @@ impl<U: Upper> Machine for Poller<U> {
     }
 
     fn inspect(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(self.core.ledger()))
+        Some(Box::new(self.core.ledger(self.upper.ledger())))
     }
 }
 

@@ -9,6 +9,7 @@ use super::{Resources, Trunk};
 use crate::{PeerDown, PeerEvent, SendFailure, SendOutcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_verbs::{QpModify, QpState, QueuePair, Time};
 
 /// A device that has not flushed a QP after this is not waited for any longer.
@@ -94,6 +95,9 @@ impl Trunk {
             self.complete(res, oldest, false);
         }
         let outcome = self.failure(true);
+        if mutant!(sources_of_broken_trunk_leak) {
+            std::mem::forget(self.sources.take_all());
+        }
         for source in self.sources.take_all() {
             res.events.sent(source.token, outcome);
         }

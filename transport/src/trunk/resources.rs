@@ -105,6 +105,11 @@ impl SendRoom {
         self.slots.count()
     }
 
+    /// Work requests that were staged and have not completed.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
     /// Whether one more work request may be staged.
     pub(crate) fn has_room(&self) -> bool {
         self.outstanding < self.most

@@ -46,7 +46,7 @@ impl Background {
                 Some(sleeper) => Rest::Bell(sleeper),
                 None => Rest::Descriptors(Descriptors::new(shared.progress.waker())?),
             };
-            Ok(Box::new(CardMachine { shared, rest, step: Step::Check }) as Box<dyn Machine>)
+            Ok(Box::new(CardMachine { shared, rest, step: Step::Check, until: None }) as Box<dyn Machine>)
         });
         Ok(Self { machine: runtime.spawn("trunkline-card", make)? })
     }
@@ -64,6 +64,8 @@ struct CardMachine {
     shared: Arc<CardLock>,
     rest: Rest,
     step: Step,
+    /// When it wakes by itself from its last [`Step::Sleep`].
+    until: Option<Time>,
 }
 
 /// Where the machine is in its cycle.
@@ -132,6 +134,7 @@ impl CardMachine {
         }
         progress.falls_asleep(deadline);
         self.step = Step::Sleep;
+        self.until = deadline;
         Turn::Sleep(deadline)
     }
 }
@@ -163,6 +166,19 @@ impl Machine for CardMachine {
             Err(TryLockError::WouldBlock) => true,
         };
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
+    }
+
+    /// Whether it was left asleep: in a tick although the duty is its own, or until a time later than
+    /// the card's next deadline.
+    fn is_due(&self) -> bool {
+        match self.step {
+            Step::Tick => self.shared.progress.has_handed_over(),
+            Step::Sleep => self.shared.card.try_lock().is_ok_and(|card| {
+                let next = card.deadline(self.shared.now());
+                next.is_some_and(|next| self.until.is_none_or(|until| next < until))
+            }),
+            Step::Check | Step::Work => false,
+        }
     }
 }
 

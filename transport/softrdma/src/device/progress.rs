@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trunkline_machine::{Runtime, Sleeper, Waker};
+use trunkline_mutants::mutant;
 use trunkline_rings::handover::{Duty, Handover};
 use trunkline_verbs::Time;
 
@@ -107,7 +108,9 @@ impl Progress {
         if deadline.0 < self.sleeps_until_ns.load(Ordering::Relaxed) {
             // Woken once is enough, however many calls follow before it runs.
             self.sleeps_until_ns.store(0, Ordering::Relaxed);
-            self.wake();
+            if !mutant!(earlier_deadline_wakes_nobody) {
+                self.wake();
+            }
         }
     }
 
@@ -122,6 +125,11 @@ impl Progress {
         } else {
             self.card_changed(card, now);
         }
+    }
+
+    /// Whether a poller has handed the work over, or the machine has taken it.
+    pub(super) fn has_handed_over(&self) -> bool {
+        self.handover.is_background()
     }
 
     /// The machine begins to decide whose the work is; from here on it does not watch.
