@@ -44,10 +44,7 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
         "lost DREQs",
         "the network loses nothing while a node's shutdown is timed; that a DREQ is repeated is tested in trunkline-roce",
     ),
-    (
-        "loss recovery",
-        "how soon lost packets are sent again is judged by the simulation of trunkline-roce; here only that calls end",
-    ),
+    ("loss recovery", "how soon lost packets are sent again is not judged, only that calls end"),
     (
         "memory within a run",
         "what a session leaves when it breaks is counted at rest, of nodes that live until then",
