@@ -6,11 +6,6 @@ use std::sync::Arc;
 use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
 
 impl ProtectionDomain for Pd {
-    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        let start = memory.address(0);
-        self.register_at(memory, start, access)
-    }
-
     fn register_at(
         &self,
         memory: Arc<Memory>,

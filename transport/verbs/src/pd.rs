@@ -12,7 +12,10 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// # Errors
     /// [`VerbsError::Invalid`] for remote write or atomic rights without `LOCAL_WRITE`;
     /// [`VerbsError::OutOfResources`] when the table is full or memory cannot be pinned.
-    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        let start = memory.address(0);
+        self.register_at(memory, start, access)
+    }
 
     /// Registers `memory` so that its first byte has the address `start` for work requests and peers
     /// (`ibv_reg_mr_iova`).

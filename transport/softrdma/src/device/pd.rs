@@ -41,11 +41,6 @@ impl Counted for SoftPd {
 }
 
 impl ProtectionDomain for SoftPd {
-    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        let start = memory.address(0);
-        self.register_at(memory, start, access)
-    }
-
     fn register_at(
         &self,
         memory: Arc<Memory>,
