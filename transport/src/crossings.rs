@@ -76,7 +76,7 @@ impl Outlet {
     }
 
     /// Sends the end of a session after what was sent of it.
-    pub(crate) fn end(&mut self, peer: PeerKey, number: u32) {
+    fn end(&mut self, peer: PeerKey, number: u32) {
         self.waiting.push_back(Crossing::End { peer, number });
         self.flush();
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 use trunkline_machine::Runtime;
-use trunkline_verbs::{Clock, Time, VerbsError};
+use trunkline_verbs::{Time, VerbsError};
 
 /// How long a thread that works on the card when the process ends may take to leave it.
 const PARTING: Duration = Duration::from_millis(200);
@@ -96,11 +96,6 @@ impl Core {
         if self.shared.progress.is_orphan() {
             self.revive();
         }
-    }
-
-    /// The clock that the device runs by.
-    pub(super) fn clock(&self) -> &Clock {
-        self.shared.runtime.clock()
     }
 
     /// Whether a simulation runs the device: then no caller may wait.

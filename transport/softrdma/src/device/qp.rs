@@ -84,7 +84,7 @@ impl SoftQp {
     /// Carries out a change, or asks the process that executes the TGT for it. Never waits.
     pub(super) fn begin_modify(&self, change: &QpModify) -> BegunModify {
         match self.check_open() {
-            Ok(()) => self.ask_for(change, self.core.clock().now() + EXECUTOR_ANSWERS_WITHIN),
+            Ok(()) => self.ask_for(change, self.core.runtime().clock().now() + EXECUTOR_ANSWERS_WITHIN),
             gone => BegunModify::Done(gone),
         }
     }
@@ -102,7 +102,7 @@ impl SoftQp {
             },
             ModifyProgress::Pending => {}
         }
-        if self.core.clock().now() < pending.until {
+        if self.core.runtime().clock().now() < pending.until {
             return None;
         }
         self.core.card().control.qps().forget_modify(pending.ticket);

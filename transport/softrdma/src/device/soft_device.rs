@@ -313,7 +313,7 @@ impl Device for SoftDevice {
     }
 
     fn clock(&self) -> Clock {
-        self.core.clock().clone()
+        self.core.runtime().clock().clone()
     }
 
     fn counters(&self) -> Vec<Counter> {
