@@ -44,6 +44,18 @@ impl Cast {
     fn srq(&mut self, actor: usize) -> SrqNumber {
         self.actors[actor].srq()
     }
+
+    /// Two processes with a handle, whose second owns the SRQ of the load: the creator, the other one, and
+    /// that SRQ.
+    fn creator_and_successor() -> (Self, Actor, Actor, SrqNumber) {
+        let mut cast = Self::new(2, &[]);
+        let mut successor = cast.actors.remove(1);
+        let creator = cast.actors.remove(0);
+        successor.ok(&format!("open {}", cast.tgt));
+        successor.ok("post 64");
+        let srq = successor.srq();
+        (cast, creator, successor, srq)
+    }
 }
 
 #[test]
@@ -212,40 +224,29 @@ fn handles_of_other_processes_see_change_and_keep_the_target() {
 
 #[test]
 fn the_target_outlives_its_killed_creator_under_load() {
-    let mut cast = Cast::new(2, &[]);
-    let srq = cast.srq(1);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    actors[1].ok(&format!("open {tgt}"));
-    actors[1].ok("post 64");
-    let mut successor = actors.remove(1);
-    let mut maker = Some(actors.remove(0));
+    let (cast, creator, mut successor, srq) = Cast::creator_and_successor();
+    let mut creator = Some(creator);
     let mut load = Load::new(1..400);
-    load.run(sender, srq, &mut successor, |at| {
+    load.run(&cast.sender, srq, &mut successor, |at| {
         if at == 100
-            && let Some(maker) = maker.take()
+            && let Some(creator) = creator.take()
         {
-            maker.kill();
+            creator.kill();
         }
     });
     assert_eq!(successor.ask("counter targets_taken_over"), "1");
     // The target still exists until the successor closes the last handle.
     successor.ok("close 0");
-    assert_eq!(successor.ask(&format!("open {tgt}")), "22");
+    assert_eq!(successor.ask(&format!("open {}", cast.tgt)), "22");
 }
 
 #[test]
 fn the_target_outlives_a_creator_that_exits() {
-    let mut cast = Cast::new(2, &[]);
-    let srq = cast.srq(1);
-    let Cast { sender, actors, tgt, .. } = &mut cast;
-    actors[1].ok(&format!("open {tgt}"));
-    actors[1].ok("post 64");
-    let mut successor = actors.remove(1);
-    let mut maker = actors.remove(0);
+    let (cast, mut creator, mut successor, srq) = Cast::creator_and_successor();
     let mut load = Load::new(1..200);
-    load.run(sender, srq, &mut successor, |at| {
+    load.run(&cast.sender, srq, &mut successor, |at| {
         if at == 100 {
-            maker.tell("quit");
+            creator.tell("quit");
         }
     });
 }
