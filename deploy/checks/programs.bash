@@ -284,7 +284,7 @@ record_status() {
     if (($2 == 0)); then record "$1" "" 0; else record "$1" "$3" 0; fi
 }
 
-# record NAME WHY SECONDS [LAST WORDS]: failed for that reason, or passed without one.
+# record NAME WHY SECONDS [LAST OUTPUT]: failed for that reason, or passed without one.
 record() {
     if [[ -z $2 ]]; then
         pass "$1"

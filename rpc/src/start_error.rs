@@ -44,7 +44,7 @@ pub enum StartError {
     DuplicateService(&'static str),
 }
 
-/// The cause behind a [`StartError`]; programs print it.
+/// The cause of a [`StartError`]; programs print it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartCause(Transport);

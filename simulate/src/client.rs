@@ -234,7 +234,7 @@ impl Client {
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait| {
             let call = move |client: WorkClient, id| async move { client.slow(id, wait).await };
-            self.judge(server, "slow, beside one given up", Duration::from_millis(500), call)
+            self.judge(server, "slow, next to one given up", Duration::from_millis(500), call)
         };
         let mut stays = pin!(slow(6_000));
         let mut dropped = Some(Box::pin(slow(8_000)));

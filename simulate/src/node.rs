@@ -157,7 +157,7 @@ impl SimNode {
         }
     }
 
-    /// Lets go of a process that has ended; returns what it should not have left.
+    /// Releases a process that has ended; returns what it should not have left.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
         count_events(scheduler, &ending);

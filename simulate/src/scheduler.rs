@@ -310,7 +310,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets one of the things happen that can happen now; `false` when there is none.
+    /// Executes one of the events that are possible now; `false` when none is.
     fn step(&mut self) -> bool {
         self.network.deliver(self.now);
         let mut choices = 0;
@@ -408,7 +408,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves the clock to the next time at which something can happen; `false` when there is none
+    /// Moves the clock to the next time at which an event is possible; `false` when no such time exists
     /// before the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();

@@ -118,7 +118,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // After success it has ended already; after an error it must not be left behind.
+        // After success it has ended already; after an error it must be ended here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -61,8 +61,8 @@ fn as_json(report: &Report) -> Value {
             .zip(&row.outcomes)
             .filter_map(|(column, outcome)| Some((column.clone(), outcome_as_json(outcome.as_ref()?))))
             .collect();
-        let elsewhere: Vec<String> = row.other_coverage.iter().map(ToString::to_string).collect();
-        json!({ "item": row.clause.id, "text": row.clause.text, "outcomes": outcomes, "elsewhere": elsewhere })
+        let other_coverage: Vec<String> = row.other_coverage.iter().map(ToString::to_string).collect();
+        json!({ "item": row.clause.id, "text": row.clause.text, "outcomes": outcomes, "elsewhere": other_coverage })
     });
     json!({ "holds": report.holds(), "items": rows.collect::<Vec<_>>() })
 }

@@ -24,7 +24,7 @@ pub fn is_chosen(name: &str) -> bool {
 }
 
 /// Whether the code asked about the fault that is on since it was chosen: one that never does
-/// has been left behind by a change of the code.
+/// was missed by a change of the code.
 #[must_use]
 pub fn was_reached() -> bool {
     REACHED.get()

@@ -4,7 +4,7 @@
 //! wakes anyone: a [`Doorbell`](crate::doorbell::Doorbell) next to the ring does that.
 //!
 //! The cursors count pushes and pops and wrap with the integer; a slot is the cursor under the mask. Each
-//! half keeps a copy of the other half's cursor and reads the shared one only when the copy says full or
+//! half keeps a copy of the other half's cursor and reads the shared one only when the copy means full or
 //! empty, so that a busy ring moves its cache lines once per lap rather than once per item.
 
 use core::fmt;

@@ -129,6 +129,9 @@ mod tests {
         assert!(waiting(15, &long).has_room(long.len()));
         assert!(!waiting(16, &long).has_room(long.len()));
         assert!(waiting(16, &long).has_room(8), "a short one is no burden");
-        assert!(waiting(0, &long).has_room(usize::MAX), "one alone is bounded elsewhere");
+        assert!(
+            waiting(0, &long).has_room(usize::MAX),
+            "the length of a single message has a bound of its own"
+        );
     }
 }

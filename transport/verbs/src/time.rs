@@ -88,7 +88,7 @@ impl Clock {
         Self(Source::Monotonic)
     }
 
-    /// A clock that stands still until [`VirtualClock::set`] advances it.
+    /// A clock that advances only by [`VirtualClock::set`].
     #[must_use]
     pub const fn simulated(clock: Arc<VirtualClock>) -> Self {
         Self(Source::Virtual(clock))

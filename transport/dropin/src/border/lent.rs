@@ -203,12 +203,12 @@ impl OutBytes<'_> {
     }
 
     /// Stores as much of `value` as there is room for at byte `offset` in a part of `size` bytes,
-    /// and zeros after it. The part lies inside of the memory.
+    /// and zeros after it. The part is inside the memory.
     pub(crate) fn write_at<T: Copy>(&self, offset: usize, size: usize, value: &T) {
         assert!(offset.checked_add(size).is_some_and(|end| end <= self.0.length));
         let known = size.min(size_of::<T>());
-        // SAFETY: the part lies inside of the memory, which the constructor's contract gives to the
-        // library alone; `value` is a reference, so it is elsewhere and has `known` bytes.
+        // SAFETY: the part is inside the memory, which the constructor's contract gives to the
+        // library alone; `value` is a reference, so it does not overlap the memory and has `known` bytes.
         unsafe {
             let start = self.0.start.add(offset);
             start.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), known);

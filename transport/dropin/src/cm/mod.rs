@@ -11,7 +11,7 @@
 //! | what this library does not have | `multicast`, `rsocket` |
 //!
 //! QPs are never attached to endpoints: as in librdmacm, they belong to the program, and
-//! `ibv_modify_qp` changes their state. Each exported function does what its manual page says; where
+//! `ibv_modify_qp` changes their state. Each exported function behaves as its manual page specifies; where
 //! that leaves a choice, it does what rdma-core 44 does. The symbols have the prefix `trunkline_`:
 //! `librdmacm.so.1` jumps to them, so that both libraries share one device.
 

@@ -86,7 +86,7 @@ pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     }
 }
 
-/// Takes one completion; 0, or `ENOENT` if there is none.
+/// Takes one completion; 0, or `ENOENT` if the CQ is empty.
 ///
 /// # Safety
 /// The calling thread has the CQ's turn.

@@ -10,7 +10,7 @@
 //! | functions without a device | `strings`, `rates`, `sysfs`, `marshal` |
 //! | what this device does not have | `missing`, `private` |
 //!
-//! Each exported function does what its manual page says; where that leaves a choice, it does what
+//! Each exported function behaves as its manual page specifies; where that leaves a choice, it does what
 //! rdma-core 44 does. A pointer is checked for null and otherwise believed, as rdma-core believes it: a
 //! program can break itself. No pointer is kept longer than what it points to.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the manual pages are the contract")]

@@ -1,4 +1,4 @@
-//! The card: control and the shard of a device, together behind one lock.
+//! The card: control and the shard of a device, together under one lock.
 //!
 //! Owns the order in which the two work. A thread that polls, posts or connects works on it itself;
 //! the background machine does when nobody polls. It must never wait: every call does what can be done

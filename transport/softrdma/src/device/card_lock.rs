@@ -1,4 +1,4 @@
-//! The card behind its lock, with what its callers need next to it.
+//! The card under its lock, with what its callers need next to it.
 //!
 //! Owns the lock, the words by which the card's work changes hands, and the clock. The objects of a
 //! device and its background machine share it.

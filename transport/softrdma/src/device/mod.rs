@@ -8,7 +8,7 @@
 //! |---|---|
 //! | ways in | `provider`, `soft_device`, `opening`, `options`, `slot`, `unknown_srq` |
 //! | objects | `pd`, `mr`, `cq`, `channel`, `xrcd`, `srq`, `qp`, `cm_id`, `cm_channel`, `async_events` |
-//! | the card, behind one lock | `card`, of `control` and one `shard` |
+//! | the card, under one lock | `card`, of `control` and one `shard` |
 //! | the data path | `shard`: QPs, SRQs, packets in and out, timers |
 //! | everything slow | `control`: connections, addresses, changes of QPs, removal |
 //! | TGTs that processes share | `sharing`, which only devices of several processes need |

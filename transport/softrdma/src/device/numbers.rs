@@ -159,7 +159,7 @@ impl<V> NumberMap<V> {
         self.0.remove(&number)
     }
 
-    /// The value of a number, made by `make` if there is none.
+    /// The value of a number, made by `make` if the number has none yet.
     pub(super) fn get_or_insert_with(&mut self, number: u32, make: impl FnOnce() -> V) -> &mut V {
         self.0.entry(number).or_insert_with(make)
     }

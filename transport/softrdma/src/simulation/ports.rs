@@ -43,7 +43,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// Locks; no holder leaves the value half changed, so that a panic elsewhere does no harm.
+/// Locks; no holder leaves the value half changed, so that a panic in another thread does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@
 //! | seam | caller |
 //! |---|---|
 //! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member has gone | control |
-//! | the trait `SharedTgt`, implemented by [`Executor`]: place elsewhere, publish, raise events | the shard, for QPs that have one |
+//! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
 //!
 //! It must never be called for a TGT of a private domain, which costs what it costs without sharing.
 //!

@@ -66,7 +66,7 @@ impl Tickets {
         }
     }
 
-    /// Takes the answer; `Ok(None)` when there is none yet, `Err` when nobody waits for one.
+    /// Takes the answer; `Ok(None)` until it has arrived, `Err` when nobody waits for it.
     fn take(&mut self, ticket: u64) -> Result<Option<i32>, VerbsError> {
         let place = self.waiting.iter().position(|(number, _)| *number == ticket).ok_or(VerbsError::Gone)?;
         let answer = self.waiting[place].1;

@@ -60,7 +60,7 @@ impl Remote {
 pub(super) struct Receptions(NumberMap<Remote>);
 
 impl Receptions {
-    /// That of a TGT, made when there is none.
+    /// That of a TGT, made on the first use.
     fn of(&mut self, tgt: u32, domain: DomainNumber, targets: &Targets) -> &mut Remote {
         if self.0.len() >= MANY && !self.0.contains(tgt) {
             self.0.retain(|tgt, _| targets.find(tgt).is_some());

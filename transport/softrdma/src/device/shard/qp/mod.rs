@@ -51,7 +51,7 @@ pub(in crate::device) struct QpParts {
     pub(in crate::device) signal_all: bool,
 }
 
-/// A TGT that another process executed, from what it left behind.
+/// A TGT that another process executed, from the state that it left.
 #[derive(Debug)]
 pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) attributes: QpAttributes,
