@@ -9,14 +9,18 @@ use super::memory::{HostMemory, Life};
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use trunkline_machine::Runtime;
+
+/// The prefix of the names of the slots' lock files.
+const SLOT: &str = "slot-";
 
 /// Identifies a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +96,7 @@ impl Host {
         };
         let (alive, me) = take_slot(&registry, take, random)?;
         drop(locked);
-        tidy::remove_unused(&path);
+        tidy::remove_unused(&path, random());
         let place = Place::Folder { path, process: std::process::id(), alive: Some(alive) };
         Ok(Arc::new(Self { place, registry, me }))
     }
@@ -255,15 +259,41 @@ pub(super) fn try_lock(folder: &Path) -> Option<Locked> {
         .map(|held| Locked(Some(held)))
 }
 
-/// Whether a member lives in a folder that is locked; also when that cannot be found out.
+/// Whether a member lives in a folder that is locked; also when that cannot be found out. It reads files and maps
+/// none, so that neither another format nor a file system without room can do harm.
 pub(super) fn any_lives(folder: &Path) -> bool {
-    let path = folder.join("registry");
-    if !path.exists() {
+    let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
+    let Ok(present) = slots_present(folder) else { return true };
+    if present.iter().any(|slot| holds_lock(folder, *slot)) {
         return true;
     }
-    let Ok(registry) = Segment::open(&path, MAGIC, LENGTH) else { return true };
-    sweep(&registry, |member| holds_lock(folder, member.slot));
-    (0..SLOTS).any(|slot| current(&registry, u16::try_from(slot).unwrap_or(u16::MAX)).is_some())
+    // A cleaner of old files may have removed the lock file of a member that lives.
+    let Ok(words) = read_slots(&folder.join("registry")) else { return false };
+    slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
+}
+
+/// The slots that have a lock file.
+fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
+    let mut present = BTreeSet::new();
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let slot =
+            name.to_str().and_then(|name| name.strip_prefix(SLOT)).and_then(|slot| slot.parse::<u16>().ok());
+        present.extend(slot);
+    }
+    Ok(present)
+}
+
+/// The words of all slots in a registry of our format.
+fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)?;
+    let mut bytes = vec![0; layout::slot(0) + 8 * SLOTS];
+    file.read_exact_at(&mut bytes, 0)?;
+    let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
+    if words.next() != Some(MAGIC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
 fn lock(folder: &Path) -> Result<Locked, HostError> {
@@ -294,7 +324,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 fn slot_path(folder: &Path, slot: u16) -> PathBuf {
-    folder.join(format!("slot-{slot}"))
+    folder.join(format!("{SLOT}{slot}"))
 }
 
 /// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of

@@ -1,20 +1,60 @@
 //! The directory that the processes of one user and one network namespace share.
 //!
-//! Owns the choice of the directory and the check that only its user can write there. The folder
-//! inside is named after the network namespace, since addresses are valid within one only.
+//! Owns the choice of the directory, the check that only its user can write there, and the names of the folders
+//! inside: each is named after a network namespace, since addresses are valid within one only.
 #![forbid(unsafe_code)]
 
 use super::HostError;
+use std::fmt;
 use std::fs::{DirBuilder, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The prefix of the names of those folders; the inode of the namespace follows.
-pub(super) const NAMESPACE: &str = "net-";
-/// The suffix of their names. It changes with the format of any file inside, so that programs of two versions
-/// never read each other's tables: at a shared address one of them finds port 4791 in use.
-const FORMAT: &str = ".4";
+/// The format of the files in such a folder. It changes with that of any of them, and is in the folder's name, so
+/// that programs of two versions never read each other's tables: at a shared address one of them finds port 4791
+/// in use.
+pub(super) const FORMAT: u32 = 4;
+
+/// The name of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FolderName {
+    /// The inode of the network namespace. `None` where there is no `/proc`: all of this user's processes are
+    /// taken to share one namespace then.
+    pub(super) namespace: Option<u64>,
+    /// The format of the files inside.
+    pub(super) format: u32,
+}
+
+impl FolderName {
+    const PREFIX: &str = "net-";
+    const UNKNOWN: &str = "any";
+
+    /// The name that [`fmt::Display`] wrote; `None` for any other text.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (namespace, format) = text.strip_prefix(Self::PREFIX)?.split_once('.')?;
+        let namespace = if namespace == Self::UNKNOWN { None } else { Some(namespace.parse::<u64>().ok()?) };
+        let name = Self { namespace, format: format.parse().ok()? };
+        (name.to_string() == text).then_some(name)
+    }
+
+    fn of_this_thread() -> Self {
+        let found =
+            std::fs::metadata("/proc/thread-self/ns/net").or_else(|_| std::fs::metadata("/proc/self/ns/net"));
+        Self { namespace: found.ok().map(|found| found.ino()), format: FORMAT }
+    }
+}
+
+impl fmt::Display for FolderName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(Self::PREFIX)?;
+        match self.namespace {
+            Some(inode) => write!(out, "{inode}")?,
+            None => out.write_str(Self::UNKNOWN)?,
+        }
+        write!(out, ".{}", self.format)
+    }
+}
 
 /// The folder of this process's network namespace, created if it does not exist.
 ///
@@ -23,12 +63,7 @@ const FORMAT: &str = ".4";
 pub(super) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
     let root = named.map_or_else(from_environment, Path::to_owned);
     private_directory(&root)?;
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net")
-        .or_else(|_| std::fs::metadata("/proc/self/ns/net"))
-        .map(|found| format!("{NAMESPACE}{}{FORMAT}", found.ino()))
-        // Without /proc all of this user's processes are taken to share one namespace.
-        .unwrap_or_else(|_| format!("{NAMESPACE}any{FORMAT}"));
-    let folder = root.join(namespace);
+    let folder = root.join(FolderName::of_this_thread().to_string());
     private_directory(&folder)?;
     Ok(folder)
 }
@@ -86,6 +121,25 @@ mod tests {
         let first = namespace_folder(Some(&root)).unwrap();
         assert_eq!(std::fs::metadata(&first).unwrap().mode() & 0o777, 0o700);
         assert_eq!(namespace_folder(Some(&root)).unwrap(), first);
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let folder = Folder::new("name");
+        let made = namespace_folder(Some(&folder.path().join("run"))).unwrap();
+        let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();
+        assert_eq!(made, FolderName::of_this_thread());
+        for namespace in [None, Some(0), Some(4_026_531_840), Some(u64::MAX)] {
+            for format in [0, FORMAT, u32::MAX] {
+                let name = FolderName { namespace, format };
+                assert_eq!(FolderName::parse(&name.to_string()), Some(name));
+            }
+        }
+        for other in
+            ["net-", "net-1", "net-1.", "net-.4", "net-01.4", "net-+1.4", "net-1.4.4", "xet-1.4", "notes"]
+        {
+            assert_eq!(FolderName::parse(other), None, "{other}");
+        }
     }
 
     #[test]
