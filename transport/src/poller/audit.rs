@@ -12,7 +12,7 @@ impl Core {
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let known = self.trunks.live().filter_map(|trunk| Some((trunk, self.peers.address(trunk.peer())?)));
         let granted =
-            |(target, known): (_, &super::targets::Target)| res.grants.positions(target, known.pair());
+            |(target, known): (_, &super::targets::Target)| res.grants.positions(target, known.pair()?);
         PollerLedger {
             node: res.shared.local_address.get().copied().unwrap_or(unknown),
             poller: res.index.0,

@@ -3,8 +3,8 @@
 
 use super::Core;
 use super::targets::Target;
-use crate::command::{CmCommand, Command, PollerHandle};
-use crate::{PeerDown, PeerKey};
+use crate::PeerKey;
+use crate::command::{Command, PollerHandle};
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 
@@ -104,14 +104,10 @@ impl Core {
     ) {
         self.peers.add(peer, address);
         let home = self.crossings.home_of(poller);
-        let Some(pair) = self.res.grants.open(self.res.time.now_ms(), target, home) else {
-            let cause = PeerDown::Refused("too many peers for the depth of the SRQ; raise srq_depth");
-            self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
-            return;
-        };
-        if let Some(old) = self.targets.add(target, Target::new(peer, number, poller, pair)) {
-            // Its QP is destroyed, or the number would not have been reused, but it is not closed here yet.
-            self.res.grants.close(old.pair());
+        let old = self.targets.add(target, Target::new((peer, number), poller, home));
+        // Its QP is destroyed, or the number would not have been reused, but it is not closed here yet.
+        if let Some(pair) = old.and_then(|old| old.pair()) {
+            self.res.grants.close(pair);
         }
         for frame in self.targets.take_unannounced(target) {
             self.place(target, frame);

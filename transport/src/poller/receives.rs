@@ -97,7 +97,11 @@ impl Core {
         let slot = self.find_trunk(peer, number);
         let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
         let lane = usize::from(target.poller());
-        let result = target.hear(&mut self.res, &frame).and_then(|header| {
+        let Some(pair) = target.charge(qp, &mut self.res) else {
+            target.ignore();
+            return self.refuse_for_depth(peer, number);
+        };
+        let result = target.hear(pair, &mut self.res, &frame).and_then(|header| {
             match slot.and_then(|slot| self.trunks.get_mut(slot)) {
                 Some(trunk) => trunk.frame(&mut self.res, lane, &header, frame),
                 // The peer saw the session come up before we did.

@@ -49,7 +49,7 @@ impl Core {
         let mut untold = self.targets.take_untold(&mut self.res.grants);
         for qp in untold.drain(..) {
             let Some(target) = self.targets.get(qp) else { continue };
-            if !self.res.grants.must_tell(target.pair()) {
+            if !target.pair().is_some_and(|pair| self.res.grants.must_tell(pair)) {
                 continue;
             }
             let ((peer, number), lane) = (target.session(), usize::from(target.poller()));

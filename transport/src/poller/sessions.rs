@@ -7,6 +7,7 @@
 use super::Core;
 use super::peers::Next;
 use crate::command::{CmCommand, SessionUp};
+use crate::credit::GrantId;
 use crate::frame::{FrameError, Header};
 use crate::trunk::{Trunk, destroy_ini};
 use crate::{PeerDown, PeerEvent, PeerKey, PollerIndex};
@@ -23,11 +24,16 @@ impl Core {
         let (peer, number, epoch) = (session.peer, session.number, session.epoch);
         let targets = self.targets.of_session((peer, number));
         if targets.len() != session.srqs.len() {
-            // Refused for want of depth before; the session is about to be closed.
+            // The session is about to be closed.
             destroy_ini(&self.res, session.qp.as_ref());
             return;
         }
-        let slot = self.make_trunk(session, &targets);
+        let Some(pairs) = self.charge(&targets) else {
+            destroy_ini(&self.res, session.qp.as_ref());
+            self.refuse_for_depth(peer, number);
+            return;
+        };
+        let slot = self.trunks.add(|slot| Trunk::new(&mut self.res, session, slot, pairs.into_iter()));
         let pollers = u16::try_from(targets.len()).unwrap_or(u16::MAX);
         self.res.events.peer(peer, PeerEvent::Up { epoch, pollers });
         let mut waiting = self.peers.trunk_made(peer, slot);
@@ -39,12 +45,20 @@ impl Core {
         self.release_held(peer, number, slot, &targets);
     }
 
-    fn make_trunk(&mut self, session: SessionUp, targets: &[(u16, QpNumber)]) -> usize {
-        let known = &self.targets;
-        let pairs = targets
-            .iter()
-            .filter_map(|&(poller, qp)| known.get(qp).map(|target| (PollerIndex(poller), target.pair())));
-        self.trunks.add(|slot| Trunk::new(&mut self.res, session, slot, pairs))
+    /// The credits of a session's targets, by the peer's poller; `None` when the SRQ's depth does not bear
+    /// them all. What was taken is free again when the session is closed.
+    fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
+        let charge = |&(poller, qp): &(u16, QpNumber)| {
+            let pair = self.targets.get_mut(qp)?.charge(qp, &mut self.res)?;
+            Some((PollerIndex(poller), pair))
+        };
+        targets.iter().map(charge).collect()
+    }
+
+    /// A session has no credit: it ends.
+    pub(super) fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
+        let cause = PeerDown::Refused("too many peers for the depth of the SRQ; raise srq_depth");
+        self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 
     /// Frames that came before the session was up here.
@@ -110,7 +124,9 @@ impl Core {
         for (_, qp) in self.targets.of_session((peer, number)) {
             if let Some(mut target) = self.targets.remove(qp) {
                 target.hand_on_held(&mut self.res);
-                self.res.grants.close(target.pair());
+                if let Some(pair) = target.pair() {
+                    self.res.grants.close(pair);
+                }
             }
         }
         let Some(slot) = self.find_trunk(peer, number) else { return };

@@ -20,7 +20,10 @@ pub(super) struct Target {
     number: u32,
     /// The peer's poller that sends to it.
     poller: u16,
-    pair: GrantId,
+    /// The poller whose SRQ its messages take receives of.
+    home: u16,
+    /// Its credit; none until it is charged.
+    pair: Option<GrantId>,
     /// Frames that arrived before the command that reports the session up.
     held: Vec<Received>,
     /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
@@ -28,9 +31,19 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// For what a poller of the peer sends in our session of that number.
-    pub(super) fn new(peer: PeerKey, number: u32, poller: u16, pair: GrantId) -> Self {
-        Self { peer, number, poller, pair, held: Vec::new(), broken: false }
+    /// For what a poller of the peer sends in our session of that number. It holds no credit yet: whoever
+    /// makes many sessions half must not take it from those that are up.
+    pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
+        Self { peer, number, poller, home, pair: None, held: Vec::new(), broken: false }
+    }
+
+    /// Takes its base credit out of the SRQ's depth, if it has none yet: when the session is up, or when the
+    /// peer, which may see that first, sends its first message. `None` when the SRQ is too shallow for one more.
+    pub(super) fn charge(&mut self, qp: QpNumber, res: &mut Resources) -> Option<GrantId> {
+        if self.pair.is_none() {
+            self.pair = res.grants.open(res.time.now_ms(), qp, self.home);
+        }
+        self.pair
     }
 
     /// The session's name.
@@ -42,7 +55,8 @@ impl Target {
         self.poller
     }
 
-    pub(super) fn pair(&self) -> GrantId {
+    /// Its credit, once it is charged.
+    pub(super) fn pair(&self) -> Option<GrantId> {
         self.pair
     }
 
@@ -55,11 +69,16 @@ impl Target {
         self.broken = true;
     }
 
-    /// Checks a frame and records its credit fields.
+    /// Checks a frame and records its credit fields in its `pair`.
     ///
     /// # Errors
     /// How the peer broke the protocol.
-    pub(super) fn hear(&mut self, res: &mut Resources, frame: &Received) -> Result<Header, FrameError> {
+    pub(super) fn hear(
+        &mut self,
+        pair: GrantId,
+        res: &mut Resources,
+        frame: &Received,
+    ) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
         if header.source != self.poller {
             return Err(FrameError("frame names another poller than its trunk belongs to"));
@@ -69,7 +88,7 @@ impl Target {
         }
         let uses_credit = header.kind != Kind::Credit;
         res.grants
-            .hear(self.pair, res.time.now_ms(), header.want, header.released, uses_credit)
+            .hear(pair, res.time.now_ms(), header.want, header.released, uses_credit)
             .map_err(|violation| FrameError(violation.0))?;
         Ok(header)
     }
