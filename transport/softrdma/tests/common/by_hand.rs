@@ -17,7 +17,8 @@ pub(crate) struct ByHand {
     pub(crate) node: Node,
     pub(crate) tgt: Arc<dyn QueuePair>,
     pub(crate) link: InProcessLink,
-    source: SocketAddr,
+    /// Where the next packets come from.
+    pub(crate) source: SocketAddr,
 }
 
 impl ByHand {
@@ -39,10 +40,21 @@ impl ByHand {
 
     /// Sends a message of one packet; `headers` may change its headers.
     pub(crate) fn send(&mut self, psn: Psn, ack_request: bool, headers: impl FnOnce(&mut IpUdp)) {
+        let packet = self.message(psn, ack_request);
+        self.send_packet(&packet, headers);
+    }
+
+    /// A message of one packet.
+    pub(crate) fn message(&self, psn: Psn, ack_request: bool) -> Packet<'static> {
         let opcode = Opcode::new(Service::XRC, Operation::SEND_ONLY);
         let mut packet = Packet::new(opcode, self.tgt.number(), psn, b"sent by test");
         packet.xrceth = Some((0, self.node.srq.number().unwrap()));
         packet.bth.ack_request = ack_request;
+        packet
+    }
+
+    /// Sends a packet; `headers` may change its headers below.
+    pub(crate) fn send_packet(&mut self, packet: &Packet<'_>, headers: impl FnOnce(&mut IpUdp)) {
         let destination = SocketAddr::new(self.node.address, ROCE_PORT);
         let mut before = IpUdp::new(self.source, destination);
         headers(&mut before);

@@ -15,6 +15,7 @@ mod connection_steps;
 mod connections;
 mod final_acknowledgement;
 mod foreign_peer;
+mod forged;
 mod hostile;
 mod legacy;
 mod removal;

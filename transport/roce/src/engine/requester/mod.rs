@@ -138,10 +138,9 @@ pub enum Response {
 }
 
 impl Response {
-    /// Whether the packet's PSN was one this QP could get, so that its source address may be
-    /// believed.
+    /// Whether it is proof of where the peer sends from: it answered a PSN that was outstanding.
     #[must_use]
-    pub fn plausible(self) -> bool {
+    pub fn is_proof(self) -> bool {
         self == Self::Progress
     }
 }

@@ -29,7 +29,7 @@ impl ResponderState {
             Ok((pending, class)) => self.execute(pending, class, packet, target),
             Err(code) => {
                 self.fail(code, packet.bth.psn);
-                Handled::Taken
+                Handled::Refused
             }
         }
     }
@@ -47,7 +47,7 @@ impl ResponderState {
             }
             Position::Expected => {
                 self.fail(NakCode::INVALID_REQUEST, bth.psn);
-                Handled::Taken
+                Handled::Refused
             }
         }
     }

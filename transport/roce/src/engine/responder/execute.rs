@@ -44,27 +44,34 @@ impl ResponderState {
             self.pending = Pending { active: 1, ..pending };
             return Handled::Waiting;
         }
-        self.finish(pending, class, placement);
-        Handled::Taken
+        self.finish(pending, class, placement)
     }
 
     /// Answers the waiting placement; ignored when none waits, or with `Later`. Afterwards feed the
     /// queued packets. When the QP left its receiving states in between, nothing waits any more.
-    pub fn answer(&mut self, placement: Placement) {
+    /// Returns what became of the packet, [`Handled::Dropped`] if none waited.
+    pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {
-            return;
+            return Handled::Dropped;
         }
         let pending = std::mem::take(&mut self.pending);
-        if let Some(class) = Self::class_of(&pending) {
-            self.finish(pending, class, placement);
+        match Self::class_of(&pending) {
+            Some(class) => self.finish(pending, class, placement),
+            None => Handled::Dropped,
         }
     }
 
-    fn finish(&mut self, pending: Pending, class: Class, placement: Placement) {
+    fn finish(&mut self, pending: Pending, class: Class, placement: Placement) -> Handled {
         let psn = Psn::new(pending.psn);
         match placement {
-            Placement::Placed if class.kind != Kind::Atomic => self.accept(&pending, class, 0),
-            Placement::Atomic(old) if class.kind == Kind::Atomic => self.accept(&pending, class, old),
+            Placement::Placed if class.kind != Kind::Atomic => {
+                self.accept(&pending, class, 0);
+                return Handled::Taken;
+            }
+            Placement::Atomic(old) if class.kind == Kind::Atomic => {
+                self.accept(&pending, class, old);
+                return Handled::Taken;
+            }
             // The target returned an outcome that does not fit the request.
             Placement::Placed | Placement::Atomic(_) | Placement::Later => {
                 self.fail(NakCode::REMOTE_OPERATIONAL, psn);
@@ -82,6 +89,7 @@ impl ResponderState {
                 count(&mut self.counters.dropped_policy);
             }
         }
+        Handled::Refused
     }
 
     /// The packet is in place: move on, and remember what is owed for it.

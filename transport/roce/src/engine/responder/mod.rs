@@ -29,11 +29,13 @@ use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 /// The outcome of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was the expected one and was answered for (accepted, RNR or NAK).
+    /// It was the expected one, and accepted in full: opcode, lengths, rights and placement.
     Taken,
     /// It was the expected one; its placement was answered `Later`. Queue what follows for this
     /// QP, in order and bounded, until [`ResponderState::answer`].
     Waiting,
+    /// It was the expected one, and was not accepted: an RNR or fatal NAK is due, or nothing.
+    Refused,
     /// A placement is waiting: nothing was done, feed the packet again after the answer.
     Busy,
     /// A duplicate; the response is repeated where the protocol requires it.
@@ -45,11 +47,17 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Whether the packet's PSN was one this QP could get, so that its source address may be
-    /// believed.
+    /// Whether it is proof of where the peer sends from: the packet was the one that the QP waited for, and
+    /// nothing in it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
     #[must_use]
-    pub fn plausible(self) -> bool {
-        matches!(self, Self::Taken | Self::Waiting | Self::Duplicate)
+    pub fn is_proof(self) -> bool {
+        self == Self::Taken
+    }
+
+    /// Whether the packet had the expected PSN.
+    #[must_use]
+    pub fn is_in_sequence(self) -> bool {
+        matches!(self, Self::Taken | Self::Waiting | Self::Refused)
     }
 }
 

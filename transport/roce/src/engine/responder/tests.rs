@@ -62,7 +62,7 @@ impl Rig {
     /// The packet is refused with this code, and the QP fails.
     fn refuses(mut self, packet: &Packet<'_>, code: NakCode) {
         let before = self.target.asked.len();
-        assert_eq!(self.take(packet), Handled::Taken);
+        assert_eq!(self.take(packet), Handled::Refused);
         assert_eq!(self.answers(), [nak(packet.bth.psn.get(), code, self.state.msn)]);
         assert_eq!(self.events(), [ResponderEvent::Failed(code)]);
         assert!(self.state.is_failed());
@@ -304,7 +304,7 @@ fn more_reads_than_promised_are_refused() {
     for psn in [100, 101] {
         rig.take(&read_request(psn, 0, 1));
     }
-    assert_eq!(rig.take(&read_request(102, 0, 1)), Handled::Taken);
+    assert_eq!(rig.take(&read_request(102, 0, 1)), Handled::Refused);
     let answers = rig.answers();
     assert_eq!(answers.len(), 3);
     assert_eq!(answers[2], nak(102, NakCode::INVALID_REQUEST, 2));
@@ -345,7 +345,7 @@ fn no_receive_means_rnr_and_silence_for_the_rest() {
     // contract rocev2 7.10, G9
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Rnr);
-    assert_eq!(rig.send(100), Handled::Taken);
+    assert_eq!(rig.send(100), Handled::Refused);
     assert_eq!(rig.send(101), Handled::OutOfOrder);
     let rnr = (Operation::ACKNOWLEDGE, 100, Some((Syndrome::Rnr { timer: RnrTimer(12) }, 0)), 0);
     assert_eq!(rig.answers(), [rnr]);
@@ -362,7 +362,7 @@ fn a_fatal_nak_is_repeated_to_who_asks_again() {
     let mut rig = Rig::new();
     rig.send(100);
     rig.target.answers.push_back(Placement::Nak(NakCode::INVALID_RD_REQUEST));
-    assert_eq!(rig.send(101), Handled::Taken);
+    assert_eq!(rig.send(101), Handled::Refused);
     let refusal = nak(101, NakCode::INVALID_RD_REQUEST, 1);
     assert_eq!(rig.answers(), [refusal]);
     rig.state.modify(&in_state(QpType::XrcTgt, QpState::Error));
@@ -474,7 +474,7 @@ fn malformed_requests_are_refused_in_sequence_only() {
     assert_eq!(rig.answers(), [ack(100, 1)]);
     assert_eq!(rig.state.handle_malformed(&bth(105)), Handled::OutOfOrder);
     assert!(!rig.state.is_failed());
-    assert_eq!(rig.state.handle_malformed(&bth(101)), Handled::Taken);
+    assert_eq!(rig.state.handle_malformed(&bth(101)), Handled::Refused);
     assert_eq!(rig.events(), [ResponderEvent::Failed(NakCode::INVALID_REQUEST)]);
 }
 
@@ -486,10 +486,10 @@ fn a_late_placement_holds_everything_back() {
     assert!(rig.state.is_waiting());
     assert_eq!(rig.send(101), Handled::Busy);
     assert_eq!(rig.answers(), []);
-    rig.state.answer(Placement::Later);
+    assert_eq!(rig.state.answer(Placement::Later), Handled::Dropped);
     assert!(rig.state.is_waiting());
-    rig.state.answer(Placement::Placed);
-    rig.state.answer(Placement::Rnr);
+    assert_eq!(rig.state.answer(Placement::Placed), Handled::Taken);
+    assert_eq!(rig.state.answer(Placement::Rnr), Handled::Dropped, "none waits any more");
     assert_eq!(rig.answers(), [ack(100, 1)]);
     assert_eq!(rig.send(101), Handled::Taken);
     assert_eq!(rig.answers(), [ack(101, 2)]);
@@ -500,10 +500,21 @@ fn a_late_atomic_brings_its_value() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.take(&fetch_add(100, 8));
-    rig.state.answer(Placement::Atomic(77));
+    assert_eq!(rig.state.answer(Placement::Atomic(77)), Handled::Taken);
     let mut out = Vec::new();
     rig.state.poll_transmit(&mut rig.target, &mut out).expect("an answer");
     assert_eq!(Packet::parse(&out).expect("well formed").atomic_ack, Some(77));
+}
+
+#[test]
+fn a_late_refusal_proves_nothing() {
+    let mut rig = Rig::new();
+    rig.target.answers.push_back(Placement::Later);
+    rig.send(100);
+    let refused = rig.state.answer(Placement::Nak(NakCode::REMOTE_ACCESS));
+    assert_eq!(refused, Handled::Refused);
+    assert!(refused.is_in_sequence() && !refused.is_proof());
+    assert!(!Handled::Duplicate.is_in_sequence() && !Handled::Duplicate.is_proof());
 }
 
 #[test]
@@ -513,7 +524,7 @@ fn an_answer_after_the_end_is_ignored() {
     rig.send(100);
     rig.state.modify(&in_state(QpType::XrcTgt, QpState::Error));
     assert!(!rig.state.is_waiting());
-    rig.state.answer(Placement::Placed);
+    assert_eq!(rig.state.answer(Placement::Placed), Handled::Dropped);
     assert_eq!(rig.answers(), []);
     assert_eq!(rig.state.expected(), Psn::new(100));
 }

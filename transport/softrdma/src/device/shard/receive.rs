@@ -7,7 +7,7 @@ use super::Shard;
 use super::found::Found;
 use super::peers::Judgement;
 use crate::link::Datagram;
-use trunkline_roce::engine::{Response, is_request};
+use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
@@ -73,23 +73,29 @@ impl Shard {
     fn handle_for_qp(&mut self, packet: &Packet<'_>, body: &[u8], datagram: Datagram<'_>, now: Time) {
         let Self { qps, resources, peers, link, .. } = self;
         let Some(qp) = qps.addressed(&packet.bth, datagram, &mut resources.counters) else { return };
-        let believed = if is_request(packet.bth.opcode) {
+        let source = datagram.source;
+        // A peer that shares an address with us is of our kind.
+        let soft = || peers.is_soft(source.ip()) || link.is_open(source.ip());
+        let is_proof = if is_request(packet.bth.opcode) {
             if qp.keep(body) {
                 return;
             }
-            qp.handle_request(packet, now, resources).map(|handled| handled.plausible())
+            qp.handle_request(packet, now, resources).map(|handled| {
+                if handled == Handled::Waiting && soft() {
+                    qp.will_hear(source);
+                }
+                handled.is_proof()
+            })
         } else {
-            let response = qp.handle_response(packet, now, &resources.keys);
-            response.map(|response| response == Response::Progress)
+            qp.handle_response(packet, now, &resources.keys).map(Response::is_proof)
         };
-        let Some(believed) = believed else {
-            resources.counters.wrong_half += 1;
-            return;
-        };
-        if believed {
-            let ip = datagram.source.ip();
-            // A peer that shares an address with us is of our kind.
-            qp.heard(datagram.source, || peers.is_soft(ip) || link.is_open(ip));
+        match is_proof {
+            Some(true) => qp.heard(source, soft),
+            Some(false) => {}
+            None => {
+                resources.counters.wrong_half += 1;
+                return;
+            }
         }
         qps.mark_ready(packet.bth.destination.get());
     }

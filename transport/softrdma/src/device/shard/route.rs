@@ -4,11 +4,17 @@
 //! other processes, and then uses a port of its own; port 4791 always leads to it too, through
 //! the process that holds it. A foreign peer is reached at 4791 only.
 //!
+//! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
+//! response to a PSN that is outstanding. Everything that a QP sends goes to the port it has learned, never
+//! to the source of the packet that it answers, so a forger sees no PSN of the QP. One that knows
+//! addresses and QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in
+//! 2^24 / n as a response while n PSNs are outstanding; a duplicate, half of all guesses, moves nothing.
+//!
 //! | time-outs without an answer | the next packets go to |
 //! |---|---|
-//! | 0 or 1 | where the peer was last seen; 4791 before that |
+//! | 0 or 1 | where the peer has proved to be; 4791 before that |
 //! | 2, 4, ... | 4791: the peer may have moved |
-//! | 3, 5, ... | where it was last seen: the process that holds 4791 may be the silent one |
+//! | 3, 5, ... | where it has proved to be: the process that holds 4791 may be the silent one |
 
 use crate::link::ROCE_PORT;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +27,7 @@ const MAY_HAVE_MOVED: u32 = 2;
 pub(in crate::device) struct Route {
     source: SocketAddr,
     destination: SocketAddr,
-    /// The port of the peer's last packet that was believed.
+    /// The port that the peer's last proof came from.
     seen: u16,
     /// Time-outs since the last answer.
     silences: u32,
@@ -43,7 +49,7 @@ impl Route {
         self.destination
     }
 
-    /// The peer answered; `soft` peers are reached at the port they sent from.
+    /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
     pub(super) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
         self.silences = 0;
         if from.port() != self.destination.port() && soft() {

@@ -75,6 +75,8 @@ pub(super) struct Qp {
     pd: PdNumber,
     send_cq: Option<Arc<CqRing>>,
     route: Option<Route>,
+    /// Where a request came from whose placement in another process is awaited.
+    awaits_proof: Option<SocketAddr>,
     /// The first packet stands in for the RTU of its connection.
     awaits_rtu: bool,
     /// Keeps the XRC domain of a TGT (contract A12).
@@ -118,6 +120,7 @@ impl Qp {
             pd,
             send_cq: parts.send_cq,
             route: None,
+            awaits_proof: None,
             awaits_rtu: false,
             domain,
             handles: 1,
@@ -137,6 +140,7 @@ impl Qp {
             pd: PdNumber(0),
             send_cq: None,
             route,
+            awaits_proof: None,
             awaits_rtu: false,
             domain: Some(domain),
             handles: 1,
@@ -201,6 +205,7 @@ impl Qp {
         self.attributes = *after;
         if entered && state == QpState::Reset {
             self.route = None;
+            self.awaits_proof = None;
             self.reception.reset();
         }
         self.follow();

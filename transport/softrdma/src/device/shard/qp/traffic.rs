@@ -39,11 +39,12 @@ impl Qp {
         resources: &mut Resources,
     ) -> Option<Handled> {
         let responder = self.responder.as_mut()?;
+        self.awaits_proof = None;
         let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
         let mut target =
             QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
         let handled = responder.handle_request(packet, &mut target);
-        if self.awaits_rtu && handled.plausible() {
+        if self.awaits_rtu && handled.is_in_sequence() {
             self.awaits_rtu = false;
             resources.found.push(Found::FirstPacket(self.number));
         }
@@ -77,15 +78,25 @@ impl Qp {
     /// receive.
     pub(in crate::device::shard) fn answer(&mut self, placement: Placement) -> bool {
         let Some(responder) = &mut self.responder else { return false };
-        responder.answer(placement);
-        responder.message_srq().is_some()
+        let handled = responder.answer(placement);
+        let holds_receive = responder.message_srq().is_some();
+        if let Some(from) = self.awaits_proof.take_if(|_| handled.is_proof()) {
+            self.heard(from, || true);
+        }
+        holds_receive
     }
 
-    /// A packet of the peer was believed; `soft` peers are reached at the port they sent from.
+    /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
     pub(in crate::device::shard) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
             route.heard(from, soft);
         }
+    }
+
+    /// A packet of a soft peer will prove that it sends from there, if its placement in another process
+    /// succeeds.
+    pub(in crate::device::shard) fn will_hear(&mut self, from: SocketAddr) {
+        self.awaits_proof = Some(from);
     }
 
     /// Sends answers first, then requests; returns whether the QP has more.

@@ -1,0 +1,151 @@
+//! Packets that another program forges in the name of a QP's peer, with its address and right checksums:
+//! they neither move the QP's route nor draw an answer to their sender.
+
+use crate::common::by_hand::{ByHand, FIRST_PSN};
+use crate::common::node::{BOUND, bring_up_with, post};
+use std::time::Instant;
+use trunkline_roce::wire::{Aeth, Opcode, Operation, Packet, ROCE_PORT, Reth, Service, Syndrome};
+use trunkline_softrdma::link::{Link, ReceiveBatch};
+use trunkline_verbs::{Completion, CompletionStatus, IoAddress, Psn, QpNumber, QpType, Rkey, SendOperation};
+
+/// The port of the peer's process.
+const PEER: u16 = 40_000;
+/// The port of another program.
+const FORGER: u16 = 50_000;
+
+struct Setup {
+    hands: ByHand,
+    /// The PSN that the QP expects.
+    psn: Psn,
+}
+
+impl Setup {
+    /// A TGT that has taken one message from its peer.
+    fn new() -> Self {
+        let mut setup = Self { hands: ByHand::new(PEER), psn: Psn::new(FIRST_PSN) };
+        let message = setup.hands.message(setup.psn, true);
+        setup.send(PEER, &message);
+        assert_eq!(setup.answers(), [(PEER, FIRST_PSN, Syndrome::ACK)]);
+        setup.psn = setup.psn.plus(1);
+        setup
+    }
+
+    /// Sends a packet from a port, and waits until the device has handled it.
+    fn send(&mut self, port: u16, packet: &Packet<'_>) {
+        let before = self.hands.node.counter("packets_received");
+        self.hands.source.set_port(port);
+        self.hands.send_packet(packet, |_| {});
+        let until = Instant::now() + BOUND;
+        while self.hands.node.counter("packets_received") == before {
+            assert!(Instant::now() < until, "the packet was never received");
+            self.hands.node.cq.poll(&mut [Completion::default(); 8]);
+        }
+    }
+
+    /// What the device has sent: the port that it went to, its PSN, and what it means.
+    fn answers(&mut self) -> Vec<(u16, u32, Syndrome)> {
+        let mut batch = ReceiveBatch::new(64);
+        self.hands.link.receive(&mut batch);
+        let read = |datagram: trunkline_softrdma::link::Datagram<'_>| {
+            let packet = Packet::parse(&datagram.bytes[..datagram.bytes.len() - 4]).unwrap();
+            let meaning = packet.aeth.map_or(Syndrome::ACK, |aeth| aeth.meaning());
+            (datagram.destination.port(), packet.bth.psn.get(), meaning)
+        };
+        batch.iter().map(read).collect()
+    }
+}
+
+#[test]
+fn duplicates_move_nothing_and_are_answered_to_the_peer() {
+    let mut setup = Setup::new();
+    let live = setup.psn;
+    for back in [1, 2, 1000, 1 << 20, (1 << 23) - 1] {
+        let forged = setup.hands.message(live.minus(back), true);
+        setup.send(FORGER, &forged);
+    }
+    let answers = setup.answers();
+    assert!(!answers.is_empty(), "duplicates are acknowledged");
+    assert!(answers.iter().all(|(port, ..)| *port == PEER), "the forger saw {answers:x?}");
+    let message = setup.hands.message(live, true);
+    setup.send(PEER, &message);
+    assert_eq!(setup.answers(), [(PEER, live.get(), Syndrome::ACK)]);
+}
+
+#[test]
+fn packets_out_of_order_are_refused_to_the_peer() {
+    let mut setup = Setup::new();
+    let forged = setup.hands.message(setup.psn.plus(5), true);
+    setup.send(FORGER, &forged);
+    let forged = setup.hands.message(setup.psn.minus(5), true);
+    setup.send(FORGER, &forged);
+    let answers = setup.answers();
+    assert!(!answers.is_empty());
+    assert!(answers.iter().all(|(port, ..)| *port == PEER), "the forger saw {answers:x?}");
+}
+
+#[test]
+fn a_request_that_is_refused_moves_nothing_even_with_the_right_psn() {
+    let mut setup = Setup::new();
+    let read = Opcode::new(Service::XRC, Operation::READ_REQUEST);
+    let mut forged = Packet::new(read, setup.hands.tgt.number(), setup.psn, &[]);
+    forged.xrceth = Some((0, setup.hands.node.srq.number().unwrap()));
+    forged.reth = Some(Reth { address: IoAddress(0x1000), rkey: Rkey(0x1234), length: 64 });
+    setup.send(FORGER, &forged);
+    let answers = setup.answers();
+    assert!(matches!(answers[..], [(PEER, _, Syndrome::Nak(_))]), "{answers:x?}");
+}
+
+#[test]
+fn a_peer_that_moves_is_followed() {
+    let mut setup = Setup::new();
+    for port in [41_000, ROCE_PORT, PEER] {
+        let message = setup.hands.message(setup.psn, true);
+        setup.send(port, &message);
+        assert_eq!(setup.answers(), [(port, setup.psn.get(), Syndrome::ACK)]);
+        setup.psn = setup.psn.plus(1);
+    }
+}
+
+/// An acknowledgement of a QP's packet.
+fn acknowledgement(to: QpNumber, psn: Psn) -> Packet<'static> {
+    let mut packet = Packet::new(Opcode::new(Service::XRC, Operation::ACKNOWLEDGE), to, psn, &[]);
+    packet.aeth = Some(Aeth::new(Syndrome::ACK, 1));
+    packet
+}
+
+#[test]
+fn only_answers_to_what_is_outstanding_move_a_requester() {
+    let mut setup = Setup::new();
+    let ini = setup.hands.node.qp(QpType::XrcIni);
+    bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));
+    let request = |setup: &mut Setup| -> (u16, Psn) {
+        let node = &setup.hands.node;
+        let remote = node.remote(0);
+        post(&*ini, SendOperation::RdmaWrite(remote), &[node.sge(0, 16)], &*node.srq);
+        let until = Instant::now() + BOUND;
+        loop {
+            assert!(Instant::now() < until, "no request");
+            if let Some((port, psn, _)) = setup.answers().first() {
+                return (*port, Psn::new(*psn));
+            }
+        }
+    };
+    while setup.hands.node.cq.poll(&mut [Completion::default(); 8]) > 0 {}
+    let (port, psn) = request(&mut setup);
+    assert_eq!(port, ROCE_PORT, "nothing is known yet");
+    setup.hands.source.set_port(PEER);
+    setup.hands.send_packet(&acknowledgement(ini.number(), psn), |_| {});
+    assert_eq!(setup.hands.node.completion().status, CompletionStatus::Success);
+
+    for forged in [psn, psn.minus(100), psn.plus(1), psn.plus(100), psn.plus(1 << 22)] {
+        setup.send(FORGER, &acknowledgement(ini.number(), forged));
+    }
+    setup.answers();
+    let (port, psn) = request(&mut setup);
+    assert_eq!(port, PEER);
+    for forged in [psn.minus(1), psn.plus(1)] {
+        setup.send(FORGER, &acknowledgement(ini.number(), forged));
+    }
+    assert_eq!(setup.hands.node.cq.poll(&mut [Completion::default()]), 0, "nothing was acknowledged");
+    setup.send(PEER, &acknowledgement(ini.number(), psn));
+}
