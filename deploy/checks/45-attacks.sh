@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Attacks on running nodes by another host, another user, a peer without a session, and a peer that breaks its rules;
+# docs/security.md has what each of them may do. One line for each attack, after those of its claims.
+#
+# 45-attacks.sh [--packets N] [--seconds N] [ATTACK...]: the size of the floods, and which attacks; by default small
+# floods and all. The full ones: --packets 1000000 --seconds 60.
+# shellcheck source-path=SCRIPTDIR source=common.bash
+. "$(dirname "$0")/common.bash"
+
+size=()
+chosen=()
+while (($# > 0)); do
+    case $1 in
+    --packets | --seconds) size+=("$1" "$2") && shift 2 ;;
+    *) chosen+=("$1") && shift ;;
+    esac
+done
+
+if ! build trunkline-testkit --example attacks; then
+    fail attacks-build "the example does not build"
+    exit 1
+fi
+program="${CARGO_TARGET_DIR:-target}/release/examples/attacks"
+export TMPDIR=$scratch
+
+# wanted NAME: whether the command line chose it.
+wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
+
+# attack NAME ATTACK [OPTION...]: runs one, and prints the verdict unless the program has printed a skip.
+attack() {
+    local name=$1 status
+    shift
+    if ! wanted "$name"; then return; fi
+    timeout 280 "$program" run "$@" "${size[@]}" 2>"$scratch/errors" | tee "$scratch/claims"
+    status=${PIPESTATUS[0]}
+    if ((status != 0)); then tail -n 5 "$scratch/errors"; fi
+    if ((status == 0)) && grep -q "^skip " "$scratch/claims"; then return; fi
+    verdict "attack-$name" "$status" "see the claims above"
+}
+
+attack namespaces namespaces
+attack limits limits
+exit "$check_status"

@@ -1,0 +1,59 @@
+//! What an attack found: claims and measurements, as lines or as one JSON object.
+
+use crate::Outcome;
+use serde_json::{Value, json};
+use trunkline_testkit::Claims;
+
+/// The claims of one attack.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    name: &'static str,
+    lines: Option<Claims>,
+    found: Vec<Value>,
+    failed: usize,
+}
+
+impl Findings {
+    pub(crate) fn new(name: &'static str, json: bool) -> Self {
+        Self { name, lines: (!json).then(|| Claims::new(name)), found: Vec::new(), failed: 0 }
+    }
+
+    /// A claim with its measurement.
+    pub(crate) fn claim(&mut self, holds: bool, name: &str, measured: &str) {
+        match &mut self.lines {
+            Some(lines) => lines.claim(holds, name, measured),
+            None => self.found.push(json!({ "claim": name, "holds": holds, "measured": measured })),
+        }
+        self.failed += usize::from(!holds);
+    }
+
+    /// A measurement that is not judged.
+    pub(crate) fn note(&mut self, name: &str, measured: &str) {
+        match &self.lines {
+            Some(_) => println!("note {}-{name}: {measured}", self.name),
+            None => self.found.push(json!({ "note": name, "measured": measured })),
+        }
+    }
+
+    /// An attack that this machine does not permit.
+    pub(crate) fn skip(&mut self, why: &str) {
+        match &self.lines {
+            Some(_) => println!("skip {}: {why}", self.name),
+            None => self.found.push(json!({ "skipped": why })),
+        }
+    }
+
+    /// Prints the object, if that is wanted.
+    ///
+    /// # Errors
+    /// The number of claims that do not hold, if any.
+    pub(crate) fn end(self) -> Outcome<()> {
+        if self.lines.is_none() {
+            println!("{}", json!({ "attack": self.name, "findings": self.found }));
+        }
+        match self.failed {
+            0 => Ok(()),
+            failed => Err(format!("{}: {failed} claims do not hold", self.name).into()),
+        }
+    }
+}

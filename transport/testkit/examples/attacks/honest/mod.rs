@@ -1,0 +1,11 @@
+//! Honest nodes in processes of their own, and how an attack drives them.
+
+mod load;
+mod namespace;
+mod node;
+mod party;
+mod service;
+
+pub(crate) use namespace::{mount_namespace, network_namespace};
+pub(crate) use node::{NodeArguments, serve};
+pub(crate) use party::{PORT, Pair, Setup};

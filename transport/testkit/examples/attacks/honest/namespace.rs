@@ -1,0 +1,32 @@
+//! Namespaces that an attack runs in, or starts nodes in.
+
+use crate::Outcome;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+/// Set in a process that runs in a mount namespace of its own.
+const INSIDE: &str = "TRUNKLINE_ATTACKS_INSIDE";
+
+/// Continues this program in a user and mount namespace, where it may mount. `None`: not permitted here.
+pub(crate) fn mount_namespace() -> Outcome<Option<()>> {
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(Some(()));
+    }
+    let words = ["--user", "--map-root-user", "--mount"];
+    if !Command::new("unshare").args(words).arg("true").status().is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let arguments = std::env::args_os().skip(1);
+    let program = std::env::current_exe()?;
+    Err(Command::new("unshare").args(words).arg(program).args(arguments).env(INSIDE, "1").exec().into())
+}
+
+/// A command that starts these words, with more arguments to come, in a network namespace where only loopback
+/// is up.
+pub(crate) fn network_namespace(words: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-current-user", "--keep-caps", "--net", "--", "sh", "-c"]);
+    command.args(["ip link set lo up && exec \"$@\"", "sh"]);
+    command.args(words);
+    Ok(command)
+}

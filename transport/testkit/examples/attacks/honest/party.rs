@@ -1,0 +1,176 @@
+//! Honest nodes as an attack sees them: processes with an address and a log.
+
+use crate::{Outcome, Plan};
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trunkline_testkit::{Folder, Numbers, Process, fresh_ip, same_program};
+
+/// The port that honest nodes listen at. An attacker knows it.
+pub(crate) const PORT: u16 = 7471;
+
+/// How a node is started.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    kind: &'static str,
+    ip: IpAddr,
+    port: u16,
+    runtime: PathBuf,
+    log: PathBuf,
+    arguments: Vec<String>,
+    capture: Option<PathBuf>,
+    prefix: Vec<String>,
+}
+
+impl Setup {
+    /// A node at a new address. Those of one folder share a runtime directory, closed to the attacker.
+    pub(crate) fn new(folder: &Folder, plan: &Plan) -> Self {
+        let ip = fresh_ip();
+        Self {
+            kind: plan.kind(),
+            ip: ip.into(),
+            port: PORT,
+            runtime: folder.join("runtime"),
+            log: folder.join(format!("{ip}.log")),
+            arguments: Vec::new(),
+            capture: None,
+            prefix: Vec::new(),
+        }
+    }
+
+    /// Another node at the same address, and another port.
+    pub(crate) fn sibling(&self) -> Self {
+        let mut sibling = self.clone();
+        sibling.port += 1;
+        sibling.log.set_extension("sibling.log");
+        sibling
+    }
+
+    pub(crate) fn pollers(mut self, pollers: u16) -> Self {
+        self.arguments.extend(["--pollers".to_owned(), pollers.to_string()]);
+        self
+    }
+
+    /// Receives that each poller keeps posted.
+    pub(crate) fn depth(mut self, depth: u32) -> Self {
+        self.arguments.extend(["--depth".to_owned(), depth.to_string()]);
+        self
+    }
+
+    /// Captures its packets.
+    pub(crate) fn capture(mut self, file: &Path) -> Self {
+        self.capture = Some(file.to_owned());
+        self
+    }
+
+    /// Another runtime directory than that of the folder.
+    pub(crate) fn runtime(mut self, directory: &Path) -> Self {
+        directory.clone_into(&mut self.runtime);
+        self
+    }
+
+    /// A program with arguments that starts the node, such as `prlimit`.
+    pub(crate) fn within(mut self, prefix: &[&str]) -> Self {
+        self.prefix = prefix.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    /// Starts the process and waits for nothing.
+    pub(crate) fn spawn(&self) -> Outcome<Process> {
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.runtime)?;
+        let mut command = match self.prefix.as_slice() {
+            [] => same_program(),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(same_program().get_program());
+                command
+            }
+        };
+        command.args(["node", &self.address().to_string(), "--connections", self.kind]);
+        command.args(&self.arguments);
+        command.env("TRUNKLINE_RUNTIME_DIR", &self.runtime).stderr(File::create(&self.log)?);
+        if let Some(capture) = &self.capture {
+            command.env("TRUNKLINE_PCAP", capture);
+        }
+        Ok(Process::start(format!("the node at {}", self.ip), &mut command)?)
+    }
+
+    /// Starts the node and waits until it listens.
+    pub(crate) fn start(&self) -> Outcome<Party> {
+        let mut process = self.spawn()?;
+        process.after("READY")?;
+        Ok(Party { process, address: self.address(), log: self.log.clone() })
+    }
+
+    /// What the node wrote to standard error.
+    pub(crate) fn log(&self) -> Outcome<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port)
+    }
+}
+
+/// One honest node.
+#[derive(Debug)]
+pub(crate) struct Party {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Party {
+    /// Microseconds of a new call to a server, which joins the two.
+    pub(crate) fn first(&mut self, server: SocketAddr) -> Outcome<u64> {
+        let numbers = self.process.numbers(&format!("first {server}"))?;
+        if numbers["failed"] != 0 {
+            return Err(format!("{} could not call {server}", self.address).into());
+        }
+        Ok(numbers["us"])
+    }
+
+    pub(crate) fn load(&mut self, server: SocketAddr) -> Outcome<()> {
+        self.process.ask(&format!("load {server}"))?;
+        Ok(())
+    }
+
+    pub(crate) fn tally(&mut self) -> Outcome<Numbers> {
+        Ok(self.process.numbers("tally")?)
+    }
+
+    /// Lines of its log that contain a text.
+    pub(crate) fn logged(&self, text: &str) -> Outcome<usize> {
+        Ok(std::fs::read_to_string(&self.log)?.lines().filter(|line| line.contains(text)).count())
+    }
+}
+
+/// A server and a client that calls it all the time.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) server: Party,
+    pub(crate) client: Party,
+    pub(crate) capture: PathBuf,
+    pub(crate) folder: Folder,
+}
+
+impl Pair {
+    /// Starts both, with a capture of the client's packets if wanted.
+    pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
+        let folder = Folder::new()?;
+        let capture = folder.join("client.pcap");
+        let server = Setup::new(&folder, plan).pollers(plan.pollers).start()?;
+        let setup = Setup::new(&folder, plan);
+        let mut client = if with_capture { setup.capture(&capture) } else { setup }.start()?;
+        client.first(server.address)?;
+        client.load(server.address)?;
+        Ok(Self { server, client, capture, folder })
+    }
+
+    /// Sessions that came up between the two, as the client's log has them.
+    pub(crate) fn sessions(&self) -> Outcome<usize> {
+        self.client.logged("session up")
+    }
+}

@@ -1,0 +1,34 @@
+//! The service of the honest nodes.
+
+use trunkline::{Bytes, Status};
+
+/// What honest nodes offer each other.
+#[trunkline::service(name = "trunkline.attacks.Honest", version = 1)]
+pub(crate) trait Honest {
+    /// Returns the number.
+    async fn echo(&self, number: u64) -> Result<u64, Status>;
+
+    /// Returns the bytes: large ones are READ in both directions.
+    async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status>;
+
+    /// Ends only with its deadline or its caller.
+    async fn hold(&self) -> Result<(), Status>;
+}
+
+/// Its implementation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handler;
+
+impl Honest for Handler {
+    async fn echo(&self, number: u64) -> Result<u64, Status> {
+        Ok(number)
+    }
+
+    async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status> {
+        Ok(bytes)
+    }
+
+    async fn hold(&self) -> Result<(), Status> {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,114 @@
+//! Attacks on running nodes, and what must hold while they go on: what `deploy/checks/45-attacks.sh` runs.
+//!
+//! Each attack starts honest nodes in processes of their own, harms them from outside as far as the threat
+//! model of `docs/security.md` lets it, and prints a line for each claim: `pass ATTACK-CLAIM (measured)` or
+//! `fail ATTACK-CLAIM: measured`. Nothing here uses more than the packets, the environment and the public
+//! crates, so the same program can be built next to any version.
+
+mod findings;
+mod forge;
+mod honest;
+mod rows;
+#[path = "../garbage/tap.rs"]
+mod tap;
+
+use clap::{Args, Parser, Subcommand};
+use findings::Findings;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+use trunkline::Connections;
+
+/// The result of an operation whose errors end the program.
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Attacks on running nodes.
+#[derive(Debug, Parser)]
+#[command(name = "attacks")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Names the attacks, and what each does.
+    List,
+    /// Runs one attack.
+    Run {
+        /// Its name, as `list` prints it.
+        attack: String,
+        #[command(flatten)]
+        plan: Plan,
+    },
+    /// An honest node, driven by lines on its input; started by `run`.
+    #[command(hide = true)]
+    Node(honest::NodeArguments),
+}
+
+/// The size of an attack, and how it is reported.
+#[derive(Debug, Clone, Args)]
+struct Plan {
+    /// Packets that are forged against live sessions.
+    #[arg(long, default_value_t = 100_000)]
+    packets: u64,
+    /// Duration of a flood; half of it again goes to a port without a receiver, for comparison.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Forged connection requests a second.
+    #[arg(long, default_value_t = 1000)]
+    rate: u64,
+    /// Connections of the nodes: xrc or rc.
+    #[arg(long, default_value = "xrc")]
+    connections: Connections,
+    /// Pollers of the attacked node.
+    #[arg(long, default_value_t = 1)]
+    pollers: u16,
+    /// Judges the ratio of the 99th percentiles too; without it, the ratio is only printed, because a busy
+    /// machine makes it say little.
+    #[arg(long)]
+    strict: bool,
+    /// One JSON object instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Plan {
+    const fn over(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// Whether the nodes use XRC connections.
+    fn is_xrc(&self) -> bool {
+        self.connections != Connections::Rc
+    }
+
+    /// The kind of connections, as a flag of a node.
+    fn kind(&self) -> &'static str {
+        if self.is_xrc() { "xrc" } else { "rc" }
+    }
+}
+
+fn main() -> ExitCode {
+    trunkline_testkit::exit_code("attacks", dispatch(Cli::parse().command))
+}
+
+fn dispatch(command: Command) -> Outcome<()> {
+    match command {
+        Command::List => {
+            for row in rows::ALL {
+                println!("{:<14} {}", row.name, row.about);
+            }
+            Ok(())
+        }
+        Command::Run { attack, plan } => {
+            let row = rows::ALL.iter().find(|row| row.name == attack);
+            let row =
+                row.ok_or_else(|| format!("no attack is named {attack:?}; `attacks list` names them"))?;
+            let mut findings = Findings::new(row.name, plan.json);
+            (row.run)(&plan, &mut findings)?;
+            findings.end()
+        }
+        Command::Node(arguments) => honest::serve(&arguments),
+    }
+}

@@ -1,0 +1,143 @@
+//! The runtime directory: a full file system, and folders of namespaces that are gone.
+
+use super::flooded::nothing_lost;
+use crate::findings::Findings;
+use crate::forge::{Forger, paced};
+use crate::honest::{Setup, mount_namespace, network_namespace};
+use crate::{Outcome, Plan};
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use trunkline_roce::wire::{Opcode, Packet, ROCE_PORT};
+use trunkline_testkit::{Folder, Random, fresh_ip};
+use trunkline_verbs::{Psn, QpNumber};
+
+/// Packets for random QPs.
+const PACKETS: u64 = 2000;
+/// Time within which a process fails or serves.
+const BOUND: Duration = Duration::from_secs(20);
+/// Sizes in MiB of file systems on which a node is started: too small for a registry, and large enough at first.
+const SIZES_MIB: [u32; 2] = [1, 16];
+
+/// A running node and a joining one on a file system without room. Runs in a mount namespace of its own.
+pub(crate) fn full_disk(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let Some(()) = mount_namespace()? else {
+        findings.skip("no user and mount namespaces are permitted here");
+        return Ok(());
+    };
+    for size_mib in SIZES_MIB {
+        let folder = Folder::new()?;
+        let runtime = folder.join("small");
+        std::fs::create_dir(&runtime)?;
+        let options = format!("size={size_mib}m,mode=0700");
+        let mut mount = std::process::Command::new("mount");
+        if !mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&runtime).status()?.success() {
+            findings.skip("no tmpfs can be mounted here");
+            return Ok(());
+        }
+        let outcome = on_small(plan, findings, &folder, &runtime, size_mib);
+        let _gone = std::process::Command::new("umount").arg("--lazy").arg(&runtime).status()?;
+        outcome?;
+    }
+    Ok(())
+}
+
+fn on_small(
+    plan: &Plan,
+    findings: &mut Findings,
+    folder: &Folder,
+    runtime: &Path,
+    size_mib: u32,
+) -> Outcome<()> {
+    let setup = |folder| Setup::new(folder, plan).runtime(runtime);
+    let name = |claim: &str| format!("{size_mib}-mib-{claim}");
+    let server = setup(folder);
+    let mut process = server.spawn()?;
+    if process.find(BOUND, |line| line.starts_with("READY")).is_none() {
+        let status = process.wait(BOUND);
+        let is_clear = status.is_some_and(|status| status.code().is_some_and(|code| code > 0));
+        let log = server.log()?;
+        let measured = format!("{status:?}; {}", log.lines().last().unwrap_or("nothing was written"));
+        findings.claim(is_clear && !log.is_empty(), &name("refused-clearly"), &measured);
+        return Ok(());
+    }
+    drop(process);
+    let mut server = server.start()?;
+    let mut client = setup(folder).start()?;
+    client.first(server.address)?;
+    client.load(server.address)?;
+    fill(&runtime.join("ballast"))?;
+    let before = client.tally()?;
+    random_qps(server.address)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let status = server.process.wait(Duration::ZERO);
+    findings.claim(status.is_none(), &name("server-lives"), &format!("{status:?}"));
+    if status.is_some() {
+        return Ok(());
+    }
+    nothing_lost(findings, &before, &client.tally()?);
+    let joining = setup(folder);
+    let mut process = joining.spawn()?;
+    let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
+    let status = process.wait(Duration::ZERO);
+    let is_clear = serves || status.is_some_and(|status| status.code().is_some_and(|code| code > 0));
+    let log = joining.log()?;
+    let last = log.lines().last().unwrap_or_default();
+    findings.claim(is_clear, &name("joins-or-is-refused"), &format!("serves: {serves}, {status:?}; {last}"));
+    Ok(())
+}
+
+/// Writes until there is no room.
+fn fill(path: &Path) -> Outcome<()> {
+    let mut file = File::create(path)?;
+    for piece in [1 << 16, 512, 1] {
+        loop {
+            match file.write_all(&vec![7; piece]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Packets for QPs of which the node knows nothing: it looks each up in the tables that members share.
+fn random_qps(server: SocketAddr) -> Outcome<()> {
+    let mut random = Random::from_entropy();
+    let mut forger = Forger::at(fresh_ip().into())?;
+    paced(PACKETS, Duration::from_secs(1), |_| {
+        let number = QpNumber::new(u32::try_from(random.next() & 0xff_ffff)?);
+        let mut packet = Vec::new();
+        Packet::new(Opcode(0x04), number, Psn::new(1), b"12345678").emit(&mut packet);
+        forger.send(&packet, SocketAddr::new(server.ip(), ROCE_PORT))
+    })?;
+    Ok(())
+}
+
+/// Nodes that are killed in network namespaces of their own, and a later start of another node.
+pub(crate) fn namespaces(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let folder = Folder::new()?;
+    let runtime = folder.join("runtime");
+    if !network_namespace(&["true"])?.status()?.success() {
+        findings.skip("no network namespaces are permitted here");
+        return Ok(());
+    }
+    for _ in 0..3 {
+        let prefix = network_namespace(&[])?;
+        let words: Vec<&str> = std::iter::once(prefix.get_program())
+            .chain(prefix.get_args())
+            .filter_map(|word| word.to_str())
+            .collect();
+        // Killed, so that it leaves everything as it is.
+        Setup::new(&folder, plan).within(&words).start()?.process.kill()?;
+    }
+    let count = || -> Outcome<usize> { Ok(std::fs::read_dir(&runtime)?.count()) };
+    let before = count()?;
+    let _node = Setup::new(&folder, plan).start()?;
+    let measured = format!("{before} folders before a node was started, {} after", count()?);
+    findings.claim(before == 3 && count()? == 1, "are-removed", &measured);
+    Ok(())
+}

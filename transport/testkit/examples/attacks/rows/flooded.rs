@@ -1,0 +1,70 @@
+//! A flood against a pair of honest nodes, alternating with the same flood at a port without a receiver, so
+//! that the machine's own cost of a flood is not counted.
+
+use crate::findings::Findings;
+use crate::honest::Pair;
+use crate::{Outcome, Plan};
+use std::net::SocketAddr;
+use std::net::UdpSocket;
+use std::time::Duration;
+use trunkline_testkit::Numbers;
+
+/// Pairs of floods of a run.
+pub(crate) const ROUNDS: u64 = 4;
+/// Factor by which the 99th percentile may grow.
+const FACTOR: f64 = 2.0;
+/// Time that is left to queues to drain after a flood.
+const REST: Duration = Duration::from_millis(200);
+
+/// A port of the server's address that nothing is bound to.
+pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
+    Ok(UdpSocket::bind((server.ip(), 0))?.local_addr()?)
+}
+
+/// Runs the rounds. `flood` is called with whether it goes to the nodes, and returns when it is over.
+pub(crate) fn compare(
+    pair: &mut Pair,
+    plan: &Plan,
+    findings: &mut Findings,
+    mut flood: impl FnMut(&mut Pair, bool) -> Outcome<()>,
+) -> Outcome<()> {
+    let before = pair.client.tally()?;
+    let sessions = pair.sessions()?;
+    let mut ratios = Vec::new();
+    for round in 0..ROUNDS {
+        // The order alternates too.
+        let mut p99 = [0, 0];
+        for is_real in [round % 2 == 0, round % 2 == 1] {
+            pair.client.tally()?;
+            flood(pair, is_real)?;
+            p99[usize::from(is_real)] = pair.client.tally()?["p99_us"];
+            std::thread::sleep(REST);
+        }
+        findings.note("p99", &format!("{} us, at a port without a receiver {} us", p99[1], p99[0]));
+        ratios.push(p99[1] as f64 / p99[0].max(1) as f64);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = (ratios[ratios.len() / 2] + ratios[(ratios.len() - 1) / 2]) / 2.0;
+    let measured = format!("median ratio {median:.2} of {}", ratios.len());
+    if plan.strict {
+        findings.claim(median <= FACTOR, "latency", &measured);
+    } else {
+        findings.note("latency", &measured);
+    }
+    let after = pair.client.tally()?;
+    nothing_lost(findings, &before, &after);
+    let now = pair.sessions()?;
+    findings.claim(now == sessions, "session-lives", &format!("{} more sessions came up", now - sessions));
+    Ok(())
+}
+
+/// Claims about the calls between two tallies.
+pub(crate) fn nothing_lost(findings: &mut Findings, before: &Numbers, after: &Numbers) {
+    let made = |name: &str| after[name] - before[name];
+    let measured = |name: &str| format!("{} of {} calls", made(name), made("small") + made("large"));
+    findings.claim(made("failed") == 0, "no-call-fails", &measured("failed"));
+    findings.claim(made("wrong") == 0, "no-wrong-byte", &measured("wrong"));
+    let both = made("small") > 0 && made("large") > 0;
+    let calls = format!("{} small and {} large calls", made("small"), made("large"));
+    findings.claim(both, "calls-go-on", &calls);
+}

@@ -1,0 +1,52 @@
+//! Remote keys: what one's own keys reveal about those of others.
+//!
+//! A process sees the keys of its own registrations. If the difference between two consecutive keys is one of
+//! few, the owner of a key guesses the next registration's with a few attempts.
+
+use crate::findings::Findings;
+use crate::{Outcome, Plan};
+use std::collections::BTreeMap;
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_testkit::{Folder, fresh_ip};
+use trunkline_verbs::{Access, Device as _, Memory};
+
+/// Registrations of a run.
+const COUNT: usize = 2000;
+/// Length of each in bytes.
+const LENGTH: usize = 64;
+/// One difference may occur this often: of 2,000 random ones of 32 bits, two that are equal are rare.
+const OFTEN: usize = 2;
+
+pub(crate) fn run(_plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let folder = Folder::new()?;
+    let options = SoftOptions {
+        addresses: vec![fresh_ip().into()],
+        runtime_directory: Some(folder.join("runtime")),
+        ..SoftOptions::default()
+    };
+    let device = SoftDevice::open(options)?;
+    let pd = device.alloc_pd()?;
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let mut held = Vec::new();
+    // Memory that is registered once and kept, and memory that is registered again for each message.
+    for name in ["kept", "renewed"] {
+        let mut keys = Vec::new();
+        for _ in 0..COUNT {
+            let region = pd.register(Memory::zeroed(LENGTH)?, rights)?;
+            keys.push(region.rkey().0);
+            if name == "kept" {
+                held.push(region);
+            } else {
+                region.destroy()?;
+            }
+        }
+        let mut often: BTreeMap<u32, usize> = BTreeMap::new();
+        for pair in keys.windows(2) {
+            *often.entry(pair[1].wrapping_sub(pair[0])).or_default() += 1;
+        }
+        let (difference, count) = often.into_iter().max_by_key(|&(_, count)| count).unwrap_or_default();
+        let measured = format!("{count} of {} keys differ from the one before by {difference:#x}", COUNT - 1);
+        findings.claim(count <= OFTEN, name, &measured);
+    }
+    Ok(())
+}

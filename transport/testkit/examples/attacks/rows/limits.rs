@@ -1,0 +1,120 @@
+//! Limits of the operating system: descriptors, memory, threads.
+
+use crate::findings::Findings;
+use crate::honest::Setup;
+use crate::{Outcome, Plan};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use trunkline_testkit::Folder;
+
+/// Time within which a node fails or serves.
+const BOUND: Duration = Duration::from_secs(20);
+/// Time over which the use of a processor is measured.
+const OVER: Duration = Duration::from_secs(2);
+/// Ticks of a processor's time in a second, as /proc counts them.
+const TICKS: u64 = 100;
+/// Share of one processor in percent that an idle node may take.
+const IDLE_PERCENT: u64 = 30;
+
+/// A process without a free descriptor, to which another member of its host connects.
+pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let folder = Folder::new()?;
+    let holder = Setup::new(&folder, plan);
+    let mut server = holder.start()?;
+    let id = server.process.id();
+    let limit = |soft: usize| -> Outcome<()> {
+        let status = Command::new("prlimit")
+            .args(["--pid", &id.to_string(), &format!("--nofile={soft}:")])
+            .status()?;
+        if status.success() { Ok(()) } else { Err("prlimit failed".into()) }
+    };
+    // Those that are open stay so, and no further one can be.
+    limit(3)?;
+    // At the same address, so that it connects to the process that holds port 4791.
+    let mut member = holder.sibling().spawn()?;
+    let joined = member.find(Duration::from_secs(3), |line| line.starts_with("READY")).is_some();
+    let busy = share_percent(id)?;
+    let measured = format!("{busy} % of a processor; the other member is up: {joined}");
+    findings.claim(busy <= IDLE_PERCENT, "no-spin", &measured);
+    limit(1024)?;
+    let mut client = Setup::new(&folder, plan).start()?;
+    let took = client.first(server.address)?;
+    findings.claim(
+        server.process.wait(Duration::ZERO).is_none(),
+        "recovers",
+        &format!("a call took {took} us"),
+    );
+    findings.note("log-lines", &server.logged("descriptor")?.to_string());
+    Ok(())
+}
+
+/// The share of one processor that a process takes.
+fn share_percent(id: u32) -> Outcome<u64> {
+    let ticks = || -> Outcome<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect::<Vec<_>>();
+        Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
+    };
+    let (before, start) = (ticks()?, Instant::now());
+    std::thread::sleep(OVER);
+    let used = (ticks()? - before) * 1000 / TICKS;
+    Ok(used * 100 / u64::try_from(start.elapsed().as_millis())?)
+}
+
+/// Nodes that are started where the system refuses them something.
+pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let is_root = nix::unistd::geteuid().is_root();
+    let mut cases: Vec<(String, Vec<String>)> = Vec::new();
+    for count in [4, 6, 8, 10, 12, 14, 16, 20, 24] {
+        cases.push((format!("descriptors-{count}"), vec![format!("--nofile={count}")]));
+    }
+    for size_mib in [16_u64, 24, 32, 48, 64, 96, 128, 192, 256] {
+        cases.push((format!("memory-{size_mib}-mib"), vec![format!("--as={}", size_mib << 20)]));
+    }
+    for (name, limits) in cases {
+        let folder = Folder::new()?;
+        let mut prefix = vec!["prlimit"];
+        prefix.extend(limits.iter().map(String::as_str));
+        judge(findings, &name, &Setup::new(&folder, plan).within(&prefix))?;
+    }
+    if !is_root {
+        // The limit counts all processes of the user: none more than there are, which no thread fits in.
+        let folder = Folder::new()?;
+        judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    open_to_all(&folder)?;
+    // The limit does not hold for root. Another user without any process may have one, which is the main thread.
+    let prefix = ["setpriv", "--reuid=64123", "--clear-groups", "prlimit", "--nproc=1"];
+    let runtime = std::env::temp_dir().join(format!("trunkline-attacks-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&runtime)?;
+    std::os::unix::fs::chown(&runtime, Some(64_123), None)?;
+    let outcome = judge(findings, "threads", &Setup::new(&folder, plan).runtime(&runtime).within(&prefix));
+    std::fs::remove_dir_all(&runtime)?;
+    outcome
+}
+
+fn open_to_all(folder: &Folder) -> Outcome<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
+}
+
+/// A node either serves, or ends with an error: never by a signal, never without a word, never in a spin.
+fn judge(findings: &mut Findings, name: &str, setup: &Setup) -> Outcome<()> {
+    let mut process = setup.spawn()?;
+    let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
+    if serves {
+        let busy = share_percent(process.id())?;
+        findings.claim(busy <= IDLE_PERCENT, name, &format!("serves, {busy} % of a processor"));
+        return Ok(());
+    }
+    let status = process.wait(BOUND);
+    let log = setup.log()?;
+    let clear = status.is_some_and(|status| status.code().is_some_and(|code| code > 0)) && !log.is_empty();
+    let status = status.map_or("still running".to_owned(), |status| status.to_string());
+    let last = log.lines().last().unwrap_or("nothing was written");
+    findings.claim(clear, name, &format!("{status}: {last}"));
+    Ok(())
+}

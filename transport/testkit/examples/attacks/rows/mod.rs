@@ -1,0 +1,80 @@
+//! The attacks.
+
+mod crowd;
+mod files;
+mod flooded;
+mod forged;
+mod keys;
+mod limits;
+mod requests;
+
+use crate::findings::Findings;
+use crate::{Outcome, Plan};
+
+/// An attack.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&Plan, &mut Findings) -> Outcome<()>,
+}
+
+/// All of them.
+pub(crate) const ALL: &[Row] = &[
+    Row {
+        name: "forged",
+        about: "another user sends packets of a live session with any PSN, to both of its sides",
+        run: forged::run,
+    },
+    Row {
+        name: "storm",
+        about: "forged connection requests from 16 addresses next to an established session",
+        run: requests::storm,
+    },
+    Row {
+        name: "restart",
+        about: "forged connection requests that claim a restart of the peer of a live session",
+        run: requests::restart,
+    },
+    Row {
+        name: "lockout",
+        about: "21,000 forged connection requests, then a new honest peer",
+        run: requests::lockout,
+    },
+    Row {
+        name: "amplify",
+        about: "what one forged connection request makes a node send to the claimed address",
+        run: requests::amplify,
+    },
+    Row {
+        name: "full-disk",
+        about: "packets for any QP, and new processes, while the runtime directory's file system is full",
+        run: files::full_disk,
+    },
+    Row {
+        name: "namespaces",
+        about: "processes that are killed in network namespaces that end with them",
+        run: files::namespaces,
+    },
+    Row {
+        name: "descriptors",
+        about: "a process at its limit of descriptors while another one connects to it",
+        run: limits::descriptors,
+    },
+    Row {
+        name: "limits",
+        about: "nodes started with hardly any descriptors, memory or threads",
+        run: limits::at_start,
+    },
+    Row {
+        name: "handlers",
+        about: "a peer whose calls never end occupies the handlers of a node",
+        run: crowd::handlers,
+    },
+    Row {
+        name: "pollers",
+        about: "500 remote pollers in 16 processes join a node with a small depth",
+        run: crowd::pollers,
+    },
+    Row { name: "keys", about: "guesses remote keys of others from keys of one's own", run: keys::run },
+];

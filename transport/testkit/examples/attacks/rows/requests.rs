@@ -1,0 +1,180 @@
+//! Forged connection requests.
+
+use super::flooded::{ROUNDS, compare, nothing_lost, unbound};
+use crate::findings::Findings;
+use crate::forge::{Caught, Dialer, Forger, Sink, paced, version_of};
+use crate::honest::{Pair, Setup};
+use crate::{Outcome, Plan};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+use trunkline_testkit::{Folder, Random, fresh_ip};
+
+/// Addresses that requests claim to come from.
+const ADDRESSES: usize = 16;
+/// The flood of `lockout`.
+const LOCKOUT: (u64, Duration) = (21_000, Duration::from_secs(7));
+/// Within this a new honest peer joins.
+const JOIN: Duration = Duration::from_secs(1);
+/// A peer that has not joined by then never does.
+const GIVE_UP: Duration = Duration::from_secs(60);
+/// Bytes that may be sent for each received from strangers.
+const GAIN: f64 = 1.2;
+/// Time after a request within which everything that it causes is sent.
+const ECHO: Duration = Duration::from_secs(5);
+/// Time between two forged requests of `restart`, and for what they cause.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Pollers of the node that `amplify` attacks.
+const POLLERS: [u16; 3] = [1, 8, 32];
+
+/// An attacker that claims addresses of its own choice and sees what is sent to their UDP port 4791.
+struct Strangers {
+    forgers: Vec<Forger>,
+    sinks: Vec<Sink>,
+    dialers: Vec<Dialer>,
+    got: Caught,
+}
+
+impl Strangers {
+    fn new(count: usize, victim: SocketAddr, plan: &Plan, random: &mut Random) -> Outcome<Self> {
+        let version = version_of(fresh_ip().into(), victim, plan.is_xrc(), random)?;
+        let ips: Vec<IpAddr> = (0..count).map(|_| fresh_ip().into()).collect();
+        let dialer = |ip: &IpAddr| Dialer::new(*ip, victim, plan.is_xrc(), version);
+        Ok(Self {
+            forgers: ips.iter().map(|ip| Forger::at(*ip)).collect::<Result<_, _>>()?,
+            sinks: ips.iter().map(|ip| Sink::at(*ip)).collect::<Result<_, _>>()?,
+            dialers: ips.iter().map(dialer).collect(),
+            got: Caught::default(),
+        })
+    }
+
+    /// Sends a request from one of the addresses; to the victim, or to another port instead.
+    fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
+        let at = usize::try_from(number)? % self.forgers.len();
+        let dialer = &mut self.dialers[at];
+        // Another listener port each time, as of so many nodes.
+        dialer.claimed.set_port(1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?);
+        self.forgers[at].send(&dialer.request(random), instead.unwrap_or(dialer.port_of_victim()))?;
+        if number.is_multiple_of(10) {
+            self.collect();
+        }
+        Ok(())
+    }
+
+    /// Counts what came to the claimed addresses.
+    fn collect(&mut self) {
+        let caught = self.sinks.iter().map(Sink::caught).chain(self.forgers.iter().map(Forger::caught));
+        for Caught { packets, bytes, .. } in caught {
+            self.got.packets += packets;
+            self.got.bytes += bytes;
+        }
+    }
+
+    fn sent(&self) -> (u64, u64) {
+        self.forgers.iter().fold((0, 0), |sum, forger| (sum.0 + forger.sent, sum.1 + forger.sent_bytes))
+    }
+}
+
+/// An established session next to a flood of requests.
+pub(crate) fn storm(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut random = Random::from_entropy();
+    let mut pair = Pair::start(plan, false)?;
+    let victim = pair.server.address;
+    let mut strangers = Strangers::new(ADDRESSES, victim, plan, &mut random)?;
+    let nowhere = unbound(victim)?;
+    let count = plan.rate * plan.seconds / ROUNDS;
+    let (mut joins, mut real) = (Vec::new(), (0, 0));
+    let mut newcomer = Setup::new(&pair.folder, plan).start()?;
+    compare(&mut pair, plan, findings, |pair, is_real| {
+        let before = strangers.sent();
+        let over = plan.over() / u32::try_from(ROUNDS)?;
+        let half = count / 2;
+        paced(half, over / 2, |number| strangers.one(number, (!is_real).then_some(nowhere), &mut random))?;
+        if is_real && joins.is_empty() {
+            newcomer.process.tell(&format!("first {}", pair.server.address))?;
+        }
+        paced(count - half, over / 2, |number| {
+            strangers.one(number, (!is_real).then_some(nowhere), &mut random)
+        })?;
+        if is_real && joins.is_empty() {
+            let answer = newcomer.process.after("FIRST us=")?;
+            joins.push(answer.split(' ').next().unwrap_or_default().parse::<u64>()?);
+        }
+        let after = strangers.sent();
+        if is_real {
+            real = (real.0 + after.0 - before.0, real.1 + after.1 - before.1);
+        }
+        Ok(())
+    })?;
+    std::thread::sleep(ECHO);
+    strangers.collect();
+    joined(findings, Duration::from_micros(joins[0]));
+    gained(findings, "gain", real, &strangers.got);
+    Ok(())
+}
+
+fn joined(findings: &mut Findings, took: Duration) {
+    findings.claim(took <= JOIN, "newcomer-joins", &format!("within {took:?}"));
+}
+
+fn gained(findings: &mut Findings, name: &str, sent: (u64, u64), got: &Caught) {
+    let gain = got.bytes as f64 / sent.1.max(1) as f64;
+    let measured = format!(
+        "{} requests ({} bytes) drew {} packets ({} bytes): x{gain:.2}",
+        sent.0, sent.1, got.packets, got.bytes
+    );
+    findings.claim(gain <= GAIN, name, &measured);
+}
+
+/// Requests in the name of the peer of a live session, which claim that it was restarted.
+pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut random = Random::from_entropy();
+    let mut pair = Pair::start(plan, false)?;
+    let (server, client) = (pair.server.address, pair.client.address);
+    let version = version_of(fresh_ip().into(), server, plan.is_xrc(), &mut random)?;
+    let sessions = pair.sessions()?;
+    let before = pair.client.tally()?;
+    // Either side's listener may be attacked.
+    for (claimed, victim, pollers) in [(client, server, 1), (server, client, plan.pollers)] {
+        let mut forger = Forger::at(claimed.ip())?;
+        for _ in 0..20 {
+            let dialer = Dialer { pollers, ..Dialer::new(claimed.ip(), victim, plan.is_xrc(), version) };
+            forger.send(&dialer.request(&mut random), dialer.port_of_victim())?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+    std::thread::sleep(ECHO);
+    nothing_lost(findings, &before, &pair.client.tally()?);
+    let now = pair.sessions()?;
+    findings.claim(now == sessions, "session-lives", &format!("{} more sessions came up", now - sessions));
+    Ok(())
+}
+
+/// A flood of requests, and then a new peer.
+pub(crate) fn lockout(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut random = Random::from_entropy();
+    let folder = Folder::new()?;
+    let victim = Setup::new(&folder, plan).pollers(plan.pollers).start()?;
+    let mut newcomer = Setup::new(&folder, plan).start()?;
+    let mut strangers = Strangers::new(ADDRESSES, victim.address, plan, &mut random)?;
+    let (count, over) = LOCKOUT;
+    paced(count, over, |number| strangers.one(number, None, &mut random))?;
+    let start = Instant::now();
+    while newcomer.first(victim.address).is_err() && start.elapsed() < GIVE_UP {}
+    joined(findings, start.elapsed());
+    Ok(())
+}
+
+/// One request, and everything that is sent to the address that it claims.
+pub(crate) fn amplify(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut random = Random::from_entropy();
+    for pollers in POLLERS {
+        let folder = Folder::new()?;
+        let victim = Setup::new(&folder, plan).pollers(pollers).start()?;
+        let mut strangers = Strangers::new(1, victim.address, plan, &mut random)?;
+        strangers.one(0, None, &mut random)?;
+        std::thread::sleep(ECHO);
+        strangers.collect();
+        gained(findings, &format!("{pollers}-pollers"), strangers.sent(), &strangers.got);
+    }
+    Ok(())
+}
