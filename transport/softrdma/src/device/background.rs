@@ -192,6 +192,8 @@ struct Descriptors {
     events: Events,
     watched: Vec<RawFd>,
     version: u64,
+    /// The system has no room to watch a descriptor: then it is asked for packets every tick.
+    is_incomplete: bool,
 }
 
 impl Descriptors {
@@ -200,14 +202,22 @@ impl Descriptors {
         for poll in [&quiet, &full] {
             poll.registry().register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         }
-        Ok(Self { quiet, full, events: Events::with_capacity(16), watched: Vec::new(), version: 0 })
+        Ok(Self {
+            quiet,
+            full,
+            events: Events::with_capacity(16),
+            watched: Vec::new(),
+            version: 0,
+            is_incomplete: false,
+        })
     }
 
     /// Follows the link when its descriptors have changed.
     fn watch(&mut self, card: &Card) {
-        if card.descriptors_version() == self.version {
+        if card.descriptors_version() == self.version && !self.is_incomplete {
             return;
         }
+        let was_incomplete = std::mem::take(&mut self.is_incomplete);
         let (version, fds) = card.descriptors();
         for fd in self.watched.drain(..) {
             // A closed descriptor has left the set by itself.
@@ -216,7 +226,12 @@ impl Descriptors {
         for fd in fds {
             match self.full.registry().register(&mut SourceFd(&fd), LINK, Interest::READABLE) {
                 Ok(()) => self.watched.push(fd),
-                Err(error) => tracing::error!(%error, "the card cannot watch a descriptor of its link"),
+                Err(error) => {
+                    if !was_incomplete && !self.is_incomplete {
+                        tracing::error!(%error, "the card cannot watch a descriptor of its link; packets wait for a tick");
+                    }
+                    self.is_incomplete = true;
+                }
             }
         }
         self.version = version;
@@ -229,6 +244,8 @@ impl Descriptors {
 
     /// Sleeps until packets come, too; returns whether the waker was written.
     fn sleep(&mut self, timeout: Option<Duration>) -> bool {
+        let timeout =
+            if self.is_incomplete { Some(timeout.map_or(TICK, |wanted| wanted.min(TICK))) } else { timeout };
         sleep_on(&mut self.full, &mut self.events, timeout)
     }
 }

@@ -21,7 +21,7 @@ pub enum HostError {
         fault: &'static str,
     },
     /// The operating system refused something.
-    #[error("cannot {doing} {path:?}: {source}; TRUNKLINE_RUNTIME_DIR names another place")]
+    #[error("cannot {doing} {path:?}: {source}; {}", remedy(source))]
     Os {
         /// The operation that failed, as a verb.
         doing: &'static str,
@@ -42,6 +42,17 @@ pub enum HostError {
     /// Another member has claimed it.
     #[error("something listens there already; take another port, or port 0 for a free one")]
     InUse,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        Some(libc::ENOMEM) => "raise the limit on memory (ulimit -v), or end what uses it up",
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            "make room on that file system, or name a directory on another one in TRUNKLINE_RUNTIME_DIR"
+        }
+        _ => "TRUNKLINE_RUNTIME_DIR names another place",
+    }
 }
 
 impl From<HostError> for VerbsError {

@@ -132,6 +132,7 @@ mod tests {
 
     /// Joins in a network namespace that is gone afterwards; `None`, and a line that says so, where this process
     /// may not make one.
+    #[expect(clippy::disallowed_methods, reason = "a namespace can be that of one thread")]
     fn joined_in_a_namespace(root: &Path) -> Option<PathBuf> {
         let joined = std::thread::scope(|scope| {
             let thread = scope.spawn(|| match unshare(CloneFlags::CLONE_NEWNET) {

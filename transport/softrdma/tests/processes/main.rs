@@ -10,6 +10,7 @@
 mod common;
 
 mod host_processes;
+mod limits;
 mod one_address;
 mod shared_targets;
 mod two_processes;

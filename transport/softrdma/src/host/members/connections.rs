@@ -10,6 +10,9 @@
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
+//! When the system has no descriptor or memory left for a connection, connections wait and are attempted again
+//! after a while: one line is logged, and what needs no new connection goes on.
+//!
 //! The end of any connection with a member shows that it died or left. Any process that can
 //! connect is of our user (SO_PEERCRED, and the folder is closed to others); what it sends is
 //! checked all the same, here for form and length, then by the kind's own reader.
@@ -30,6 +33,7 @@ use std::io::{self, ErrorKind, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_verbs::Counter;
 
 /// Length of the longest message body in bytes.
@@ -66,6 +70,16 @@ enum Peer {
     To(MemberId),
 }
 
+/// Whether the system refuses what a connection needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shortage {
+    None,
+    /// It does: nothing is attempted, and the listener is not watched, until [`Connections::resume`].
+    Now,
+    /// It did at the last attempt; the next one shows whether it still does.
+    Before,
+}
+
 #[derive(Debug)]
 struct Connection {
     socket: Socket,
@@ -88,6 +102,9 @@ pub(super) struct Connections {
     counts: Counts,
     listener: Socket,
     epoll: Arc<Epoll>,
+    shortage: Shortage,
+    /// Whether that is [`Shortage::Now`].
+    is_paused: Arc<AtomicBool>,
     folder: Folder,
     /// Last, so that the slot is ours until the socket in it is gone.
     host: Arc<Host>,
@@ -111,6 +128,8 @@ impl Connections {
             counts: Counts::default(),
             listener,
             epoll: Arc::new(epoll),
+            shortage: Shortage::None,
+            is_paused: Arc::default(),
             folder,
             host,
         })
@@ -207,16 +226,70 @@ impl Connections {
         if self.host.current(to.slot) != Some(to) {
             return Err(Undelivered::Gone);
         }
-        let refused = |error: &io::Error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
-            _ => Undelivered::Gone,
-        };
-        let socket = self.folder.connect(to.slot).map_err(|error| refused(&error))?;
+        if self.shortage == Shortage::Now {
+            return Err(Undelivered::Full);
+        }
         let hello = hello(self.host.me(), to);
-        socket::send(&socket, &[IoSlice::new(&hello)]).map_err(|error| refused(&error))?;
+        let connected = self.folder.connect(to.slot).and_then(|socket| {
+            socket::send(&socket, &[IoSlice::new(&hello)])?;
+            Ok(socket)
+        });
+        let socket = connected.map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Undelivered::Full,
+            _ if is_shortage(&error) => {
+                self.pause(&error);
+                Undelivered::Full
+            }
+            _ => Undelivered::Gone,
+        })?;
         let key = self.add(socket, Peer::To(to)).ok_or(Undelivered::Full)?;
         self.to.insert(to, key);
         Ok(key)
+    }
+
+    /// Whether [`Connections::resume`] has to be called after a while.
+    pub(super) fn is_paused(&self) -> &Arc<AtomicBool> {
+        &self.is_paused
+    }
+
+    /// Attempts again what the system refused.
+    pub(super) fn resume(&mut self) {
+        if self.shortage != Shortage::Now {
+            return;
+        }
+        // Watched again first: a connection may be waiting, and then this makes the set readable.
+        if self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).is_ok() {
+            self.set(Shortage::Before);
+        }
+    }
+
+    fn set(&mut self, shortage: Shortage) {
+        self.shortage = shortage;
+        self.is_paused.store(shortage == Shortage::Now, Ordering::Relaxed);
+    }
+
+    /// The system refuses what a connection needs. A listener that stays readable would not let this process
+    /// sleep, so it is not watched meanwhile.
+    fn pause(&mut self, error: &io::Error) {
+        if self.shortage == Shortage::None {
+            tracing::warn!(
+                %error,
+                "connections with other processes of this host wait: raise the limit on open files (ulimit -n) or \
+                 on memory, or end what uses them up"
+            );
+        }
+        if self.shortage != Shortage::Now {
+            let _watched = self.epoll.delete(&self.listener);
+            self.set(Shortage::Now);
+        }
+    }
+
+    /// A connection was made.
+    fn recovered(&mut self) {
+        if self.shortage == Shortage::Before {
+            self.set(Shortage::None);
+            tracing::info!("connections with other processes of this host are made again");
+        }
     }
 
     fn send_failed(&mut self, key: usize, error: &io::Error) -> Undelivered {
@@ -237,10 +310,11 @@ impl Connections {
         match self.epoll.add(&socket, event) {
             Ok(()) => {
                 entry.insert(Connection { socket, peer });
+                self.recovered();
                 Some(key)
             }
-            Err(error) => {
-                tracing::warn!(%error, "a connection between processes cannot be watched");
+            Err(errno) => {
+                self.pause(&errno.into());
                 None
             }
         }
@@ -253,8 +327,13 @@ impl Connections {
                 self.counts.nonsense();
                 return;
             }
-            // No connection waits, or none can be accepted now: then the listener stays readable.
-            Err(_) => return,
+            Err(error) => {
+                if is_shortage(&error) {
+                    self.pause(&error);
+                }
+                // Otherwise no connection waits.
+                return;
+            }
         };
         if let Some(key) = self.add(socket, Peer::Unnamed) {
             self.unnamed.push_back(key);
@@ -349,6 +428,12 @@ impl Drop for Connections {
     fn drop(&mut self) {
         self.folder.forget(self.host.me().slot);
     }
+}
+
+/// Whether a system call failed because something has run out that others may free.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
+    error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))
 }
 
 fn hello(from: MemberId, to: MemberId) -> [u8; HELLO_BYTES] {

@@ -61,6 +61,8 @@ pub(crate) struct Members {
     state: Mutex<State>,
     /// Whether a message is queued for the card, so that an idle card need not take the lock.
     has_queued: AtomicBool,
+    /// Whether connections wait for descriptors or memory; so that asking takes no lock.
+    is_short: Arc<AtomicBool>,
     /// Becomes readable when messages arrive; a simulated host has none.
     epoll: Option<Arc<Epoll>>,
     host: Arc<Host>,
@@ -86,17 +88,19 @@ impl Members {
     /// # Errors
     /// The system's error of creating the sockets.
     pub(crate) fn new(host: Arc<Host>) -> io::Result<Arc<Self>> {
+        let mut is_short = Arc::default();
         let (way, epoll) = match (host.memory(), host.directory()) {
             (Some(memory), _) => (Way::Memory(Inbox::new(Arc::clone(memory), Arc::clone(&host))), None),
             (None, Some(folder)) => {
                 let connections = Connections::new(Arc::clone(&host), folder)?;
                 let epoll = Arc::clone(connections.epoll());
+                is_short = Arc::clone(connections.is_paused());
                 (Way::Sockets(Box::new(connections)), Some(epoll))
             }
             (None, None) => return Err(io::ErrorKind::Unsupported.into()),
         };
         let state = Mutex::new(State { way, queued: VecDeque::new() });
-        Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), epoll, host }))
+        Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
     /// The registry.
@@ -121,6 +125,18 @@ impl Members {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.watch(member),
             Way::Memory(inbox) => inbox.watch(member),
+        }
+    }
+
+    /// Whether connections wait for descriptors or memory: then [`Members::resume`] has to be called after a while.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Attempts again to make the connections that wait.
+    pub(crate) fn resume(&self) {
+        if let Way::Sockets(connections) = &mut self.lock().way {
+            connections.resume();
         }
     }
 

@@ -26,8 +26,12 @@ use ports::Ports;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use system::SystemSockets;
 use trunkline_verbs::{Counter, Time};
+
+/// Wait before connections that lacked descriptors or memory are attempted again.
+const RESUME_WAIT: Duration = Duration::from_millis(100);
 
 /// A link over UDP.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(crate) struct UdpLink {
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at our addresses.
     relay: Option<Relay>,
+    /// When connections that wait for descriptors or memory are attempted again, once that was decided.
+    resume_at: Option<Time>,
 }
 
 impl Default for UdpLink {
@@ -62,7 +68,13 @@ impl UdpLink {
 
     /// A link over sockets of another source than the operating system.
     pub(crate) fn over(sockets: Box<dyn Sockets>) -> Self {
-        Self { ports: Ports::new(sockets), turn: 0, losses: transfer::Losses::default(), relay: None }
+        Self {
+            ports: Ports::new(sockets),
+            turn: 0,
+            losses: transfer::Losses::default(),
+            relay: None,
+            resume_at: None,
+        }
     }
 
     /// Shares its addresses with the other members of the host, if there are any, and hands packets
@@ -78,6 +90,11 @@ impl UdpLink {
             self.relay = Some(Relay::new(Arc::clone(members), targets.cloned()));
         }
         self
+    }
+
+    /// The relay, while its connections wait for descriptors or memory.
+    fn waiting_relay(&self) -> Option<&Relay> {
+        self.relay.as_ref().filter(|relay| relay.members().is_short())
     }
 
     #[cfg(test)]
@@ -163,11 +180,22 @@ impl Link for UdpLink {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        self.ports.next_attempt()
+        let resume = self.waiting_relay().map(|_| self.resume_at.unwrap_or(Time(0)));
+        self.ports.next_attempt().into_iter().chain(resume).min()
     }
 
     fn poll(&mut self, now: Time) {
         self.ports.poll(now);
+        let members = self.waiting_relay().map(Relay::members);
+        self.resume_at = match (members, self.resume_at) {
+            (Some(members), Some(at)) if at <= now => {
+                members.resume();
+                members.is_short().then_some(now + RESUME_WAIT)
+            }
+            (Some(_), None) => Some(now + RESUME_WAIT),
+            (Some(_), at) => at,
+            (None, _) => None,
+        };
     }
 
     fn counters(&self, into: &mut Vec<Counter>) {

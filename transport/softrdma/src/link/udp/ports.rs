@@ -60,6 +60,8 @@ pub(super) struct Ports {
     /// The other processes at our addresses, if addresses are shared.
     members: Option<Arc<Members>>,
     attempt: Option<Attempt>,
+    /// Whether a failed attempt was logged since one succeeded.
+    has_warned: bool,
     /// Grows when a socket is added other than by `open`.
     changes: u64,
     taken_over: u64,
@@ -67,7 +69,15 @@ pub(super) struct Ports {
 
 impl Ports {
     pub(super) fn new(sockets: Box<dyn Sockets>) -> Self {
-        Self { sockets, bound: Vec::new(), members: None, attempt: None, changes: 0, taken_over: 0 }
+        Self {
+            sockets,
+            bound: Vec::new(),
+            members: None,
+            attempt: None,
+            has_warned: false,
+            changes: 0,
+            taken_over: 0,
+        }
     }
 
     /// Shares addresses with the other members of the host.
@@ -186,11 +196,15 @@ impl Ports {
                 }
                 Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
                 Err((error, _)) => {
-                    tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over");
+                    // Each attempt may fail the same way: one line is enough.
+                    if !std::mem::replace(&mut self.has_warned, true) {
+                        tracing::warn!(%address, %error, "UDP port 4791 cannot be taken over; it is attempted again");
+                    }
                     is_settled = false;
                 }
             }
         }
+        self.has_warned &= !is_settled;
         is_settled
     }
 
