@@ -134,7 +134,10 @@ impl CmMachine {
             ca_guid: rep.ca_guid,
             ..asked
         };
-        if self.end_stale(now, addresses, rep.ca_guid, rep.local_id, qpn) {
+        // The REP names our REQ's comm id, so it is the peer's, and shows that these have ended there.
+        let stale = self.colliding(addresses, rep.ca_guid, rep.local_id, qpn);
+        if !stale.is_empty() {
+            stale.into_iter().for_each(|id| self.end_left_over(now, id));
             self.counters.refuse(RejectReason::STALE_CONNECTION);
             self.refuse_rep(addresses, transaction, rep, RejectReason::STALE_CONNECTION);
             let private = Vec::new();

@@ -72,6 +72,9 @@ pub const fn slot_of(comm_id: u32) -> u16 {
     u16::from_be_bytes([low, high])
 }
 
+/// The least time between two questions whether a peer still has a connection.
+pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
+
 /// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
 /// life time of its paths (contract rocev2 12.1).
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;

@@ -1,11 +1,11 @@
 //! The end of connections: REJ, DREQ, DREP, timewait, and release by the program.
 
 use super::active::check_private;
-use super::config::wire_time_ns;
+use super::config::{DOUBT_EVERY_NS, wire_time_ns};
 use super::connection::{Addresses, Connection, RemoteKey, State};
 use super::{CmDrop, CmError, CmMachine, ConnectionId, Event, Transport, message};
 use crate::wire::cm::{Answered, CmMessage, Dreq, Ids, REJ_PRIVATE_BYTES, Rej};
-use trunkline_verbs::RejectReason;
+use trunkline_verbs::{QpNumber, RejectReason};
 
 impl CmMachine {
     /// Refuses a request, or a reply that this side can't use. No event follows but
@@ -134,8 +134,12 @@ impl CmMachine {
         let rejected = Event::Rejected(id, rej.reason, rej.private.to_vec());
         match connection.state {
             State::ReqSent | State::ReqReceived(_) => {
+                let qpn = Some(connection.local_qpn).filter(|_| connection.is_active);
                 self.report(rejected);
                 self.remove(id);
+                if let (Some(qpn), RejectReason::STALE_CONNECTION) = (qpn, rej.reason) {
+                    self.end_of_same_qp(now, qpn);
+                }
             }
             State::RepReceived | State::RepSent => {
                 self.report(rejected);
@@ -156,7 +160,8 @@ impl CmMachine {
         }
         let ca_guid = message::guid_of_rej(rej)?;
         let key = RemoteKey { address: addresses.remote, ca_guid, number: rej.local_id };
-        self.table.with_remote_id(&key).filter(|connection| !connection.is_active)
+        // It knows no id of ours, so it cannot have got as far as being connected.
+        self.table.with_remote_id(&key).filter(|connection| connection.state.is_half_open())
     }
 
     pub(super) fn handle_dreq(&mut self, now: u64, addresses: Addresses, transaction: u64, dreq: &Dreq) {
@@ -204,7 +209,38 @@ impl CmMachine {
         }
     }
 
-    /// Ends what a new connection of the same peer has shown to be dead.
+    /// A peer reports that the QP of a REQ of ours belongs to another connection. If it is right, that one is
+    /// ours as well; it ends, since a QP has one connection at a time (contract J11). The peer does not end
+    /// it, because it cannot know who sent the REQ; we do.
+    fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
+        for id in self.table.with_local_qpn(qpn) {
+            self.end_left_over(now, id);
+        }
+    }
+
+    /// A REQ claims numbers of a connection's peer. Either we missed its end, or the REQ is forged; only
+    /// the peer can tell. So it gets an RTU, which does nothing at a connection that exists and, at our own
+    /// kind of device, is answered by a REJ at one that does not: that ends ours. A kernel does not answer
+    /// it; there the connection ends when its QP, or the program, notices.
+    ///
+    /// One such RTU is sent in [`DOUBT_EVERY_NS`], so that forged REQs do not make us send much.
+    pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            // Released by its program, and kept for late messages only.
+            State::Idle => self.remove(id),
+            State::ReqReceived(_) | State::RepReceived | State::RepSent | State::Established => {
+                if now >= self.next_doubt {
+                    self.next_doubt = now.saturating_add(DOUBT_EVERY_NS);
+                    let rtu = message::rtu(connection);
+                    self.send(id, &rtu);
+                }
+            }
+            State::ReqSent | State::DreqSent | State::Timewait => {}
+        }
+    }
+
+    /// Ends what a message of the same peer has shown to be dead.
     pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {

@@ -41,6 +41,8 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
+    /// From when on a peer may be asked again whether it still has a connection.
+    pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,
     transmits: VecDeque<Transmit>,
@@ -59,6 +61,7 @@ impl CmMachine {
             counters: CmCounters::default(),
             other_kinds: OtherKinds::default(),
             agent: 0,
+            next_doubt: 0,
             next_id: 0,
             random: config.seed,
             transmits: VecDeque::new(),

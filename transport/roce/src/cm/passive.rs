@@ -73,7 +73,7 @@ impl CmMachine {
         if self.is_repeated(addresses, req) {
             return;
         }
-        let request = match self.check_req(now, addresses, req) {
+        let request = match self.check_req(addresses, req) {
             Ok(request) => request,
             Err(Refusal { reason, other_kind }) => {
                 match other_kind {
@@ -84,6 +84,11 @@ impl CmMachine {
                     None => self.counters.refuse(reason),
                 }
                 self.refuse_req(addresses, transaction, req, reason);
+                if reason == RejectReason::STALE_CONNECTION {
+                    // Anyone can claim a peer's numbers, so a REQ ends nothing: the peer itself is asked.
+                    let doubted = self.colliding(addresses, req.ca_guid, req.local_id, req.qpn);
+                    doubted.into_iter().for_each(|id| self.doubt(now, id));
+                }
                 return;
             }
         };
@@ -123,7 +128,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // The id was given away again: a new incarnation. `check_req` ends the old one.
+            // The id was given away again: a new incarnation, or a forgery. `check_req` decides.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -144,7 +149,7 @@ impl CmMachine {
     }
 
     /// Checks that the REQ is valid and has a listener.
-    fn check_req(&mut self, now: u64, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
+    fn check_req(&self, at: Addresses, req: &Req) -> Result<ConnectRequest, Refusal> {
         if !is_usable(req.qpn) {
             return Err(RejectReason::NO_QP.into());
         }
@@ -164,7 +169,7 @@ impl CmMachine {
         if (source.ip().to_canonical(), destination.to_canonical()) != (at.remote, at.local) {
             return Err(RejectReason::INVALID_SERVICE_ID.into());
         }
-        if self.end_stale(now, at, req.ca_guid, req.local_id, req.qpn) {
+        if !self.colliding(at, req.ca_guid, req.local_id, req.qpn).is_empty() {
             return Err(RejectReason::STALE_CONNECTION.into());
         }
         let is_service = |(space, _)| space != PortSpace::Udp;
@@ -201,24 +206,19 @@ impl CmMachine {
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 
-    /// Whether the peer's QP, or its comm id, belongs to another connection here. That one is stale,
-    /// because we missed its end, and is ended now (contract rocev2 12.5).
-    pub(super) fn end_stale(
-        &mut self,
-        now: u64,
+    /// The connections to which the peer's QP, or its comm id, belongs here. If the message is the peer's,
+    /// we missed their end (contract rocev2 12.5).
+    pub(super) fn colliding(
+        &self,
         addresses: Addresses,
         ca_guid: u64,
         remote_id: u32,
         qpn: QpNumber,
-    ) -> bool {
+    ) -> Vec<ConnectionId> {
         let address = addresses.remote;
         let by_qpn = self.table.with_remote_qpn(&RemoteKey { address, ca_guid, number: qpn });
         let by_id = self.table.with_remote_id(&RemoteKey { address, ca_guid, number: remote_id });
-        let stale = [by_qpn, by_id].map(|found| found.map(|connection| connection.id));
-        for id in stale.into_iter().flatten() {
-            self.end_left_over(now, id);
-        }
-        stale.iter().any(Option::is_some)
+        [by_qpn, by_id].into_iter().flatten().map(|connection| connection.id).collect()
     }
 
     pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {

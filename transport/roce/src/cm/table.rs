@@ -57,6 +57,17 @@ impl Table {
         self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
     }
 
+    /// The connections of a QP of ours that are, or may be, established. There is no index: a scan for the
+    /// rare REQ of ours that its peer refuses as stale.
+    pub(super) fn with_local_qpn(&self, qpn: QpNumber) -> Vec<ConnectionId> {
+        let is_its = |connection: &&Connection| {
+            let state = &connection.state;
+            connection.local_qpn == qpn
+                && matches!(state, State::RepReceived | State::RepSent | State::Established)
+        };
+        self.connections.values().filter(is_its).map(|connection| connection.id).collect()
+    }
+
     pub(super) fn awaiting_rtu(&self, qpn: QpNumber) -> Option<ConnectionId> {
         self.awaiting_rtu.get(&qpn).copied()
     }

@@ -224,6 +224,61 @@ fn a_restarted_peer_s_comm_id_ends_what_it_left_behind() {
     assert_eq!(network.nodes[B].names(passive).last(), Some(&"Disconnected"));
 }
 
+/// B is sent a good REQ of A's with this QP number, comm id and GUID, which A never sent.
+fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
+    let mut forger = CmMachine::new(CmConfig { seed, ..CmConfig::new(guid, seed) });
+    forger.connect(network.now, &connect_to(B, Transport::Xrc, qpn)).unwrap();
+    let forged = forger.poll_transmit().unwrap();
+    network.nodes[B].machine.handle_mad(network.now, address(A), address(B), &forged.mad);
+}
+
+#[test]
+fn a_forged_request_with_a_peer_s_numbers_ends_nothing() {
+    let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
+    let own = network::config(A);
+    for (seed, qpn) in [(4711, 0x17), (own.seed, 0x99), (own.seed, 0x17)] {
+        forge_request(&mut network, own.ca_guid, seed, qpn);
+        network.run(milliseconds(500));
+    }
+    assert!(network.nodes[A].is_established(active) && network.nodes[B].is_established(passive));
+    // Nor does it end one that is being made: A's reply is on its way.
+    network.nodes[B].accepts = false;
+    let next = network.connect(Transport::Xrc, 0x18);
+    network.run(milliseconds(10));
+    forge_request(&mut network, own.ca_guid, 4711, 0x18);
+    network.run(milliseconds(10));
+    let asked = *network.nodes[B].requests().last().unwrap();
+    let now = network.now;
+    network.nodes[B].machine.accept(now, asked, &network::accept_with(0x55)).unwrap();
+    network.settle();
+    assert!(network.nodes[A].is_established(next) && network.nodes[B].is_established(asked));
+}
+
+#[test]
+fn forged_requests_draw_hardly_more_than_one_answer_each() {
+    let (mut network, _, _) = connected(Network::new(), Transport::Xrc);
+    let (own, start) = (network::config(A), network.now);
+    let before = network.nodes[B].machine.counters().sent;
+    for number in 0..1000 {
+        network.now = start + milliseconds(number);
+        forge_request(&mut network, own.ca_guid, 4711 + number, 0x17);
+    }
+    let sent = network.nodes[B].machine.counters().sent - before;
+    assert!((1000..=1011).contains(&sent), "{sent} answers to 1000 requests");
+}
+
+#[test]
+fn a_qp_that_asks_twice_loses_its_first_connection() {
+    // contract J11: the asking side ends it, which alone knows that the second request is its own.
+    let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
+    let second = network.connect(Transport::Xrc, 0x17);
+    network.settle();
+    assert_eq!(network.nodes[A].rejection(second), Some(RejectReason::STALE_CONNECTION));
+    for (node, id) in [(A, active), (B, passive)] {
+        assert!(network.nodes[node].names(id).contains(&"Disconnected"));
+    }
+}
+
 #[test]
 fn another_address_cannot_end_a_connection_by_its_ids() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
