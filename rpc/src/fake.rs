@@ -1,5 +1,6 @@
 //! A carrier without a network, for fuzzing and unit tests: it records what it is given.
 
+use crate::budgets::{Budgets, Limits};
 use crate::call::{Outcome, Submission};
 use crate::inbox::{Inbox, Work};
 use crate::name::{MethodName, ServiceName};
@@ -141,8 +142,15 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::with_limits(Limits::default())
+    }
+
+    /// The same with other limits.
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        let budgets = Budgets::new(limits, 1);
         let inbox = Arc::new(Inbox::new());
-        let poller = RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()], Clock::monotonic());
+        let poller =
+            RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()], Clock::monotonic(), &budgets);
         Self { carrier: FakeCarrier::new(), inbox, poller }
     }
 

@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod call;
 mod client;
 mod codec;
@@ -62,6 +63,6 @@ pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
-    Connections, DeviceCounter, LaneReport, NicOptions, NoNic, NodeReport, PeerKey, Pinning, PollerIndex,
-    ProviderChoice,
+    BudgetReport, Connections, DeviceCounter, LaneReport, Limit, NicOptions, NoNic, NodeReport, PeerKey,
+    Pinning, PollerIndex, ProviderChoice,
 };

@@ -2,6 +2,7 @@
 //!
 //! Owns the pollers' inboxes and the transport's node. Applications and [`Channel`]s call it from any thread.
 
+use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
@@ -17,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Connections, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice,
+    Connections, Limit, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice,
 };
 use trunkline_verbs::Clock;
 
@@ -31,12 +32,19 @@ pub struct NodeBuilder {
     options: NodeOptions,
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
     pollers: u16,
+    limits: Limits,
     services: Vec<Service>,
 }
 
 impl NodeBuilder {
     fn new() -> Self {
-        Self { options: NodeOptions::new(), listen: Ok(Vec::new()), pollers: 1, services: Vec::new() }
+        Self {
+            options: NodeOptions::new(),
+            listen: Ok(Vec::new()),
+            pollers: 1,
+            limits: Limits::default(),
+            services: Vec::new(),
+        }
     }
 
     /// Adds an address to listen on; port 0 takes a free port. A node that only calls needs none: it uses
@@ -110,6 +118,20 @@ impl NodeBuilder {
         self
     }
 
+    /// Handlers that may run at once for one peer, and for all. A call beyond that is refused with
+    /// `ResourceExhausted` and has not run. 16,384 per peer and 65,536 in all by default.
+    pub fn handler_limit(mut self, limit: Limit) -> Self {
+        self.limits.handlers = limit;
+        self
+    }
+
+    /// Calls from this node that may be under way at once to one peer, and to all. A call beyond that is
+    /// refused with `ResourceExhausted`. 65,536 per peer and 262,144 in all by default.
+    pub fn call_limit(mut self, limit: Limit) -> Self {
+        self.limits.calls = limit;
+        self
+    }
+
     /// Injects faults on the software device's link, in the format of `TRUNKLINE_FAULTS` and in place of
     /// that variable: `drop=0.01,reorder=0.01,seed=7`.
     ///
@@ -147,10 +169,13 @@ impl NodeBuilder {
                 return Err(StartError::DuplicateService(service.name.name));
             }
         }
+        self.limits.check()?;
+        let budgets = Budgets::new(self.limits, self.pollers);
         let inboxes: Arc<[_]> = (0..self.pollers).map(|_| Arc::new(Inbox::new())).collect();
-        let (of_pollers, of_node) = (Arc::clone(&inboxes), clock.clone());
+        let (of_pollers, of_node, shared) = (Arc::clone(&inboxes), clock.clone(), budgets.clone());
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
-            RpcPoller::new(index, Arc::clone(&of_pollers[usize::from(index.0)]), &services, clock.clone())
+            let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
+            RpcPoller::new(index, inbox, &services, clock.clone(), &shared)
         })
         .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {
@@ -160,6 +185,7 @@ impl NodeBuilder {
             local_address: node.local_address(),
             clock: of_node,
             inboxes,
+            budgets,
             state: Mutex::new(State::Running(node)),
         })
     }
@@ -170,6 +196,7 @@ pub struct Node {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<[Arc<Inbox>]>,
+    budgets: Budgets,
     state: Mutex<State>,
 }
 
@@ -195,9 +222,15 @@ impl Node {
     #[must_use]
     pub fn report(&self) -> NodeReport {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => node.report(),
+            State::Running(node) => self.complete(node.report()),
             State::Ended(report) => (**report).clone(),
         }
+    }
+
+    /// The transport's report with what this layer adds.
+    fn complete(&self, mut report: NodeReport) -> NodeReport {
+        report.budgets.splice(0..0, self.budgets.report());
+        report
     }
 
     /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future
@@ -241,7 +274,7 @@ impl Node {
     pub fn shutdown(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State::Running(node) = &*state else { return };
-        let ended = State::Ended(Box::new(node.report()));
+        let ended = State::Ended(Box::new(self.complete(node.report())));
         if let State::Running(node) = std::mem::replace(&mut *state, ended) {
             node.shutdown(GRACE);
         }

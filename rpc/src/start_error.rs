@@ -56,6 +56,11 @@ impl fmt::Debug for StartError {
 }
 
 impl StartError {
+    /// A setting that is out of range.
+    pub(crate) fn bad_option(option: &'static str, value: usize, remedy: &'static str) -> Self {
+        Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
+    }
+
     /// The same failure in the terms of the public API.
     pub(crate) fn from_transport(error: Transport) -> Self {
         match error {

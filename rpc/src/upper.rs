@@ -4,6 +4,7 @@
 //! `client::Table` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
 //! It never blocks and never reads a clock: the carrier passes the time in.
 
+use crate::budgets::Budgets;
 use crate::client::Table;
 use crate::context::PollerContext;
 use crate::executor::{Ready, TaskId, Tasks};
@@ -31,11 +32,24 @@ pub(crate) struct RpcPoller {
 }
 
 impl RpcPoller {
-    pub(crate) fn new(index: PollerIndex, inbox: Arc<Inbox>, services: &[Service], clock: Clock) -> Self {
+    pub(crate) fn new(
+        index: PollerIndex,
+        inbox: Arc<Inbox>,
+        services: &[Service],
+        clock: Clock,
+        budgets: &Budgets,
+    ) -> Self {
         let context = PollerContext::new(index, clock);
         let ready = Ready::new(Arc::clone(&inbox));
-        let dispatch = Dispatch::new(services, &context);
-        Self { inbox, context, ready, table: Table::new(), dispatch, tasks: Tasks::default() }
+        let dispatch = Dispatch::new(services, &context, budgets.handlers(index));
+        Self {
+            inbox,
+            context,
+            ready,
+            table: Table::new(budgets.calls(index)),
+            dispatch,
+            tasks: Tasks::default(),
+        }
     }
 
     /// Calls in flight, and handlers that run.
@@ -146,7 +160,13 @@ impl Upper for RpcPoller {
 
     fn ledger(&self) -> UpperLedger {
         let (calls, handlers) = self.sizes();
-        UpperLedger { calls, handlers, slots: self.dispatch.slots(), has_timer: self.next_timer().is_some() }
+        UpperLedger {
+            calls,
+            handlers,
+            slots: self.dispatch.slots(),
+            has_timer: self.next_timer().is_some(),
+            budgets: vec![self.dispatch.budget(), self.table.budget()],
+        }
     }
 }
 

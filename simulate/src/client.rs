@@ -224,10 +224,15 @@ impl Client {
 
     /// Makes a call that never returns, and judges that it fails.
     pub(crate) async fn hang_at(&self, server: SocketAddr, timeout: Duration) {
-        let call = |client: WorkClient, id| async move { client.hang(id).await };
-        if self.judge(server, "hang", timeout, call).await.is_none() {
+        if self.hang_for(server, timeout).await.is_none() {
             self.oracle.fail("a call succeeded whose handler never returns".to_owned());
         }
+    }
+
+    /// Makes a call that never returns; returns how it failed.
+    pub(crate) async fn hang_for(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
+        let call = |client: WorkClient, id| async move { client.hang(id).await };
+        self.judge(server, "hang", timeout, call).await
     }
 
     /// Drops a call while another of the same method runs; returns how that one failed, if it did.

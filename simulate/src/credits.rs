@@ -64,7 +64,9 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         if !memory.iter().all(is_back) {
             return Err(format!("memory for large messages is in use at rest at {node}: {memory:?}"));
         }
-        if *upper != UpperLedger::default() {
+        let is_free = upper.budgets.iter().all(|budget| budget.used.is_empty() && budget.counted.is_empty());
+        let UpperLedger { calls, handlers, slots, has_timer, .. } = *upper;
+        if (calls, handlers, slots, has_timer) != (0, 0, 0, false) || !is_free {
             return Err(format!("calls are open at rest at poller {poller} of {node}: {upper:?}"));
         }
         for granting in &ledger.granting {

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod campaign;
 mod cli;
 mod client;

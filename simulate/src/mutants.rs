@@ -38,6 +38,12 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "memory_is_not_returned",
         what: "budget: memory of large messages counts as in use after its return",
     },
+    Mutant {
+        name: "ended_handlers_stay_charged",
+        what: "budget: a peer stays charged with handlers that have ended",
+    },
+    Mutant { name: "another_peer_is_charged", what: "budget: what a peer uses is charged to another" },
+    Mutant { name: "budgets_have_no_limit", what: "budget: a peer may use more than its limit" },
     Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },
     Mutant {
         name: "epoch_is_always_the_same",

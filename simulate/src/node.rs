@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline::{Connections, Node, ProviderChoice};
+use trunkline::{Connections, Limit, Node, ProviderChoice};
 use trunkline_softrdma::device::{LinkChoice, Slot, SoftOptions};
 use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
@@ -17,6 +17,10 @@ use trunkline_transport::NodeOptions;
 const FIRST_PORT: u16 = 7471;
 /// How long a shutdown waits for calls that run.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
+
+/// Handlers that a node runs at once: more than the calls of the phases without faults need, fewer than
+/// clients make while handlers hang.
+pub(crate) const HANDLERS: Limit = Limit { per_peer: 3, in_all: 9 };
 
 /// A node of the run, whether it runs now or not.
 pub(crate) struct SimNode {
@@ -99,6 +103,7 @@ impl SimNode {
             .transport(options)
             .listen(self.address)
             .pollers(self.plan.pollers)
+            .handler_limit(HANDLERS)
             .serve(WorkServer::with_context(make))
             .start();
         match node {
@@ -165,6 +170,14 @@ impl SimNode {
         scheduler.trace.line(scheduler.now(), "phase", format_args!("{} has ended", self.address));
         let left = report.ini + report.tgt;
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
+    }
+
+    /// Calls that its process has not run because handlers were at their limit.
+    pub(crate) fn refused_handlers(&self) -> u64 {
+        let Some((_, node)) = self.running() else { return 0 };
+        let report = node.report();
+        let of_handlers = report.budgets.iter().filter(|budget| budget.name == "running handlers");
+        of_handlers.map(|budget| budget.refused_to_peer + budget.refused_to_all).sum()
     }
 
     /// Takes its device away.

@@ -8,7 +8,7 @@
 //! | no reply crosses | a reply is another call's |
 //! | success is true | a call succeeds whose handler did not run, or had not returned |
 //! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
-//! | a one-way success arrives | after the calm phase its handler has not run, though its server lived and kept its device |
+//! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
 //! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |
@@ -18,6 +18,8 @@
 //! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
 //! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
+//! | budgets are kept | a peer is charged for other than what it holds, or has more than its limit (`budgets.rs`) |
+//! | greed harms its owner | while a peer is at its limit of handlers, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
 //! | calm is calm | without faults a call takes longer than [`CALM_LIMIT`] or fails |
 //!
 //! [`NOT_JUDGED`] lists what is left out so far.
@@ -33,7 +35,6 @@ use trunkline_verbs::{Time, VirtualClock};
 
 /// What the workload leaves out or the oracle does not judge yet, and why.
 pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
-    ("budgets", "memory and handlers are bounded per lane and poller, not per peer"),
     ("may_have_run", "`true` is not held against a call that was never handed to the device"),
     ("bounded shutdown", "a handler that never returns may keep a node from ending within its grace"),
     (
@@ -247,17 +248,27 @@ impl Oracle {
     }
 
     /// Everything that was under way has arrived: handlers of all one-way calls that succeeded have run,
-    /// unless something has happened to their servers since they were made.
-    pub(crate) fn judge_one_ways(&self) {
+    /// unless something has happened to their servers since they were made, or those refused to run so
+    /// many: nobody is told of that.
+    pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {
             let disturbed = state.disturbed.get(&call.server).is_some_and(|at| *at >= call.made);
             call.one_way && call.entered == 0 && call.ended == Some(Ended::Succeeded) && !disturbed
         };
-        let lost = state.calls.iter().find(|(_, call)| is_lost(call)).map(|(id, _)| *id);
+        let mut lost = BTreeMap::<SocketAddr, Vec<u64>>::new();
+        for (id, call) in state.calls.iter().filter(|(_, call)| is_lost(call)) {
+            lost.entry(call.server).or_default().push(*id);
+        }
         drop(state);
-        if let Some(id) = lost {
-            self.fail(format!("call {id} (one way) succeeded, but its handler has not run"));
+        for (server, ids) in lost {
+            let refused = refused(server);
+            if ids.len() as u64 > refused {
+                self.fail(format!(
+                    "one-way calls {ids:?} to {server} succeeded, but their handlers have not run, and only \
+                     {refused} calls were refused there"
+                ));
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! One run: nodes come up, clients call and faults happen; then all faults end, and everything must
 //! be as if nothing had happened; then all nodes shut down, and nothing may be left.
 
+use crate::budgets;
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
 use crate::credits;
@@ -21,6 +22,7 @@ use trunkline::{Code, Status};
 use trunkline_verbs::Time;
 
 mod endings;
+mod greed;
 
 /// Once faults have ended, every node must reach every other within so long: a session that was cut
 /// off is given up after seconds, and a handshake is repeated with growing pauses.
@@ -68,7 +70,13 @@ pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
     let log = run.scheduler.trace.capture_log();
     run.chaos();
     let mut healthy = run.is_unbroken() && run.heal();
-    healthy = healthy && run.calm() && run.idle() && run.handlers_end() && run.one_dies() && run.one_leaves();
+    healthy = healthy
+        && run.calm()
+        && run.idle()
+        && run.one_is_greedy()
+        && run.handlers_end()
+        && run.one_dies()
+        && run.one_leaves();
     if healthy {
         run.end();
     }
@@ -381,7 +389,10 @@ impl Run {
         if let Err(why) = rest {
             return self.fail(&why);
         }
-        self.scheduler.oracle.judge_one_ways();
+        self.scheduler.oracle.judge_one_ways(|server| {
+            let node = self.nodes.iter().find(|node| node.address == server);
+            node.map_or(0, SimNode::refused_handlers)
+        });
         self.is_unbroken()
     }
 
@@ -532,9 +543,13 @@ impl Run {
         }
     }
 
-    /// Credits are conserved, whatever is going on.
+    /// Credits are conserved and budgets kept, whatever is going on.
     fn count_credits(&self) {
-        match credits::conserved(&self.scheduler.ledgers()) {
+        let ledgers = self.scheduler.ledgers();
+        if let Err(why) = budgets::kept(&ledgers) {
+            self.scheduler.oracle.fail(why);
+        }
+        match credits::conserved(&ledgers) {
             Ok(pairs) => self.scheduler.coverage.add(Kind::CreditsCounted, pairs as u64),
             Err(why) => self.scheduler.oracle.fail(why),
         }

@@ -4,6 +4,8 @@
 //! Nothing in a node reads it.
 #![forbid(unsafe_code)]
 
+use crate::{Limit, PeerKey};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 
@@ -42,7 +44,7 @@ pub struct MemoryLedger {
 }
 
 /// What the upper half of a poller has open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpperLedger {
     /// Calls in flight.
     pub calls: usize,
@@ -52,6 +54,21 @@ pub struct UpperLedger {
     pub slots: usize,
     /// Whether it waits for a time.
     pub has_timer: bool,
+    /// Its share of budgets.
+    pub budgets: Vec<BudgetLedger>,
+}
+
+/// One poller's share of a budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetLedger {
+    /// What it is for.
+    pub name: &'static str,
+    /// Most units that all pollers of the node may use.
+    pub limit: Limit,
+    /// Units that are charged, by peer.
+    pub used: BTreeMap<PeerKey, usize>,
+    /// Units that there are when they are counted one by one, by the peer that they are for.
+    pub counted: BTreeMap<PeerKey, usize>,
 }
 
 /// The spender's half of a pair. Positions wrap.

@@ -16,12 +16,15 @@
 //! | `crossings` | the rings between pollers, for what came to the wrong one over RC |
 //! | `trunk`, `rendezvous` | what one INI has staged, in flight, half transferred |
 //! | `credit` | who may send how much, pure |
+//! | `budget` | how much of a resource one peer may use, and all together |
 //! | `session` | handshake and connection machine, pure; the CM machine |
 //! | `frame`, `sizes` | the header of messages, pure; sizes that the parts agree on |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 
 mod affinity;
+#[doc(hidden)]
+pub mod budget;
 mod buffer;
 mod command;
 mod connections;
@@ -47,6 +50,7 @@ mod sizes;
 mod trunk;
 mod upper;
 
+pub use budget::{BudgetReport, Limit};
 pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;

@@ -181,6 +181,7 @@ impl Node {
             rnr: sum(&["rnr_nak_sent", "rnr_nak_received"]),
             retransmits: sum(&["retransmits"]),
             other_kind: sum(&["cm_refused_other_kind"]),
+            budgets: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()

@@ -1,7 +1,7 @@
 //! What a node reports about itself: provider, objects, counters, traffic by lane.
 #![forbid(unsafe_code)]
 
-use crate::{PeerKey, PollerIndex};
+use crate::{BudgetReport, PeerKey, PollerIndex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,8 @@ pub struct NodeReport {
     pub other_kind: u64,
     /// All counters of the device, with those of the devices before it.
     pub counters: Vec<DeviceCounter>,
+    /// What peers may use of this node, and do.
+    pub budgets: Vec<BudgetReport>,
     /// Messages by peer, local and remote poller.
     pub traffic: Vec<LaneReport>,
 }

@@ -3,7 +3,7 @@
 //! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
 //! a generation, so a late reply matches no call.
 
-use crate::call::{Answer, Outcome, Response, Submission, too_many};
+use crate::call::{Answer, Outcome, Response, Submission};
 use crate::frame::{Frame, Header, NOBODY, Reason, RequestHeader};
 use crate::name::MethodName;
 use crate::status::{Code, Status};
@@ -13,13 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 use trunkline_mutants::mutant;
+use trunkline_transport::budget::Share;
+use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
     Carrier, Message, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token,
 };
 use trunkline_verbs::Time;
-
-/// Most calls in flight.
-const MOST: usize = 65_536;
 
 struct Flight {
     generation: u32,
@@ -35,8 +34,8 @@ struct Flight {
 
 /// The table of calls in flight.
 pub(crate) struct Table {
-    /// Most calls in flight.
-    pub(crate) most: usize,
+    /// What may be in flight, and is.
+    budget: Share,
     flights: Slab<Flight>,
     deadlines: BTreeSet<(Time, u64)>,
     generation: u32,
@@ -49,9 +48,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(budget: Share) -> Self {
         Self {
-            most: MOST,
+            budget,
             flights: Slab::new(),
             deadlines: BTreeSet::new(),
             generation: 0,
@@ -77,8 +76,6 @@ impl Table {
         let now = carrier.now();
         let refusal = if self.closed {
             Some(Status::not_run(Code::Unavailable, "this node is shutting down"))
-        } else if self.flights.len() >= self.most {
-            Some(too_many())
         } else if submission.deadline <= now {
             Some(Status::not_run(Code::DeadlineExceeded, "the deadline passed before the call could leave"))
         } else {
@@ -92,6 +89,10 @@ impl Table {
             self.generation = self.generation.wrapping_add(1);
         }
         let peer = carrier.peer(server);
+        if let Err(exhausted) = self.budget.take(peer, 1) {
+            let status = Status::not_run(Code::ResourceExhausted, format!("{server}: {exhausted}"));
+            return answer.into().complete(Err(status));
+        }
         let flight = Flight {
             generation: self.generation,
             peer,
@@ -191,6 +192,16 @@ impl Table {
             let status = Status::unreachable(flight.server, cause, true);
             self.finish(call, Err(status));
         }
+        self.budget.leave(peer);
+    }
+
+    /// The calls that are charged, and those in flight.
+    pub(crate) fn budget(&self) -> BudgetLedger {
+        let mut counted = BTreeMap::new();
+        for (_, flight) in &self.flights {
+            *counted.entry(flight.peer).or_default() += 1;
+        }
+        self.budget.ledger(counted)
     }
 
     /// Ends the calls whose deadline has passed. Returns whether there was one.
@@ -243,6 +254,7 @@ impl Table {
         let Some((slot, _)) = parts(call) else { return };
         if let Some(flight) = self.flights.try_remove(slot) {
             self.deadlines.remove(&(flight.deadline, call));
+            self.budget.put_back(flight.peer, 1);
             flight.answer.complete(outcome);
         }
     }
@@ -306,7 +318,7 @@ fn microseconds(deadline: Time, now: Time) -> u64 {
     u64::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// A slot fits 32 bits: there are at most `MOST`.
+/// A slot fits 32 bits: the budget of calls does.
 fn number(slot: usize, generation: u32) -> u64 {
     u64::from(generation) << 32 | slot as u64
 }

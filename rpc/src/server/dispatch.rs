@@ -14,11 +14,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
+use trunkline_transport::budget::Share;
+use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Carrier, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber};
 use trunkline_verbs::Time;
-
-/// Most requests that run on a poller at once.
-const MOST: usize = 65_536;
 
 /// A request, as its sender identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,8 +42,8 @@ struct Running {
 
 /// The services of a poller and the requests that run there.
 pub(crate) struct Dispatch {
-    /// Most requests that run at once.
-    pub(crate) most: usize,
+    /// What may run at once, and does.
+    budget: Share,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Box<dyn Method>>,
     /// Index in `methods`, and the service, by the method's hash.
@@ -57,9 +56,9 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(services: &[Service], context: &PollerContext) -> Self {
+    pub(crate) fn new(services: &[Service], context: &PollerContext, budget: Share) -> Self {
         let mut dispatch = Self {
-            most: MOST,
+            budget,
             services: BTreeMap::new(),
             methods: Vec::new(),
             index: BTreeMap::new(),
@@ -92,7 +91,7 @@ impl Dispatch {
         ready: &Arc<Ready>,
     ) {
         let key = Key::new(from, header.call);
-        let table = match self.find(header) {
+        let table = match self.find(header).and_then(|table| self.admit(key.peer).map(|()| table)) {
             Ok(table) => table,
             Err((reason, status)) => {
                 if !header.one_way {
@@ -104,7 +103,7 @@ impl Dispatch {
         let deadline =
             (header.time_left_us > 0).then(|| carrier.now() + Duration::from_micros(header.time_left_us));
         let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
-            return;
+            return self.budget.put_back(key.peer, 1);
         };
         match method.start(table, Request::new(message, encoded, Rc::clone(&self.poller)), ready) {
             Ok(slot) => {
@@ -116,8 +115,12 @@ impl Dispatch {
                     self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
                 }
             }
-            Err(outcome) if !header.one_way => self.finish(carrier, key, outcome),
-            Err(_) => {}
+            Err(outcome) => {
+                self.budget.put_back(key.peer, 1);
+                if !header.one_way {
+                    self.finish(carrier, key, outcome);
+                }
+            }
         }
     }
 
@@ -161,6 +164,7 @@ impl Dispatch {
         for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
             self.drop_task(task);
         }
+        self.budget.leave(peer);
     }
 
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
@@ -180,6 +184,15 @@ impl Dispatch {
         self.running.len()
     }
 
+    /// The handlers that are charged, and those that run.
+    pub(crate) fn budget(&self) -> BudgetLedger {
+        let mut counted = BTreeMap::new();
+        for running in self.running.values() {
+            *counted.entry(running.key.peer).or_default() += 1;
+        }
+        self.budget.ledger(counted)
+    }
+
     /// Slots of the methods' tables that are taken: one for each handler that runs.
     pub(crate) fn slots(&self) -> usize {
         self.methods.iter().map(|method| method.len()).sum()
@@ -194,15 +207,17 @@ impl Dispatch {
             return not_run(Reason::OTHER_VERSION, Code::FailedPrecondition, service.version.to_string());
         }
         match self.index.get(&header.method) {
-            Some((table, owner)) if owner.hash == header.service => {
-                if self.running.len() >= self.most {
-                    let text = "too many calls are running on this poller of the server".to_owned();
-                    return not_run(Reason::NOT_RUN, Code::ResourceExhausted, text);
-                }
-                Ok(*table)
-            }
+            Some((table, owner)) if owner.hash == header.service => Ok(*table),
             _ => not_run(Reason::NO_METHOD, Code::Unimplemented, String::new()),
         }
+    }
+
+    /// Charges a peer with a handler, or refuses it.
+    fn admit(&mut self, peer: PeerKey) -> Result<(), (Reason, Status)> {
+        self.budget.take(peer, 1).map_err(|exhausted| {
+            let status = Status::not_run(Code::ResourceExhausted, exhausted.to_string());
+            (Reason::NOT_RUN, status)
+        })
     }
 
     fn finish(&mut self, carrier: &mut dyn Carrier, key: Key, outcome: Outcome) {
@@ -268,6 +283,9 @@ impl Dispatch {
 
     fn forget(&mut self, task: TaskId) -> Option<Running> {
         let running = self.running.remove(&task)?;
+        if !mutant!(ended_handlers_stay_charged) {
+            self.budget.put_back(running.key.peer, 1);
+        }
         self.by_key.remove(&running.key);
         if let Some(deadline) = running.deadline {
             self.deadlines.remove(&(deadline, task));

@@ -1,5 +1,6 @@
 //! Orders of events that a real transport cannot be made to bring.
 
+use crate::budgets::Limits;
 use crate::call::Outcome;
 use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
 use crate::frame::{Header, Reason, RequestHeader};
@@ -8,8 +9,8 @@ use crate::status::{Code, Status};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
-    Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, SessionNumber,
-    Token, Upper as _,
+    Limit, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome,
+    SessionNumber, Token, Upper as _,
 };
 
 const PORT: u16 = 17;
@@ -213,15 +214,15 @@ fn what_the_carrier_refuses_has_not_run() {
 
 #[test]
 fn both_tables_are_bounded() {
-    let mut rig = Rig::new();
-    rig.poller.table.most = 2;
+    let two = Limit { per_peer: 2, in_all: 2 };
+    let mut rig = Rig::with_limits(Limits { handlers: two, calls: two });
     let mut getters: Vec<_> = (0..3).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
     rig.run();
     assert!(getters[..2].iter_mut().all(|getter| getter.try_take().is_none()));
     let refused = status(&mut getters[2]);
     assert_eq!((refused.code(), refused.may_have_run()), (Code::ResourceExhausted, false));
+    assert!(refused.message().contains("budget of calls under way (2)"), "{refused}");
 
-    rig.poller.dispatch.most = 2;
     sent(&mut rig);
     for number in 0..3 {
         rig.message(server(), frame(Header::Request(request(HANG, number)), &[], &[]));
@@ -235,6 +236,39 @@ fn both_tables_are_bounded() {
     rig.message(server(), frame(Header::Request(request(HANG, 3)), &[], &[]));
     assert_eq!(rig.poller.sizes(), (2, 2));
     assert!(sent(&mut rig).is_empty());
+}
+
+#[test]
+fn a_peer_that_holds_handlers_leaves_some_to_others() {
+    let mut rig = Rig::new();
+    let [greedy, honest] = [1, 2].map(|peer| Origin { peer: PeerKey(peer), ..server() });
+    for number in 0..70_000 {
+        rig.message(greedy, frame(Header::Request(request(HANG, number)), &[], &[]));
+    }
+    let (refusal, _) = sent(&mut rig).pop().expect("the last one is refused");
+    let text = String::from_utf8_lossy(&refusal.bytes).into_owned();
+    assert!(text.contains("one peer's budget of running handlers (16384) is used up"), "{text}");
+    let running = rig.poller.sizes().1;
+    rig.message(honest, frame(Header::Request(request(HANG, 1)), &[], &[]));
+    assert_eq!((rig.poller.sizes().1, sent(&mut rig).len()), (running + 1, 0), "the honest one runs");
+    // What the greedy one held is free again when it is down.
+    rig.peer(greedy.peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(rig.poller.sizes().1, 1);
+    rig.message(greedy, frame(Header::Request(request(HANG, 1)), &[], &[]));
+    assert_eq!((rig.poller.sizes().1, sent(&mut rig).len()), (2, 0));
+}
+
+#[test]
+fn a_server_that_does_not_reply_leaves_calls_to_others() {
+    let calls = Limit { per_peer: 2, in_all: 3 };
+    let mut rig = Rig::with_limits(Limits { calls, ..Limits::default() });
+    let mut getters: Vec<_> =
+        [PORT, PORT, PORT, 18, 18].map(|port| rig.submit(port, HANG, LONG, false)).into_iter().collect();
+    rig.run();
+    let texts: Vec<_> = [2, 4].map(|at| status(&mut getters[at]).to_string()).into_iter().collect();
+    assert!(texts[0].contains("one peer's budget of calls under way (2)"), "{texts:?}");
+    assert!(texts[1].contains("all peers' budget of calls under way (3)"), "{texts:?}");
+    assert!([0, 1, 3].iter().all(|&at: &usize| getters[at].try_take().is_none()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use trunkline::{Bytes, Code, Node, Status, block_on};
+use trunkline::{Bytes, Code, Limit, Node, Status, block_on};
 
 /// Fails in every way.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
@@ -327,4 +327,43 @@ fn polling_a_finished_call_returns_an_error() {
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     let status = block_on(&mut call).unwrap_err();
     assert_eq!(status.code(), Code::Internal, "{status}");
+}
+
+#[test]
+fn a_caller_that_holds_all_its_handlers_is_refused_and_others_are_served() {
+    let (reporter, reported) = events();
+    let service = TroubleServer::new(move || Troubled { reporter: reporter.clone(), calls: Cell::new(0) });
+    let limit = Limit { per_peer: 3, in_all: 4 };
+    let server = node().serve(service).handler_limit(limit).start().unwrap();
+    let [greedy, honest] = [(); 2].map(|()| node().start().unwrap());
+    let [greedy, honest] = [&greedy, &honest].map(|node| {
+        TroubleClient::connect(node, server.local_address()).unwrap().with_timeout(Duration::MAX)
+    });
+    let mut held = (0..3).map(|_| Box::pin(greedy.hang())).collect::<Vec<_>>();
+    for call in &mut held {
+        begin(call.as_mut());
+        assert_eq!(reported.next(), "started");
+    }
+    let refused = block_on(greedy.hang()).unwrap_err();
+    assert_eq!((refused.code(), refused.may_have_run()), (Code::ResourceExhausted, false));
+    assert!(refused.message().contains("one peer's budget of running handlers (3)"), "{refused}");
+    assert_eq!(block_on(honest.echo(5)), Ok(5));
+    let budget = |name| server.report().budgets.into_iter().find(|budget| budget.name == name).unwrap();
+    let handlers = budget("running handlers");
+    assert_eq!((handlers.used, handlers.limit, handlers.refused_to_peer), (3, limit, 1));
+    // A call that ends frees its handler.
+    drop(held.pop());
+    assert_eq!(reported.next(), "dropped");
+    let mut again = Box::pin(honest.hang());
+    begin(again.as_mut());
+    assert_eq!(reported.next(), "started");
+    assert_eq!(budget("running handlers").used, 3);
+}
+
+#[test]
+fn a_limit_of_no_handlers_is_refused_by_name() {
+    let error = node().handler_limit(Limit { per_peer: 0, in_all: 9 }).start().unwrap_err();
+    assert!(error.to_string().contains("handler_limit = 0"), "{error}");
+    let error = node().call_limit(Limit { per_peer: 9, in_all: 8 }).start().unwrap_err();
+    assert!(error.to_string().contains("call_limit = 8"), "{error}");
 }

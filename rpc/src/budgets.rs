@@ -1,0 +1,68 @@
+//! What one peer, and all together, may have running on a node: handlers, and calls to it.
+//!
+//! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
+
+use crate::start_error::StartError;
+use std::sync::Arc;
+use trunkline_transport::budget::{Budget, Share};
+use trunkline_transport::{BudgetReport, Limit, PollerIndex};
+
+/// The limits of a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) handlers: Limit,
+    pub(crate) calls: Limit,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handlers: Limit { per_peer: 16_384, in_all: 65_536 },
+            calls: Limit { per_peer: 65_536, in_all: 262_144 },
+        }
+    }
+}
+
+impl Limits {
+    /// Refuses limits that are none.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        for (option, limit) in [("handler_limit", self.handlers), ("call_limit", self.calls)] {
+            limit.check(option, 1, "choose 1 or more").map_err(StartError::from_transport)?;
+            if u32::try_from(limit.in_all).is_err() {
+                return Err(StartError::bad_option(option, limit.in_all, "choose less than 2^32"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The budgets of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Budgets {
+    handlers: Arc<Budget>,
+    calls: Arc<Budget>,
+}
+
+impl Budgets {
+    /// Of a node with so many pollers.
+    pub(crate) fn new(limits: Limits, pollers: u16) -> Self {
+        Self {
+            handlers: Budget::new("running handlers", limits.handlers, pollers),
+            calls: Budget::new("calls under way", limits.calls, pollers),
+        }
+    }
+
+    /// A poller's share of the handlers that may run.
+    pub(crate) fn handlers(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.handlers, poller.0)
+    }
+
+    /// A poller's share of the calls that may be under way.
+    pub(crate) fn calls(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.calls, poller.0)
+    }
+
+    pub(crate) fn report(&self) -> [BudgetReport; 2] {
+        [self.handlers.report(), self.calls.report()]
+    }
+}

@@ -1,0 +1,48 @@
+//! Budgets of peers, counted over all pollers of each node between two turns.
+//!
+//! A poller charges each peer for exactly what it holds for that peer, and what the pollers of a node
+//! charge together is within the node's limits.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use trunkline_transport::PeerKey;
+use trunkline_transport::ledger::{BudgetLedger, PollerLedger};
+
+/// What the pollers of one node charge for one resource.
+#[derive(Debug, Default)]
+struct Sum {
+    all: usize,
+    of_peer: BTreeMap<PeerKey, usize>,
+}
+
+/// Counts at any time.
+pub(crate) fn kept(ledgers: &[PollerLedger]) -> Result<(), String> {
+    let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
+    for ledger in ledgers {
+        for budget in &ledger.upper.budgets {
+            is_exact(ledger, budget)?;
+            let sum = sums.entry((ledger.node, budget.name)).or_default();
+            for (peer, units) in &budget.used {
+                let of_peer = sum.of_peer.entry(*peer).or_default();
+                *of_peer += units;
+                sum.all += units;
+                if *of_peer > budget.limit.per_peer || sum.all > budget.limit.in_all {
+                    return Err(format!(
+                        "the budget of {} is exceeded at {}: {sum:?}, allowed: {:?}",
+                        budget.name, ledger.node, budget.limit
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_exact(ledger: &PollerLedger, budget: &BudgetLedger) -> Result<(), String> {
+    let BudgetLedger { name, used, counted, .. } = budget;
+    let wrong = || {
+        let PollerLedger { node, poller, .. } = ledger;
+        format!("{name} are charged as {used:?}, but are {counted:?} at poller {poller} of {node}")
+    };
+    (used == counted).then_some(()).ok_or_else(wrong)
+}
