@@ -21,7 +21,7 @@ pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;
 pub use hand_made::HandMadeConnection;
-pub use namespace::in_network_namespace;
+pub use namespace::{in_network_namespace, on_small_file_system};
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, same_program, same_test,
 };

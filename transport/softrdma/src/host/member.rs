@@ -80,12 +80,7 @@ impl Host {
     /// environment's choice.
     pub(crate) fn join(directory: Option<&Path>) -> Result<Arc<Self>, HostError> {
         let (path, locked) = enter(directory)?;
-        let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH)?;
-        registry.reserve().map_err(|source| HostError::Os {
-            doing: "allocate",
-            path: path.join("registry"),
-            source,
-        })?;
+        let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH, LENGTH)?;
         choose_first_domain(&registry, random);
         sweep(&registry, |member| holds_lock(&path, member.slot));
         // A member that checks whether another lives holds that slot's lock for a moment: then the
@@ -136,16 +131,16 @@ impl Host {
         }
     }
 
-    /// Opens a segment of the host by its name.
+    /// Opens a segment of the host by its name; `reserved` bytes of its start may be touched at once.
     pub(super) fn segment(
         &self,
         _locked: &Locked,
         name: &'static str,
         magic: u64,
-        length: usize,
+        [length, reserved]: [usize; 2],
     ) -> Result<Segment, HostError> {
         match &self.place {
-            Place::Folder { path, .. } => Segment::open(&path.join(name), magic, length),
+            Place::Folder { path, .. } => Segment::open(&path.join(name), magic, length, reserved),
             Place::Memory { memory, life } => {
                 let segment = Segment::simulated(memory.segment(name, length)?, Arc::clone(life), magic);
                 segment.ok_or_else(|| HostError::OtherVersion(PathBuf::from(name)))

@@ -11,11 +11,12 @@
 use super::HostError;
 use super::memory::Life;
 use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -53,6 +54,8 @@ struct Mapping {
     length: usize,
     /// The mapped file.
     file: File,
+    /// Its path, for errors.
+    path: PathBuf,
 }
 
 /// The words of a segment that is not a file.
@@ -89,8 +92,9 @@ unsafe impl Sync for Mapping {}
 impl Segment {
     /// Maps the file, which is made when it does not exist. The caller holds the host's lock.
     /// `magic` names the format, version included: another format is refused, and `length` is
-    /// part of it.
-    pub(crate) fn open(path: &Path, magic: u64, length: usize) -> Result<Self, HostError> {
+    /// part of it. Of its start, `reserved` bytes are allocated before anything is touched, whoever
+    /// made the file; [`Segment::reserve`] allocates more.
+    pub(crate) fn open(path: &Path, magic: u64, length: usize, reserved: usize) -> Result<Self, HostError> {
         let failed = |doing| {
             let path = path.to_owned();
             move |source| HostError::Os { doing, path, source }
@@ -111,7 +115,8 @@ impl Segment {
         } else if found != wanted {
             return Err(HostError::OtherVersion(path.to_owned()));
         }
-        let mapping = Mapping::new(file, length).map_err(failed("map"))?;
+        allocate(&file, 0, reserved).map_err(failed(ALLOCATE))?;
+        let mapping = Mapping::new(file, path, length).map_err(failed("map"))?;
         let segment = Self { start: mapping.start, length, memory: Memory::File(mapping) };
         if segment.has_format(magic) { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
     }
@@ -135,15 +140,14 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates all of it in the file system: touching a page that the file system has no
-    /// room for would kill the process.
-    pub(crate) fn reserve(&self) -> io::Result<()> {
+    /// Allocates a part of it in the file system, if it is not yet. Touching a page that the file system
+    /// has no room for would kill the process.
+    pub(super) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
-        let length = libc::off_t::try_from(self.length).unwrap_or(libc::off_t::MAX);
-        match nix::fcntl::posix_fallocate(&mapping.file, 0, length) {
-            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        allocate(&mapping.file, start, length).map_err(|source| {
+            let path = mapping.path.clone();
+            HostError::Os { doing: ALLOCATE, path, source }
+        })
     }
 
     /// The 32-bit word at an offset.
@@ -287,7 +291,7 @@ impl<'a> Word64<'a> {
 
 impl Mapping {
     /// Maps a file that is `length` bytes long.
-    fn new(file: File, length: usize) -> io::Result<Self> {
+    fn new(file: File, path: &Path, length: usize) -> io::Result<Self> {
         // SAFETY: a new shared mapping at an address of the kernel's choice: it aliases nothing that
         // this process knows of. The caller has checked or set the file's length.
         let start = unsafe {
@@ -304,7 +308,21 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { start, length, file })
+        Ok(Self { start, length, file, path: path.to_owned() })
+    }
+}
+
+/// What fails when the file system has no room, for errors.
+const ALLOCATE: &str = "allocate";
+
+/// Has the file system allocate a part of a file. Its content does not change, whatever other members write
+/// meanwhile.
+fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
+    let offset = |bytes: usize| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+    match fallocate(file, FallocateFlags::empty(), offset(start)?, offset(length)?) {
+        // A file system that cannot do this: glibc's replacement would overwrite what others store at that moment.
+        Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -320,13 +338,14 @@ impl Drop for Mapping {
 mod tests {
     use super::super::testing::Folder;
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn two_mappings_see_the_same_words() {
         let folder = Folder::new("segment");
         let path = folder.path().join("a");
-        let one = Segment::open(&path, 7, 4096).unwrap();
-        let two = Segment::open(&path, 7, 4096).unwrap();
+        let one = Segment::open(&path, 7, 4096, 4096).unwrap();
+        let two = Segment::open(&path, 7, 4096, 4096).unwrap();
         one.word32(HEADER + 4).store(5, Ordering::Release);
         assert_eq!(two.word32(HEADER + 4).load(Ordering::Acquire), 5);
         one.write(HEADER + 64, &[1, 2, 3]);
@@ -336,24 +355,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_reserved_is_allocated_whoever_made_the_file() {
+        let folder = Folder::new("reserve");
+        let path = folder.path().join("a");
+        let sparse = File::create(&path).unwrap();
+        sparse.set_len(1 << 20).unwrap();
+        let allocated = || sparse.metadata().unwrap().blocks() * 512;
+        let segment = Segment::open(&path, 7, 1 << 20, 8192).unwrap();
+        // One that keeps no holes has allocated everything already.
+        if allocated() == 1 << 20 {
+            return;
+        }
+        assert!((8192..65536).contains(&allocated()), "{}", allocated());
+        segment.word64(1 << 19).store(5, Ordering::Relaxed);
+        segment.reserve(1 << 19, 1 << 18).unwrap();
+        assert!(allocated() >= 8192 + (1 << 18), "{}", allocated());
+        assert_eq!(segment.word64(1 << 19).load(Ordering::Relaxed), 5, "what is there stays");
+    }
+
+    #[test]
     fn another_format_is_refused() {
         let folder = Folder::new("format");
         let path = folder.path().join("a");
-        drop(Segment::open(&path, 7, 4096).unwrap());
+        drop(Segment::open(&path, 7, 4096, 4096).unwrap());
         for (magic, length) in [(8, 4096), (7, 8192)] {
-            let error = Segment::open(&path, magic, length).unwrap_err();
+            let error = Segment::open(&path, magic, length, length).unwrap_err();
             assert!(matches!(error, HostError::OtherVersion(_)), "{error}");
         }
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(Segment::open(&link, 7, 4096).is_err(), "a symbolic link");
+        assert!(Segment::open(&link, 7, 4096, 4096).is_err(), "a symbolic link");
     }
 
     #[test]
     #[should_panic(expected = "offset")]
     fn words_outside_are_refused() {
         let folder = Folder::new("outside");
-        let segment = Segment::open(&folder.path().join("a"), 7, 4096).unwrap();
+        let segment = Segment::open(&folder.path().join("a"), 7, 4096, 4096).unwrap();
         segment.word32(4096);
     }
 }

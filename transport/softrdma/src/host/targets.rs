@@ -11,6 +11,9 @@
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
+//! The numbers are allocated when a member joins, a record when it is first used: a table of this size in full
+//! would be too much for hosts that share no TGT.
+//!
 //! A record is at a place computed from its number, or soon after it. Like everything in shared
 //! memory it may be garbage: at worst, numbers that are not found.
 #![forbid(unsafe_code)]
@@ -77,7 +80,7 @@ impl Targets {
     /// Maps the table.
     pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
         let locked = host.lock()?;
-        let segment = host.segment(&locked, "targets", MAGIC, TABLE + RECORDS * RECORD)?;
+        let segment = host.segment(&locked, "targets", MAGIC, [TABLE + RECORDS * RECORD, TABLE])?;
         drop(locked);
         Ok(Self { host, segment })
     }
@@ -97,6 +100,7 @@ impl Targets {
                 self.vacancy(number).ok_or(HostError::Full("TGTs that processes share"))?
             }
         };
+        self.segment.reserve(record.start, RECORD)?;
         for slot in 0..SLOTS {
             self.handles(record, slot).store(0, Ordering::Relaxed);
         }

@@ -1,16 +1,20 @@
-//! Processes that have run out of descriptors.
+//! Processes that have run out of descriptors, or of room in the runtime directory.
 //!
 //! The tests start this binary again (`play`), since a limit is that of a whole process.
 
 use crate::common;
 use crate::common::host::{Host, part};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::net::{IpAddr, SocketAddr};
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
-use trunkline_testkit::{Input, Process, print_line, same_test, wait_until};
-use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
+use trunkline_testkit::{Input, Process, on_small_file_system, print_line, same_test, wait_until};
+use trunkline_verbs::{CmId, Device, PortSpace, QpInit, QpType, VerbsError, XrcDomain, XrcdFlags};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 
@@ -19,6 +23,8 @@ fn play() {
     match part().as_deref() {
         Some("full") => hold_while_full(),
         Some("open") => open_within_each_limit(),
+        Some("no room") => open_without_room(),
+        Some("room for one") => share_without_room(),
         _ => {}
     }
 }
@@ -88,6 +94,65 @@ fn open_within_each_limit() {
     print_line(&format!("SERVED {served}"));
 }
 
+/// Opens a device in a runtime directory that is too small for a registry, also when a sparse one is there.
+fn open_without_room() {
+    let refused = || {
+        let error = open(SoftOptions::default(), address()).expect_err("there is no room");
+        assert!(error.contains("make room") && error.contains("TRUNKLINE_RUNTIME_DIR"), "{error}");
+        error
+    };
+    print_line(&format!("REFUSED {}", refused()));
+    let found = std::fs::read_dir(std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).unwrap().next();
+    let registry = found.unwrap().unwrap().path().join("registry");
+    assert!(registry.metadata().unwrap().len() > 1 << 20, "its maker found no room to allocate it");
+    fill();
+    print_line(&format!("REFUSED {}", refused()));
+    print_line("END");
+}
+
+/// Uses up the room of the runtime directory.
+fn fill() -> PathBuf {
+    let path = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).join("filler");
+    let mut file = File::create(&path).unwrap();
+    for bytes in [1 << 20, 4096, 1] {
+        while file.write_all(&vec![1; bytes]).is_ok() {}
+    }
+    path
+}
+
+/// Shares TGTs, and receives packets for unknown QPs, while the runtime directory is full.
+fn share_without_room() {
+    let (device, _listening) = open(SoftOptions::default(), address()).unwrap();
+    let domain = |file| device.open_xrcd(file, XrcdFlags::CREATE).unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    let (shared, private) = (domain(Some(file.as_fd())), domain(None));
+    let target = |xrcd: &Arc<dyn XrcDomain>| {
+        device.create_qp(QpInit { xrcd: Some(Arc::clone(xrcd)), ..QpInit::new(QpType::XrcTgt) })
+    };
+    let full = fill();
+    let error = target(&shared).expect_err("there is no room for it");
+    assert_eq!(error.errno(), 28, "{error}");
+    target(&private).unwrap();
+    print_line(&format!("REFUSED {error}"));
+    let dropped = || -> u64 {
+        let counters = device.counters();
+        counters.iter().filter(|counter| counter.name.starts_with("drop")).map(|counter| counter.value).sum()
+    };
+    let before = dropped();
+    let socket = UdpSocket::bind(SocketAddr::new(address(), 0)).unwrap();
+    for number in (0..1 << 24).step_by(9973).map(u32::to_be_bytes) {
+        let mut packet = [0; 32];
+        packet[5..8].copy_from_slice(&number[1..]);
+        socket.send_to(&packet, SocketAddr::new(address(), 4791)).unwrap();
+    }
+    wait_until("the packets to be dropped", Duration::from_secs(10), || {
+        (dropped() > before + 100).then_some(())
+    });
+    std::fs::remove_file(full).unwrap();
+    target(&shared).unwrap();
+    print_line("END");
+}
+
 /// The processor time that all threads of a process have used.
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -151,4 +216,30 @@ fn under_any_limit_a_device_opens_or_says_what_is_missing() {
     let served: usize = process.after("SERVED ").unwrap().parse().unwrap();
     assert!(served > 0);
     process.finish().unwrap();
+}
+
+/// Runs a part with a runtime directory on a file system of so many KiB; where that is not possible, a line
+/// says so.
+fn run_on_small_file_system(part: &str, kib: u32) {
+    let (host, address) = (Host::new(), common::address().to_string());
+    std::fs::create_dir(host.runtime()).unwrap();
+    let test = same_test(module_path!(), "play");
+    let Some(mut command) = on_small_file_system(&host.runtime(), kib, &test) else {
+        println!("skipped: this process may not mount a file system");
+        return;
+    };
+    let mut process = host.start(part, &mut command, &[(ADDRESS, &address)]);
+    println!("{}", process.after("REFUSED").unwrap());
+    process.after("END").unwrap();
+    process.finish().unwrap();
+}
+
+#[test]
+fn without_room_for_the_registry_a_device_is_refused_with_the_remedy() {
+    run_on_small_file_system("no room", 1024);
+}
+
+#[test]
+fn without_room_for_shared_targets_only_they_are_refused() {
+    run_on_small_file_system("room for one", 4096);
 }

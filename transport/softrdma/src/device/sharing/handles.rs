@@ -80,7 +80,8 @@ impl Sharing {
         domain: &Arc<Domain>,
     ) -> Result<Option<Box<dyn SharedTgt>>, VerbsError> {
         let Some(id) = domain.shared() else { return Ok(None) };
-        let record = self.targets.create(number, id)?;
+        let entered = self.targets.create(number, id);
+        let record = entered.inspect_err(|error| tracing::warn!(%error, "a TGT cannot be shared"))?;
         self.handles.open(number, record, domain);
         Ok(Some(Box::new(Executor::new(Arc::clone(&self.targets), record))))
     }
