@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `scheduler` | who runs next, and when: machines, clients, bells, timers, and the clock |
 //! | `network` | the hosts, datagrams between them, and what happens to these on the way |
+//! | `attacker` | forges packets from any address; what nobody may send because of it |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `service`, `client` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
@@ -18,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attacker;
 mod budgets;
 mod campaign;
 mod cli;

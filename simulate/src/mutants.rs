@@ -107,6 +107,10 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "earlier_deadline_wakes_nobody",
         what: "timer: the card's machine sleeps past a deadline that was set meanwhile",
     },
+    Mutant {
+        name: "route_follows_any_packet",
+        what: "route: a QP sends to where any packet came from, whatever its PSN",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 

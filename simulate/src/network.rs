@@ -5,6 +5,7 @@
 //! datagrams to the [`Wire`]; the scheduler has those that are due delivered, and asks when the next
 //! one arrives.
 
+use crate::attacker::{Attacker, Forgery};
 use crate::coverage::{Coverage, Kind};
 use crate::packet;
 use crate::trace::{Pen, Since};
@@ -48,6 +49,7 @@ struct State {
     /// Pairs of addresses that cannot reach each other, smaller first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     random: fastrand::Rng,
+    attacker: Attacker,
     sent: u64,
     coverage: Arc<Coverage>,
     /// Writes the trace, if there is one.
@@ -82,6 +84,7 @@ impl Network {
             conditions: Conditions::default(),
             cut: BTreeSet::new(),
             random: fastrand::Rng::with_seed(seed),
+            attacker: Attacker::new(seed ^ 0x666f_7267),
             sent: 0,
             coverage: Arc::clone(coverage),
             pen,
@@ -117,6 +120,28 @@ impl Network {
     /// Ends [`Network::cut`].
     pub(crate) fn join(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
+    }
+
+    /// The attacker forges something, which is on the way from a time on.
+    pub(crate) fn forge(&self, at: Time, forgery: Forgery) {
+        let mut state = self.wire.lock();
+        let Some(forged) = state.attacker.forge(forgery) else { return };
+        state.coverage.count(match forgery {
+            Forgery::Packet => Kind::PacketForged,
+            Forgery::Request => Kind::RequestForged,
+            Forgery::Message => Kind::MessageForged,
+        });
+        state.sent += 1;
+        let (source, destination) = (forged.source, forged.destination);
+        let datagram = Datagram { source, destination, bytes: &forged.bytes };
+        let arrives = at + state.conditions.least_delay;
+        state.tell(self.wire.clock.now(), &datagram, format_args!("forged, arrives at {}", Since(arrives)));
+        state.put(arrives, &datagram, forged.bytes.clone());
+    }
+
+    /// The rule that honest nodes have broken towards the attacker, if they have.
+    pub(crate) fn broken(&self) -> Option<String> {
+        self.wire.lock().attacker.broken()
     }
 
     /// Delivers what has arrived by now.
@@ -165,6 +190,7 @@ impl State {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         self.sent += 1;
+        self.attacker.observe(&datagram);
         let hash = u64::from(crc32fast::hash(datagram.bytes));
         self.checksum = self.checksum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash ^ now.0;
         if self.cut.contains(&(from.min(to), from.max(to))) {

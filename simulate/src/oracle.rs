@@ -20,7 +20,8 @@
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | budgets are kept | a peer is charged for other than what it holds, or has more than its limit (`budgets.rs`) |
 //! | greed harms its owner | while a peer is at its limit of handlers, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
-//! | calm is calm | without faults a call takes longer than [`CALM_LIMIT`] or fails |
+//! | nothing is diverted or amplified | a packet goes to an attacker's port, or more bytes to an address than were sent in its name (`attacker`) |
+//! | calm is calm | without faults, with an attacker or not, a call takes longer than [`CALM_LIMIT`] or fails |
 //!
 //! [`NOT_JUDGED`] lists what is left out so far.
 

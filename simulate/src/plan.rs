@@ -1,7 +1,15 @@
 //! What a run will be like: everything that its seed decides beforehand.
 
+use crate::attacker::Forgery;
 use crate::network::Conditions;
 use std::time::Duration;
+
+/// What an attacker forges, as often as it is listed.
+pub(crate) const FORGED: [Forgery; 4] =
+    [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
+
+/// The same while calls must succeed. A request that claims a restart may still replace a session.
+pub(crate) const FORGED_IN_THE_CALM: [Forgery; 3] = [Forgery::Packet, Forgery::Packet, Forgery::Message];
 
 /// Something that happens to nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) conditions: Conditions,
     /// When what happens, from the start.
     pub(crate) faults: Vec<(Duration, Fault)>,
+    /// When the attacker forges what, from the start.
+    pub(crate) forgeries: Vec<(Duration, Forgery)>,
     /// How long faults go on.
     pub(crate) lasts: Duration,
 }
@@ -91,10 +101,23 @@ impl Plan {
             think: lasts * u32::try_from(clients).unwrap_or(1) / 400,
             conditions: conditions(&mut random),
             faults,
+            forgeries: forgeries(seed, lasts),
             lasts,
             nodes,
         }
     }
+}
+
+/// What an attacker forges while faults go on, in four of five runs.
+fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
+    // From numbers of its own, so that everything else of a run is as without it.
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
+    let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
+    let all = (0..count).map(|_| {
+        let forgery = *random.choice(&FORGED).unwrap_or(&Forgery::Packet);
+        (Duration::from_micros(random.u64(..as_us(lasts))), forgery)
+    });
+    all.collect()
 }
 
 fn as_us(duration: Duration) -> u64 {

@@ -1,6 +1,7 @@
 //! One run: nodes come up, clients call and faults happen; then all faults end, and everything must
 //! be as if nothing had happened; then all nodes shut down, and nothing may be left.
 
+use crate::attacker::Forgery;
 use crate::budgets;
 use crate::client::Client;
 use crate::coverage::{Coverage, Kind};
@@ -9,7 +10,7 @@ use crate::heading::{self, Described};
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
-use crate::plan::{Fault, Plan};
+use crate::plan::{FORGED_IN_THE_CALM, Fault, Plan};
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 use std::cell::Cell;
@@ -33,6 +34,9 @@ const TRY: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_millis(300);
 /// Calls between each two nodes while nothing is wrong.
 const CALM_CALLS: usize = 3;
+/// What an attacker forges meanwhile, and within which time.
+const CALM_FORGERIES: usize = 40;
+const CALM_FORGING_NS: u64 = 20_000_000;
 /// Credit that its holder does not use comes back within so long.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
 /// The death of a node that somebody waits for is reported within so long.
@@ -103,6 +107,7 @@ pub(crate) fn run(seed: u64, trace: Trace) -> Outcome {
 #[derive(Debug, Clone, Copy)]
 enum Due {
     Begin(Fault),
+    Forge(Forgery),
     Restart(usize),
     Join(usize, usize),
     Restore(usize),
@@ -112,6 +117,7 @@ impl fmt::Display for Due {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin(fault) => Described(*fault).fmt(f),
+            Self::Forge(forgery) => write!(f, "the attacker forges a {forgery:?}"),
             Self::Restart(node) => write!(f, "node {node} is to start again"),
             Self::Join(a, b) => write!(f, "nodes {a} and {b} can reach each other again"),
             Self::Restore(node) => write!(f, "the device of node {node} is back"),
@@ -170,6 +176,9 @@ impl Run {
         self.scheduler.network.set(self.plan.conditions);
         for (after, fault) in self.plan.faults.clone() {
             self.at(self.began + after, Due::Begin(fault));
+        }
+        for (after, forgery) in self.plan.forgeries.clone() {
+            self.at(self.began + after, Due::Forge(forgery));
         }
         let end = self.began + self.plan.lasts;
         while self.is_unbroken() {
@@ -230,6 +239,7 @@ impl Run {
         let coverage = Arc::clone(&self.scheduler.coverage);
         self.scheduler.trace.line(now, "fault", format_args!("{due}"));
         match due {
+            Due::Forge(forgery) => self.scheduler.network.forge(now, forgery),
             Due::Begin(Fault::StopMachine { node, pause }) => self.stop(node, true, pause),
             Due::Begin(Fault::StopProcess { node, pause }) => self.stop(node, false, pause),
             Due::Begin(Fault::Kill { node, restart_after }) => {
@@ -310,7 +320,7 @@ impl Run {
         };
         self.scheduler.network.set(quiet);
         for (_, due) in std::mem::take(&mut self.due) {
-            if !matches!(due, Due::Begin(_)) {
+            if !matches!(due, Due::Begin(_) | Due::Forge(_)) {
                 self.happen(due);
             }
         }
@@ -357,12 +367,25 @@ impl Run {
             let limit = if self.plan.has_room() { CALM_LIMIT } else { CALM_LIMIT + CREDIT_DECAYS };
             self.scheduler.tasks.add(client.process, calm_calls(client, random, limit));
         }
+        self.forge_in_the_calm();
         let limit = self.scheduler.now() + HEALING;
         if !self.scheduler.run_until(limit, |scheduler| scheduler.tasks.len() == 0) {
             return self.fail("calls do not end although nothing is wrong");
         }
         self.count_credits();
         self.is_unbroken()
+    }
+
+    /// An attacker is nothing that may be noticed: it forges while calls must succeed, and soon.
+    fn forge_in_the_calm(&mut self) {
+        if self.plan.forgeries.is_empty() {
+            return;
+        }
+        for _ in 0..CALM_FORGERIES {
+            let at = self.scheduler.now().plus_ns(self.random.u64(..CALM_FORGING_NS));
+            let forgery = *self.random.choice(&FORGED_IN_THE_CALM).unwrap_or(&Forgery::Packet);
+            self.scheduler.network.forge(at, forgery);
+        }
     }
 
     /// Nobody calls: machines sleep.
@@ -543,8 +566,12 @@ impl Run {
         }
     }
 
-    /// Credits are conserved and budgets kept, whatever is going on.
+    /// Credits are conserved and budgets kept, whatever is going on, and nobody has sent anything to the
+    /// attacker.
     fn count_credits(&self) {
+        if let Some(why) = self.scheduler.network.broken() {
+            self.scheduler.oracle.fail(why);
+        }
         let ledgers = self.scheduler.ledgers();
         if let Err(why) = budgets::kept(&ledgers) {
             self.scheduler.oracle.fail(why);
