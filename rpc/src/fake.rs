@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Carrier, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome, SessionNumber, Token,
-    Upper as _,
+    Carrier, Exhausted, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome,
+    SessionNumber, Token, Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -94,6 +94,13 @@ impl Carrier for FakeCarrier {
 
     fn cancel(&mut self, token: Token) {
         self.cancelled.push(token);
+    }
+
+    fn has_reply_room(&mut self, _: PeerKey) -> Result<(), Exhausted> {
+        match self.refusal {
+            Some(SendError::QueueFull(exhausted)) => Err(exhausted),
+            _ => Ok(()),
+        }
     }
 
     fn max_message_bytes(&self) -> usize {

@@ -118,6 +118,40 @@ impl NodeBuilder {
         self
     }
 
+    /// The part of `rendezvous_bytes` that one peer may use; half of it by default. At least the largest message
+    /// + 64 KiB. A message for which there is no memory waits, and fails after 30 s.
+    pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
+        self.options = self.options.rendezvous_bytes_per_peer(bytes);
+        self
+    }
+
+    /// Messages that may wait to be sent to one peer, and to all: 65,536 and 262,144 by default. Further calls
+    /// are refused, and so are requests of a peer that leaves little room for replies.
+    pub fn queued_messages(mut self, limit: Limit) -> Self {
+        self.options = self.options.queued_messages(limit);
+        self
+    }
+
+    /// Bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128 MiB to one peer
+    /// and 512 MiB to all by default. At least the largest message.
+    pub fn queued_bytes(mut self, limit: Limit) -> Self {
+        self.options = self.options.queued_bytes(limit);
+        self
+    }
+
+    /// Large messages that are announced and not READ yet, in each direction: 4,096 of one peer and 16,384 of
+    /// all by default. Further ones wait.
+    pub fn large_messages(mut self, limit: Limit) -> Self {
+        self.options = self.options.large_messages(limit);
+        self
+    }
+
+    /// A peer that takes none of the messages that wait for it for this long loses its session; 60 s by default.
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.options = self.options.stall_limit(limit);
+        self
+    }
+
     /// Handlers that may run at once for one peer, and for all. A call beyond that is refused with
     /// `ResourceExhausted` and has not run. 16,384 per peer and 65,536 in all by default.
     pub fn handler_limit(mut self, limit: Limit) -> Self {

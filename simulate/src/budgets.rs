@@ -19,7 +19,7 @@ struct Sum {
 pub(crate) fn kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {
-        for budget in &ledger.upper.budgets {
+        for budget in ledger.budgets.iter().chain(&ledger.upper.budgets) {
             is_exact(ledger, budget)?;
             let sum = sums.entry((ledger.node, budget.name)).or_default();
             for (peer, units) in &budget.used {

@@ -49,7 +49,8 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
-        let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, upper, .. } = ledger;
+        let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, upper, .. } =
+            ledger;
         for (what, slots) in [("receives are posted", receives), ("send slots are free", sends)] {
             if let Some((now, all)) = slots.filter(|(now, all)| now != all) {
                 return Err(format!("{now} of {all} {what} at rest at poller {poller} of {node}"));
@@ -64,7 +65,8 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
         if !memory.iter().all(is_back) {
             return Err(format!("memory for large messages is in use at rest at {node}: {memory:?}"));
         }
-        let is_free = upper.budgets.iter().all(|budget| budget.used.is_empty() && budget.counted.is_empty());
+        let mut all = budgets.iter().chain(&upper.budgets);
+        let is_free = all.all(|budget| budget.used.is_empty() && budget.counted.is_empty());
         let UpperLedger { calls, handlers, slots, has_timer, .. } = *upper;
         if (calls, handlers, slots, has_timer) != (0, 0, 0, false) || !is_free {
             return Err(format!("calls are open at rest at poller {poller} of {node}: {upper:?}"));

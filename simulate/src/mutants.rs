@@ -42,6 +42,14 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "ended_handlers_stay_charged",
         what: "budget: a peer stays charged with handlers that have ended",
     },
+    Mutant {
+        name: "queued_messages_stay_charged",
+        what: "budget: a peer stays charged with messages that have left",
+    },
+    Mutant {
+        name: "announcements_outlive_their_session",
+        what: "session end: a peer stays charged with messages that it announced and that were not READ",
+    },
     Mutant { name: "another_peer_is_charged", what: "budget: what a peer uses is charged to another" },
     Mutant { name: "budgets_have_no_limit", what: "budget: a peer may use more than its limit" },
     Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },

@@ -4,8 +4,7 @@
 //! Nothing in a node reads it.
 #![forbid(unsafe_code)]
 
-use crate::{Limit, PeerKey};
-use std::collections::BTreeMap;
+pub use crate::budget::BudgetLedger;
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
 
@@ -30,6 +29,8 @@ pub struct PollerLedger {
     pub outstanding_wr: usize,
     /// Its node's memory for large messages, out and in.
     pub memory: [MemoryLedger; 2],
+    /// Its share of budgets; its upper half has others.
+    pub budgets: Vec<BudgetLedger>,
     /// What its upper half has open.
     pub upper: UpperLedger,
 }
@@ -56,19 +57,6 @@ pub struct UpperLedger {
     pub has_timer: bool,
     /// Its share of budgets.
     pub budgets: Vec<BudgetLedger>,
-}
-
-/// One poller's share of a budget.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BudgetLedger {
-    /// What it is for.
-    pub name: &'static str,
-    /// Most units that all pollers of the node may use.
-    pub limit: Limit,
-    /// Units that are charged, by peer.
-    pub used: BTreeMap<PeerKey, usize>,
-    /// Units that there are when they are counted one by one, by the peer that they are for.
-    pub counted: BTreeMap<PeerKey, usize>,
 }
 
 /// The spender's half of a pair. Positions wrap.

@@ -11,6 +11,7 @@
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
 //! | `command` | what the machines of a node ask of each other, and how they are reached |
+//! | `peer_key` | the name of a peer |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
 //! | `crossings` | the rings between pollers, for what came to the wrong one over RC |
@@ -40,6 +41,7 @@ mod log_limit;
 mod no_nic;
 mod node;
 mod options;
+mod peer_key;
 mod poller;
 mod provider;
 mod rendezvous;
@@ -50,7 +52,7 @@ mod sizes;
 mod trunk;
 mod upper;
 
-pub use budget::{BudgetReport, Limit};
+pub use budget::{BudgetReport, Exhausted, Limit};
 pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;
@@ -58,8 +60,9 @@ pub use error::{DeviceError, StartError};
 pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
+pub use peer_key::PeerKey;
 pub use report::{DeviceCounter, LaneReport, NodeReport};
 pub use upper::{
-    Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure,
+    Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,
     SendOutcome, SessionNumber, Token, Upper,
 };

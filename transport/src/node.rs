@@ -4,6 +4,7 @@
 //! to go to. The order matters: receives are posted before anybody can connect.
 #![forbid(unsafe_code)]
 
+use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
 use crate::incarnation::{self, Opened, PollerDevice};
@@ -14,7 +15,8 @@ use crate::report::{DeviceCounter, NodeReport, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
 use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
-use crate::{PollerIndex, StartError, Upper, affinity};
+use crate::sizes::HEAD_ROOM;
+use crate::{Limit, PollerIndex, StartError, Upper, affinity};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,8 +27,8 @@ use trunkline_machine::{Machine, MakeMachine, Running, Runtime};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{Access, Clock, Counter, Time};
 
-/// Room for a message's head, which must fit with its body within `rendezvous_bytes`.
-const HEAD_ROOM: usize = 64 << 10;
+/// The application's own buffers.
+const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// How long dropping a node waits for what is under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
 
@@ -69,13 +71,15 @@ impl Node {
                 max_message_bytes: options.max_message_bytes,
                 keepalive_ms: u64::try_from(options.keepalive.as_millis()).unwrap_or(u64::MAX),
                 ack_timeout: options.ack_timeout,
+                stall_ms: u64::try_from(options.stall_limit.as_millis()).unwrap_or(u64::MAX),
             },
             device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
             cm: cm.clone(),
-            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous_bytes, runtime.clone()),
-            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous_bytes, runtime.clone()),
-            buffers: BlockPool::new(Access::REMOTE_READ, usize::MAX, runtime.clone()),
+            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone()),
+            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous(), runtime.clone()),
+            buffers: BlockPool::new(Access::REMOTE_READ, UNLIMITED, runtime.clone()),
+            budgets: NodeBudgets::new(options.budgets, options.pollers),
             registry: Arc::new(Registry::default()),
             peers: Mutex::new(Directory::default()),
             traffic: Traffic::default(),
@@ -145,7 +149,7 @@ impl Node {
     /// is away. When the device is removed, buffers stay as they are; they are then sent by a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
-        let block = self.shared.buffers.take(bytes, None)?;
+        let block = self.shared.buffers.take(bytes, None, None)?;
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
@@ -181,7 +185,7 @@ impl Node {
             rnr: sum(&["rnr_nak_sent", "rnr_nak_received"]),
             retransmits: sum(&["retransmits"]),
             other_kind: sum(&["cm_refused_other_kind"]),
-            budgets: Vec::new(),
+            budgets: self.shared.budgets(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()
@@ -273,6 +277,17 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
         let remedy = "it must hold the largest message (max_message_bytes) and 65536 bytes";
         return bad("rendezvous_bytes", options.rendezvous_bytes as u64, remedy);
     }
+    let least = options.max_message_bytes.saturating_add(HEAD_ROOM);
+    let remedy = "one peer's part must hold the largest message (max_message_bytes) and 65536 bytes";
+    options.rendezvous().check("rendezvous_bytes_per_peer", least, remedy)?;
+    let remedy = "the largest message (max_message_bytes) must fit";
+    options.budgets.queued_bytes.check("queued_bytes", options.max_message_bytes, remedy)?;
+    options.budgets.queued_messages.check("queued_messages", 1, "choose 1 or more")?;
+    options.budgets.large_messages.check("large_messages", 1, "choose 1 or more")?;
+    if options.stall_limit < Duration::from_secs(1) {
+        let millis = u64::try_from(options.stall_limit.as_millis()).unwrap_or(0);
+        return bad("stall_limit (ms)", millis, "choose 1000 ms or more");
+    }
     if !(1..=31).contains(&options.ack_timeout) {
         return bad("ack_timeout", u64::from(options.ack_timeout), "choose 1 to 31; 15 is 134 ms");
     }
@@ -296,4 +311,27 @@ fn make_parts(
 ) -> Result<Parts, StartError> {
     let (sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
     Ok(Parts { index, handle: PollerHandle::new(index, waker), sleeper, device, alone })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_that_hold_no_message_are_refused_by_name() {
+        assert!(check(&NodeOptions::new()).is_ok());
+        let zero = Limit { per_peer: 0, in_all: 9 };
+        let short = Limit { per_peer: 1000, in_all: 1 << 30 };
+        for (options, named) in [
+            (NodeOptions::new().queued_bytes(short), "queued_bytes = 1000"),
+            (NodeOptions::new().queued_messages(zero), "queued_messages = 0"),
+            (NodeOptions::new().large_messages(zero), "large_messages = 0"),
+            (NodeOptions::new().rendezvous_bytes_per_peer(1 << 20), "rendezvous_bytes_per_peer = 1048576"),
+            (NodeOptions::new().rendezvous_bytes_per_peer(1 << 30), "rendezvous_bytes_per_peer ="),
+            (NodeOptions::new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
+        ] {
+            let text = check(&options).expect_err(named).to_string();
+            assert!(text.contains(named), "{text}");
+        }
+    }
 }

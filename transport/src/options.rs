@@ -1,7 +1,9 @@
 //! How a node is started.
 #![forbid(unsafe_code)]
 
-use crate::{Connections, DeviceError, StartError};
+use crate::budget::NodeLimits;
+use crate::sizes::HEAD_ROOM;
+use crate::{Connections, DeviceError, Limit, StartError};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -72,6 +74,10 @@ pub struct NodeOptions {
     pub(crate) runtime: Runtime,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
+    /// `None`: half of `rendezvous_bytes`, or the largest message.
+    pub(crate) rendezvous_bytes_per_peer: Option<usize>,
+    pub(crate) budgets: NodeLimits,
+    pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
     pub(crate) pinning: Pinning,
     pub(crate) keepalive: Duration,
@@ -92,6 +98,9 @@ impl Default for NodeOptions {
             runtime: Runtime::threads(),
             max_message_bytes: (64 << 20) + (64 << 10),
             rendezvous_bytes: 256 << 20,
+            rendezvous_bytes_per_peer: None,
+            budgets: NodeLimits::default(),
+            stall_limit: Duration::from_secs(60),
             srq_depth: 512,
             pinning: Pinning::Off,
             keepalive: Duration::from_millis(500),
@@ -236,12 +245,60 @@ impl NodeOptions {
         self
     }
 
-    /// Memory for large messages that are being received or still held, 256 MiB by default; at
-    /// least the largest message and 64 KiB. Taken only as used.
+    /// Memory for large messages of all peers that are being received or still held, 256 MiB by default; at
+    /// least the largest message and 64 KiB. Taken only as used. As much again for copies that peers READ.
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
         self
+    }
+
+    /// The part of `rendezvous_bytes` that one peer may use, in each direction: by default half of it, and always at
+    /// least the largest message and 64 KiB. A message for which there is no memory waits; its sender is told
+    /// after 30 s that there was none.
+    #[must_use]
+    pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
+        self.rendezvous_bytes_per_peer = Some(bytes);
+        self
+    }
+
+    /// Messages that may wait to be sent, to one peer and to all: 65,536 and 262,144 by default. Further ones
+    /// are refused, and so are requests of a peer that leaves little room for replies.
+    #[must_use]
+    pub fn queued_messages(mut self, limit: Limit) -> Self {
+        self.budgets.queued_messages = limit;
+        self
+    }
+
+    /// Bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128 MiB to one
+    /// peer and 512 MiB to all by default; the largest message must fit. Further messages are refused.
+    #[must_use]
+    pub fn queued_bytes(mut self, limit: Limit) -> Self {
+        self.budgets.queued_bytes = limit;
+        self
+    }
+
+    /// Large messages that are announced and not READ yet, in each direction: 4,096 of one peer and 16,384 of
+    /// all by default. Further ones wait at their sender, and are refused if a peer announces them anyway.
+    #[must_use]
+    pub fn large_messages(mut self, limit: Limit) -> Self {
+        self.budgets.large_messages = limit;
+        self
+    }
+
+    /// A peer that takes none of the messages that wait for it for this long loses its session: 60 s by
+    /// default, at least 1 s.
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.stall_limit = limit;
+        self
+    }
+
+    /// What one peer may use of the memory for large messages, and all together.
+    pub(crate) fn rendezvous(&self) -> Limit {
+        let least = self.max_message_bytes.saturating_add(HEAD_ROOM);
+        let per_peer = self.rendezvous_bytes_per_peer.unwrap_or((self.rendezvous_bytes / 2).max(least));
+        Limit { per_peer, in_all: self.rendezvous_bytes }
     }
 
     /// Receives that each poller keeps posted, 512 by default, at least 16.

@@ -2,11 +2,12 @@
 //! the way to the CM machine, and where to find the device of the moment.
 #![forbid(unsafe_code)]
 
-use crate::PeerKey;
+use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::incarnation::DeviceShared;
 use crate::report::Traffic;
+use crate::{BudgetReport, PeerKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
@@ -45,6 +46,8 @@ pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
     pub(crate) keepalive_ms: u64,
     pub(crate) ack_timeout: u8,
+    /// A peer that takes nothing for so long loses its session.
+    pub(crate) stall_ms: u64,
 }
 
 /// The device of the moment, for those who look at it from outside. The CM machine and the pollers
@@ -158,6 +161,8 @@ pub(crate) struct NodeShared {
     pub(crate) sinks: Arc<BlockPool>,
     /// Memory of the application's registered buffers.
     pub(crate) buffers: Arc<BlockPool>,
+    /// What else peers may make the node hold.
+    pub(crate) budgets: NodeBudgets,
     pub(crate) registry: Arc<Registry>,
     pub(crate) peers: Mutex<Directory>,
     pub(crate) traffic: Traffic,
@@ -183,6 +188,15 @@ impl NodeShared {
         }
         self.registry.clear();
         self.device.release();
+    }
+
+    /// What peers may use, and do.
+    pub(crate) fn budgets(&self) -> Vec<BudgetReport> {
+        let pools = [
+            self.sinks.report("bytes of large messages received"),
+            self.sources.report("bytes of large messages copied to be READ"),
+        ];
+        self.budgets.report().chain(pools).collect()
     }
 
     /// The key of the peer that listens at `address`.

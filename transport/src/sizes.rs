@@ -5,6 +5,8 @@ use crate::frame::HEADER;
 
 /// Payload of the largest frame, in bytes: the largest message that goes by SEND.
 pub(crate) const EAGER_BYTES: usize = 16 * 1024;
+/// Room for a message's head, which must fit with its body into the memory for large messages.
+pub(crate) const HEAD_ROOM: usize = 64 << 10;
 /// Bytes of a receive slot and of a send slot: the largest frame, in whole cache lines.
 pub(crate) const SLOT_BYTES: usize = (HEADER + EAGER_BYTES).next_multiple_of(64);
 /// Bytes of the largest frame that is posted inline, whatever more the device could take.

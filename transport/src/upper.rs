@@ -4,6 +4,8 @@
 //! message, outcome and change of a peer; the upper half acts through the [`Carrier`] that each
 //! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
 
+use crate::PeerKey;
+use crate::budget::Exhausted;
 use crate::buffer::Received;
 use crate::ledger::UpperLedger;
 use bytes::Bytes;
@@ -13,11 +15,6 @@ use trunkline_verbs::Time;
 /// Position of a poller within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
-
-/// A peer node as this poller knows it. A key stays the same over reconnects and is never given
-/// to another peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerKey(pub u64);
 
 /// The upper half's own number for a message it sends; comes back with the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,9 +70,9 @@ pub enum SendError {
         /// The limit.
         limit: usize,
     },
-    /// Too much waits for this peer already.
-    #[error("the queue to this peer is full")]
-    QueueFull,
+    /// Too much waits for this peer, or for all peers, already.
+    #[error("too much waits to be sent: {0}")]
+    QueueFull(Exhausted),
     /// The node shuts down, or the key is unknown.
     #[error("no such peer, or the node is shutting down")]
     NoPeer,
@@ -234,6 +231,13 @@ pub trait Carrier {
     /// Gives up a message that has not left yet; its outcome is then `Cancelled`. Does nothing
     /// when it has left.
     fn cancel(&mut self, token: Token);
+
+    /// Whether the reply to one more request of the peer may be queued. A part of the budget is left to those
+    /// who refuse requests because it may not.
+    ///
+    /// # Errors
+    /// The budget that is used up.
+    fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted>;
 
     /// Largest message to any peer, head and body together.
     fn max_message_bytes(&self) -> usize;

@@ -91,7 +91,8 @@ impl Dispatch {
         ready: &Arc<Ready>,
     ) {
         let key = Key::new(from, header.call);
-        let table = match self.find(header).and_then(|table| self.admit(key.peer).map(|()| table)) {
+        let table = match self.find(header).and_then(|table| self.admit(carrier, key, header).map(|()| table))
+        {
             Ok(table) => table,
             Err((reason, status)) => {
                 if !header.one_way {
@@ -212,12 +213,20 @@ impl Dispatch {
         }
     }
 
-    /// Charges a peer with a handler, or refuses it.
-    fn admit(&mut self, peer: PeerKey) -> Result<(), (Reason, Status)> {
-        self.budget.take(peer, 1).map_err(|exhausted| {
-            let status = Status::not_run(Code::ResourceExhausted, exhausted.to_string());
-            (Reason::NOT_RUN, status)
-        })
+    /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
+    /// room for this one's.
+    fn admit(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        key: Key,
+        header: RequestHeader,
+    ) -> Result<(), (Reason, Status)> {
+        let refusal = |text| (Reason::NOT_RUN, Status::not_run(Code::ResourceExhausted, text));
+        if !header.one_way {
+            let room = carrier.has_reply_room(key.peer);
+            room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
+        }
+        self.budget.take(key.peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))
     }
 
     fn finish(&mut self, carrier: &mut dyn Carrier, key: Key, outcome: Outcome) {
@@ -231,8 +240,8 @@ impl Dispatch {
     fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, outcome: Outcome) {
         let text = match self.send(carrier, key, reason, outcome) {
             Err(error @ SendError::TooLarge { .. }) => format!("the reply is too large: {error}"),
-            Err(SendError::QueueFull) => {
-                "too many replies to this caller are queued at the server".to_owned()
+            Err(SendError::QueueFull(exhausted)) => {
+                format!("the caller takes too few replies: {exhausted}")
             }
             // It was sent, or the caller's node is lost.
             Ok(()) | Err(_) => return,

@@ -9,9 +9,12 @@ use crate::status::{Code, Status};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
-    Limit, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome,
+    Exhausted, Limit, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome,
     SessionNumber, Token, Upper as _,
 };
+
+/// What a carrier with full queues answers.
+const FULL: Exhausted = Exhausted::Peer { name: "queued messages", limit: 7 };
 
 const PORT: u16 = 17;
 const LONG: Duration = Duration::from_secs(10);
@@ -197,7 +200,7 @@ fn a_deadline_ends_a_call_once_and_frees_its_timer() {
 #[test]
 fn what_the_carrier_refuses_has_not_run() {
     let refusals = [
-        (SendError::QueueFull, Code::ResourceExhausted),
+        (SendError::QueueFull(FULL), Code::ResourceExhausted),
         (SendError::NoPeer, Code::Unavailable),
         (SendError::TooLarge { bytes: 5, limit: 4 }, Code::ResourceExhausted),
     ];
@@ -256,6 +259,18 @@ fn a_peer_that_holds_handlers_leaves_some_to_others() {
     assert_eq!(rig.poller.sizes().1, 1);
     rig.message(greedy, frame(Header::Request(request(HANG, 1)), &[], &[]));
     assert_eq!((rig.poller.sizes().1, sent(&mut rig).len()), (2, 0));
+}
+
+#[test]
+fn who_takes_no_replies_runs_no_more_calls() {
+    let mut rig = Rig::new();
+    rig.carrier.refusal = Some(SendError::QueueFull(FULL));
+    rig.message(server(), frame(Header::Request(request(HANG, 1)), &[], &[]));
+    assert_eq!(rig.poller.sizes().1, 0, "its reply would have no room");
+    let one_way = RequestHeader { one_way: true, ..request(HANG, 2) };
+    rig.message(server(), frame(Header::Request(one_way), &[], &[]));
+    assert_eq!(rig.poller.sizes().1, 1, "a one-way call has no reply");
+    assert!(sent(&mut rig).is_empty());
 }
 
 #[test]

@@ -14,12 +14,15 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod node;
 mod share;
 
 pub use account::Budget;
+pub(crate) use node::{Counted, NodeBudgets, NodeLimits, Shares};
 pub use share::Share;
 
-use crate::StartError;
+use crate::{PeerKey, StartError};
+use std::collections::BTreeMap;
 
 /// How much of a resource may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,19 @@ pub struct BudgetReport {
     pub refused_to_peer: u64,
     /// Since the start: refusals, or waits, because all peers together were at theirs.
     pub refused_to_all: u64,
+}
+
+/// One poller's share of a budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetLedger {
+    /// What it is for.
+    pub name: &'static str,
+    /// Most units that all pollers of the node may use.
+    pub limit: Limit,
+    /// Units that are charged, by peer.
+    pub used: BTreeMap<PeerKey, usize>,
+    /// Units that there are when they are counted one by one, by the peer that they are for.
+    pub counted: BTreeMap<PeerKey, usize>,
 }
 
 /// A budget is used up.

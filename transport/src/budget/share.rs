@@ -2,9 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::account::Account;
-use super::{Budget, Exhausted};
+use super::{Budget, BudgetLedger, Exhausted, Limit};
 use crate::PeerKey;
-use crate::ledger::BudgetLedger;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,6 +102,12 @@ impl Share {
         if is_over {
             self.remove(peer);
         }
+    }
+
+    /// The limits of the whole budget.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.budget.limit
     }
 
     /// Units in use for a peer.

@@ -1,6 +1,7 @@
 //! Blocks for large messages: size-classed, registered, counted against a limit.
 //!
-//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped.
+//! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped. What one
+//! peer's messages use is limited, too.
 //! Freed memory is kept for the next message, up to a limit. Memory that peers may READ is registered
 //! again for each use: a key that a peer has works for one message and for no later one.
 //!
@@ -9,6 +10,7 @@
 //! of an earlier device differ from those of the present one in their generation.
 
 use crate::ledger::MemoryLedger;
+use crate::{BudgetReport, Limit, PeerKey};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -69,6 +71,10 @@ struct State {
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
     in_use: usize,
+    /// Of that, by the peer that it is for.
+    of_peers: BTreeMap<PeerKey, usize>,
+    refused_to_peer: u64,
+    refused_to_all: u64,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
     /// Pollers that found the pool used up.
@@ -76,6 +82,36 @@ struct State {
 }
 
 impl State {
+    /// Counts bytes as in use, if the limits allow it.
+    fn charge(&mut self, limit: Limit, length: usize, peer: Option<PeerKey>) -> bool {
+        let of_peer = peer.and_then(|peer| self.of_peers.get(&peer)).copied().unwrap_or_default();
+        if of_peer.saturating_add(length) > limit.per_peer {
+            self.refused_to_peer += 1;
+            return false;
+        }
+        if self.in_use.saturating_add(length) > limit.in_all {
+            self.refused_to_all += 1;
+            return false;
+        }
+        self.in_use += length;
+        if let Some(peer) = peer {
+            self.of_peers.insert(peer, of_peer + length);
+        }
+        true
+    }
+
+    /// Bytes are not in use any more.
+    fn discharge(&mut self, length: usize, peer: Option<PeerKey>) {
+        self.in_use -= length;
+        let Some(peer) = peer else { return };
+        if let Some(of_peer) = self.of_peers.get_mut(&peer) {
+            *of_peer -= length;
+            if *of_peer == 0 {
+                self.of_peers.remove(&peer);
+            }
+        }
+    }
+
     /// Takes out a region, unless it went with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
@@ -83,18 +119,18 @@ impl State {
     }
 }
 
-/// Hands out blocks of at most `limit` bytes together.
+/// Hands out blocks of at most `limit` bytes to one peer, and to all together.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     access: Access,
-    limit: usize,
+    limit: Limit,
     runtime: Runtime,
     state: Mutex<State>,
 }
 
 impl BlockPool {
     /// A pool that has nothing to give before [`BlockPool::open`].
-    pub(crate) fn new(access: Access, limit: usize, runtime: Runtime) -> Arc<Self> {
+    pub(crate) fn new(access: Access, limit: Limit, runtime: Runtime) -> Arc<Self> {
         Arc::new(Self { access, limit, runtime, state: Mutex::default() })
     }
 
@@ -103,13 +139,18 @@ impl BlockPool {
         self.lock().pd = Some(pd);
     }
 
-    /// A block of `length` bytes, or `None` when the limit or the machine's memory is used up;
-    /// then `waiting` is woken when something is returned.
-    pub(crate) fn take(self: &Arc<Self>, length: usize, waiting: Option<&Waker>) -> Option<Block> {
+    /// A block of `length` bytes for a message of a peer, or of the application, or `None` when a limit or the
+    /// machine's memory is used up; then `waiting` is woken when something is returned.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        length: usize,
+        peer: Option<PeerKey>,
+        waiting: Option<&Waker>,
+    ) -> Option<Block> {
         let class = class_of(length);
         let cached = {
             let mut state = self.lock();
-            if state.in_use.saturating_add(length) > self.limit {
+            if !state.charge(self.limit, length, peer) {
                 if let Some(waker) = waiting
                     && !state.waiting.iter().any(|other| other.wakes_same(waker))
                 {
@@ -117,7 +158,6 @@ impl BlockPool {
                 }
                 return None;
             }
-            state.in_use += length;
             let cached = state.cached.get_mut(&class).and_then(Vec::pop);
             if cached.is_some() {
                 state.cached_bytes -= class;
@@ -129,9 +169,9 @@ impl BlockPool {
             None => self.make(class),
         };
         if chunk.is_none() {
-            self.lock().in_use -= length;
+            self.lock().discharge(length, peer);
         }
-        Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, writers: 0 })
+        Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, peer, writers: 0 })
     }
 
     /// What is in use, and what is registered.
@@ -139,6 +179,12 @@ impl BlockPool {
         let state = self.lock();
         let kept = state.cached.values().flatten().filter(|spare| spare.registration.is_some());
         MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
+    }
+
+    /// As a budget of this name.
+    pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
+        let State { in_use, refused_to_peer, refused_to_all, .. } = *self.lock();
+        BudgetReport { name, used: in_use as u64, limit: self.limit, refused_to_peer, refused_to_all }
     }
 
     /// The device is removed, or the node ends: all keys become invalid, and the device is released.
@@ -185,7 +231,7 @@ impl BlockPool {
         Some(Registration { generation, at, start, lkey, rkey })
     }
 
-    fn release(&self, chunk: Chunk, length: usize, reusable: bool) {
+    fn release(&self, chunk: Chunk, length: usize, peer: Option<PeerKey>, reusable: bool) {
         let Chunk { memory, registration, class } = chunk;
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
         let region =
@@ -195,12 +241,13 @@ impl BlockPool {
         let (woken, surplus) = {
             let mut state = self.lock();
             if !mutant!(memory_is_not_returned) {
-                state.in_use -= length;
+                state.discharge(length, peer);
             }
             let stays = stays && registration.generation == state.generation;
             let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
             let open = state.pd.is_some();
-            let keep = open && reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit / 2);
+            let keep =
+                open && reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit.in_all / 2);
             let surplus = if keep {
                 state.cached_bytes += class;
                 state.cached.entry(class).or_default().push(spare);
@@ -229,6 +276,8 @@ pub(crate) struct Block {
     chunk: Option<Chunk>,
     pool: Arc<BlockPool>,
     length: usize,
+    /// Whose message it is for.
+    peer: Option<PeerKey>,
     /// READs of the device into it that have not completed.
     writers: u32,
 }
@@ -315,7 +364,7 @@ impl Drop for Block {
         if let Some(chunk) = self.chunk.take() {
             // Memory that a READ may still be writing to is not used again: dropping its region
             // ends the READ.
-            self.pool.release(chunk, self.length, self.writers == 0);
+            self.pool.release(chunk, self.length, self.peer, self.writers == 0);
         }
     }
 }

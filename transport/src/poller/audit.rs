@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
+use crate::budget::Counted;
 use crate::ledger::{PollerLedger, UpperLedger};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -13,6 +14,9 @@ impl Core {
         let known = self.trunks.live().filter_map(|trunk| Some((trunk, self.peers.address(trunk.peer())?)));
         let granted =
             |(target, known): (_, &super::targets::Target)| res.grants.positions(target, known.pair()?);
+        let mut counted = Counted::default();
+        self.trunks.all().for_each(|trunk| trunk.count(&mut counted));
+        self.peers.count(&mut counted);
         PollerLedger {
             node: res.shared.local_address.get().copied().unwrap_or(unknown),
             poller: res.index.0,
@@ -23,6 +27,7 @@ impl Core {
             sends: self.queues.is_attached().then(|| res.sends.count()),
             outstanding_wr: res.sends.outstanding(),
             memory: [res.shared.sources.ledger(), res.shared.sinks.ledger()],
+            budgets: res.shares.ledger(counted),
             upper,
         }
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
+use crate::budget::Exhausted;
 use crate::shared::canonical;
 use crate::trunk::Outbound;
 use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token};
@@ -50,18 +51,21 @@ impl Carrier for Core {
         }
         let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.has_begun());
         let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
-        if !waiting.has_room(bytes) {
-            return Err(SendError::QueueFull);
-        }
+        self.res.shares.queue(message.peer, bytes).map_err(SendError::QueueFull)?;
         waiting.push(Outbound::new(&message));
         self.ask(message.peer);
         Ok(())
     }
 
     fn cancel(&mut self, token: Token) {
-        if self.peers.cancel(token) || self.trunks.cancel(token) {
+        let shares = &mut self.res.shares;
+        if self.peers.cancel(token, shares) || self.trunks.cancel(token, shares) {
             self.res.events.never_sent(token, PeerDown::Cancelled);
         }
+    }
+
+    fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
+        self.res.shares.has_reply_room(peer)
     }
 
     fn max_message_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! The peers as one poller knows them: their trunks, and what waits for a session with them.
 #![forbid(unsafe_code)]
 
+use crate::budget::{Counted, Shares};
 use crate::command::SessionUp;
 use crate::trunk::{MessageQueue, Resources};
 use crate::{PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token};
@@ -159,7 +160,8 @@ impl Peers {
         let Some(peer) = self.0.get_mut(&key) else { return };
         peer.asked = false;
         let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
-        peer.waiting.fail(outcome, &mut res.events);
+        peer.waiting.fail(key, outcome, res);
+        res.shares.leave(key);
         res.events.peer(key, PeerEvent::Down { cause });
     }
 
@@ -176,20 +178,27 @@ impl Peers {
     }
 
     /// Removes a message that waits for a session; returns whether it was there.
-    pub(super) fn cancel(&mut self, token: Token) -> bool {
-        self.0.values_mut().any(|peer| peer.waiting.cancel(token))
+    pub(super) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
+        self.0.iter_mut().any(|(&key, peer)| peer.waiting.cancel(key, token, shares))
     }
 
     /// Fails waiting messages whose deadline has passed.
     pub(super) fn expire(&mut self, res: &mut Resources) {
-        for peer in self.0.values_mut() {
-            peer.waiting.expire(res.time, &mut res.events);
+        for (&key, peer) in &mut self.0 {
+            peer.waiting.expire(key, res);
         }
     }
 
     /// The earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.0.values().filter_map(|peer| peer.waiting.next_deadline()).min()
+    }
+
+    /// What waits for sessions.
+    pub(super) fn count(&self, counted: &mut Counted) {
+        for (&key, peer) in &self.0 {
+            counted.queued(key, peer.waiting.size());
+        }
     }
 
     /// Whether no message waits for a session.

@@ -24,6 +24,9 @@ impl Core {
         self.expire_closing();
         self.peers.expire(&mut self.res);
         self.trunks.timers(&mut self.res);
+        for (peer, number) in self.trunks.stalled(&self.res) {
+            self.misbehaved(peer, number, "it takes no replies");
+        }
         for slot in self.trunks.dying() {
             self.free_if_over(slot);
         }

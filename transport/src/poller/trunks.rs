@@ -1,6 +1,7 @@
 //! The trunks of a poller, in a table whose places work request numbers name.
 #![forbid(unsafe_code)]
 
+use crate::budget::Shares;
 use crate::trunk::{Resources, Trunk};
 use crate::{PeerKey, Token};
 use slab::Slab;
@@ -45,6 +46,17 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
     }
 
+    /// All, those included that are being taken down.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Trunk> {
+        self.0.iter().map(|(_, trunk)| trunk)
+    }
+
+    /// The sessions whose peers have taken nothing for too long.
+    pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32)> {
+        let stalled = self.all().filter(|trunk| trunk.is_stalled(res));
+        stalled.map(|trunk| (trunk.peer(), trunk.number())).collect()
+    }
+
     /// All places.
     pub(super) fn slots(&self) -> Vec<usize> {
         self.0.iter().map(|(slot, _)| slot).collect()
@@ -56,8 +68,8 @@ impl Trunks {
     }
 
     /// Removes a message that has not left; returns whether it was there.
-    pub(super) fn cancel(&mut self, token: Token) -> bool {
-        self.0.iter_mut().any(|(_, trunk)| trunk.cancel(token))
+    pub(super) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
+        self.0.iter_mut().any(|(_, trunk)| trunk.cancel(token, shares))
     }
 
     /// Looks at the timers of each.

@@ -148,6 +148,10 @@ impl Sinks {
         late.into_iter().map(|key| self.open.remove(key)).collect()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

@@ -31,6 +31,8 @@ impl Hold {
 pub(crate) struct Source {
     pub(crate) token: Token,
     pub(crate) lane: usize,
+    /// With which the peer is charged.
+    pub(crate) bytes: usize,
     /// Keeps the memory until this is dropped.
     pub(crate) _hold: Hold,
 }
@@ -66,6 +68,11 @@ impl Sources {
     /// Removes all, in the order of their numbers, which frees their memory.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Source> + use<> {
         std::mem::take(&mut self.open).into_values()
+    }
+
+    /// How many there are, and their bytes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.open.len(), self.open.values().map(|source| source.bytes).sum())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

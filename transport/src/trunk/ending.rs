@@ -99,8 +99,13 @@ impl Trunk {
             std::mem::forget(self.sources.take_all());
         }
         for source in self.sources.take_all() {
+            res.shares.finish(self.peer, source.bytes);
             res.events.sent(source.token, outcome);
         }
+        if !mutant!(announcements_outlive_their_session) {
+            res.shares.unannounce(self.peer, self.sinks.len());
+        }
+        res.shares.leave(self.peer);
         res.events.peer(self.peer, PeerEvent::Down { cause });
         res.marked.remove(self.pipeline.slot());
     }
@@ -120,7 +125,7 @@ impl Trunk {
         self.pipeline.abandon_staged(&mut res.sends, &mut res.events, outcome);
         for lane in &mut self.lanes {
             lane.fins.clear();
-            lane.queue.fail(outcome, &mut res.events);
+            lane.queue.fail(self.peer, outcome, res);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A lane: what a trunk knows of one of the peer's pollers.
 #![forbid(unsafe_code)]
 
-use super::queue::MessageQueue;
+use super::queue::{MessageQueue, Outbound};
 use super::resources::Resources;
 use crate::credit::{GrantId, Spender};
 use crate::frame::{Fin, HEADER, Header, Kind};
@@ -27,6 +27,8 @@ pub(super) struct Lane {
     /// Requests without their FIN.
     pub(super) requests_out: u32,
     pub(super) counters: Arc<LaneCounters>,
+    /// When the poller took something last, granted credit, or had nothing to take before.
+    took_ms: u64,
 }
 
 impl Lane {
@@ -40,12 +42,43 @@ impl Lane {
             credits_out: 0,
             requests_out: 0,
             counters,
+            took_ms: now_ms,
         }
     }
 
     /// Whether a credit frame may be sent now.
     pub(super) fn may_announce_credit(&self) -> bool {
         self.credits_out < CREDITS_OUT
+    }
+
+    /// Adds a message, with which the peer was charged.
+    pub(super) fn push(&mut self, message: Outbound, now_ms: u64) {
+        self.begin_to_wait(now_ms);
+        self.queue.push(message);
+    }
+
+    /// Adds a FIN.
+    pub(super) fn push_fin(&mut self, fin: Fin, now_ms: u64) {
+        self.begin_to_wait(now_ms);
+        self.fins.push_back(fin);
+    }
+
+    fn begin_to_wait(&mut self, now_ms: u64) {
+        if self.is_empty() && self.requests_out == 0 {
+            self.took_ms = now_ms;
+        }
+    }
+
+    /// The poller took something, or granted credit.
+    pub(super) fn took(&mut self, now_ms: u64) {
+        self.took_ms = now_ms;
+    }
+
+    /// Whether the poller has taken nothing for so long of what waits for its credit or its READs. What waits
+    /// for room of our own is not its fault.
+    pub(super) fn is_stalled(&self, now_ms: u64, limit_ms: u64) -> bool {
+        let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
+        waits && now_ms.saturating_sub(self.took_ms) >= limit_ms
     }
 
     /// Whether nothing waits to leave.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// A head up to this many bytes travels in the request itself.
+/// A head up to this many bytes travels in the request itself; a receiver refuses more.
 const HEAD_IN_REQUEST: usize = 4096;
 
 impl Trunk {
@@ -23,13 +23,23 @@ impl Trunk {
             || self.lanes[lane].spender.available() == 0
             || !self.pipeline.has_room()
             || !res.sends.has_slot();
-        if blocked {
+        if blocked || !res.shares.pin(self.peer) {
             return false;
         }
+        let staged = self.stage_request(res, lane, message).is_some();
+        if staged {
+            res.shares.pinned(self.peer);
+        } else {
+            res.shares.unpin(self.peer);
+        }
+        staged
+    }
+
+    fn stage_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> Option<()> {
         let split = message.head.len() <= HEAD_IN_REQUEST.min(self.max_frame / 2) && !message.body.is_empty();
         let (head, copied_head) =
             if split { (&message.head[..], &[][..]) } else { (&[][..], &message.head[..]) };
-        let Some(hold) = hold(res, copied_head, &message.body) else { return false };
+        let hold = self.hold(res, copied_head, &message.body)?;
         let id = self.sources.next_id();
         let at = hold.remote_address();
         let request = Request {
@@ -37,20 +47,32 @@ impl Trunk {
             body: (copied_head.len() + message.body.len()) as u64,
             address: at.address.0,
             rkey: at.rkey.0,
-            patience_ms: message.deadline.map_or(PATIENCE_MS, |deadline| {
-                let left = deadline.saturating_duration_since(res.time.now()).as_millis();
-                u32::try_from(left).unwrap_or(u32::MAX).min(PATIENCE_MS)
-            }),
+            patience_ms: patience_ms(res, message),
         };
-        let Some(place) = self.place(res, lane, &[&request.emit(), head]) else { return false };
-        self.sources.add(Source { token: message.token, lane, _hold: hold });
+        let place = self.place(res, lane, &[&request.emit(), head])?;
+        self.sources.add(Source { token: message.token, lane, bytes: message.bytes(), _hold: hold });
         self.lanes[lane].requests_out += 1;
         self.lanes[lane].counters.count_sent();
         let payload = REQUEST + head.len();
         let record = Record::Request;
         self.pipeline.stage(Staged::Frame { lane, kind: Kind::Request, place, payload, count: 0, record });
         self.mark(res);
-        true
+        Some(())
+    }
+
+    /// Memory that the peer can READ the message from: the application's own if it is registered,
+    /// else a copy. `None` while the pool for copies is used up.
+    fn hold(&self, res: &Resources, head: &[u8], body: &Bytes) -> Option<Hold> {
+        if head.is_empty()
+            && body.len() > EAGER_BYTES / 2
+            && let Some(at) = res.shared.registry.find(body)
+        {
+            return Some(Hold::Lent { at, _bytes: body.clone() });
+        }
+        let block = res.shared.sources.take(head.len() + body.len(), Some(self.peer), Some(&res.waker))?;
+        block.write(0, head);
+        block.write(head.len(), body);
+        Some(Hold::Copied(block))
     }
 
     /// The peer asks us to READ a message.
@@ -68,10 +90,19 @@ impl Trunk {
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
             return Err(FrameError("rendezvous of nothing, or beyond the agreed size"));
         }
+        if head_bytes > HEAD_IN_REQUEST {
+            return Err(FrameError("rendezvous whose head is longer than agreed"));
+        }
         // Those that only wait for the credit to send their FIN count, too: a peer that never
         // grants it would else make us remember ever more of them.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError("more rendezvous at once than agreed"));
+        }
+        if res.shares.announce(self.peer).is_err() {
+            let fin = Fin { id: request.id, status: FinStatus::Exhausted };
+            self.lanes[lane].push_fin(fin, res.time.now_ms());
+            self.mark(res);
+            return Ok(());
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
         // Waiting for memory may take long; it must not use up the receive slots.
@@ -94,7 +125,8 @@ impl Trunk {
 
     /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
-        self.sinks.feed(|length| res.shared.sinks.take(length, Some(&res.waker)));
+        let peer = Some(self.peer);
+        self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)));
         while self.pipeline.has_room() && res.sends.has_room() {
             let Some(Piece { sink, lane, to, from }) = self.sinks.next_read() else { return };
             let record = Record::Read { sink, bytes: to.length };
@@ -106,9 +138,11 @@ impl Trunk {
     /// One READ has completed.
     pub(super) fn piece_read(&mut self, res: &mut Resources, key: usize, bytes: u32, success: bool) {
         let Some(sink) = self.sinks.piece_read(key, bytes, success) else { return };
+        res.shares.unannounce(self.peer, 1);
         let Some(bytes) = sink.block.and_then(Block::freeze) else { return };
         if !mutant!(fin_is_not_sent) {
-            self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Read });
+            let fin = Fin { id: sink.id, status: FinStatus::Read };
+            self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
         }
         self.hand_on(res, sink.lane, Message::from(bytes));
     }
@@ -124,6 +158,8 @@ impl Trunk {
             let fin = fin?;
             let source = self.sources.finish(fin.id).ok_or(FrameError("FIN for no rendezvous of ours"))?;
             self.lanes[source.lane].requests_out -= 1;
+            self.lanes[source.lane].took(res.time.now_ms());
+            res.shares.finish(self.peer, source.bytes);
             let outcome = match fin.status {
                 FinStatus::Read => SendOutcome::Delivered,
                 FinStatus::Exhausted => SendOutcome::Failed(SendFailure {
@@ -143,23 +179,20 @@ impl Trunk {
     /// Gives up sinks that waited too long for memory.
     pub(super) fn expire_sinks(&mut self, res: &mut Resources) {
         for sink in self.sinks.expire(res.time.now()) {
-            self.lanes[sink.lane].fins.push_back(Fin { id: sink.id, status: FinStatus::Exhausted });
+            res.shares.unannounce(self.peer, 1);
+            let fin = Fin { id: sink.id, status: FinStatus::Exhausted };
+            self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
             self.mark(res);
         }
     }
 }
 
-/// Memory that the peer can READ the message from: the application's own if it is registered,
-/// else a copy. `None` while the pool for copies is used up.
-fn hold(res: &Resources, head: &[u8], body: &Bytes) -> Option<Hold> {
-    if head.is_empty()
-        && body.len() > EAGER_BYTES / 2
-        && let Some(at) = res.shared.registry.find(body)
-    {
-        return Some(Hold::Lent { at, _bytes: body.clone() });
-    }
-    let block = res.shared.sources.take(head.len() + body.len(), Some(&res.waker))?;
-    block.write(0, head);
-    block.write(head.len(), body);
-    Some(Hold::Copied(block))
+/// How long the peer may wait for memory: not past the deadline, and not so long that it seems to take nothing.
+fn patience_ms(res: &Resources, message: &Outbound) -> u32 {
+    let most = u64::from(PATIENCE_MS).min(res.shared.limits.stall_ms / 2);
+    let left = message.deadline.map_or(most, |deadline| {
+        let left = deadline.saturating_duration_since(res.time.now()).as_millis();
+        u64::try_from(left).unwrap_or(u64::MAX).min(most)
+    });
+    u32::try_from(left).unwrap_or(PATIENCE_MS)
 }

@@ -34,6 +34,7 @@ pub(crate) use resources::{Event, ReceiveRoom, Resources, SendRoom};
 
 use crate::PeerKey;
 use crate::PollerIndex;
+use crate::budget::Counted;
 use crate::command::SessionUp;
 use crate::credit::GrantId;
 use crate::ledger::Spending;
@@ -117,6 +118,15 @@ impl Trunk {
     /// Our number of its session.
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// What the peer makes us hold.
+    pub(crate) fn count(&self, counted: &mut Counted) {
+        for lane in &self.lanes {
+            counted.queued(self.peer, lane.queue.size());
+        }
+        counted.pinned(self.peer, self.sources.size());
+        counted.announced(self.peer, self.sinks.len());
     }
 
     /// Whether nothing waits and nothing is under way.

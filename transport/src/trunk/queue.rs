@@ -1,17 +1,18 @@
 //! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
+//!
+//! Whoever adds a message has charged its peer with it ([`Shares::queue`]), and so has whoever takes one out to
+//! discharge the peer; those that fail here are discharged here.
 #![forbid(unsafe_code)]
 
-use super::resources::{Events, TurnTime};
-use crate::sizes::EAGER_BYTES;
-use crate::{Outgoing, PeerDown, PollerIndex, SendOutcome, Token};
+use super::Resources;
+use crate::budget::Shares;
+use crate::{Outgoing, PeerDown, PeerKey, PollerIndex, SendOutcome, Token};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use trunkline_verbs::Time;
 
-/// Messages that may wait for one peer, or for one of its pollers.
-const QUEUE_LIMIT: usize = 16_384;
-/// Bytes of long ones among them.
-const QUEUE_BYTES: usize = 1 << 30;
+/// An empty queue keeps room for so many messages.
+const KEPT: usize = 1024;
 
 /// A message that waits to leave.
 #[derive(Debug)]
@@ -45,21 +46,18 @@ impl Outbound {
 pub(crate) struct MessageQueue(VecDeque<Outbound>);
 
 impl MessageQueue {
-    /// Whether a message of so many bytes may wait after those that wait already. Short ones are bounded
-    /// by their number, long ones by their bytes too: a peer that asks for much and takes nothing must
-    /// not make us hold it all.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let fits = || self.0.iter().map(Outbound::bytes).fold(bytes, usize::saturating_add) <= QUEUE_BYTES;
-        self.0.len() < QUEUE_LIMIT && (self.0.is_empty() || bytes <= EAGER_BYTES || fits())
-    }
-
     pub(crate) fn push(&mut self, message: Outbound) {
         self.0.push_back(message);
     }
 
     /// The oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
-        self.0.pop_front()
+        let message = self.0.pop_front();
+        if self.0.is_empty() && self.0.capacity() > KEPT {
+            // Room for all that ever waited would be kept for each poller of each peer.
+            self.0 = VecDeque::new();
+        }
+        message
     }
 
     /// Returns a message that could not leave after all to its place.
@@ -76,18 +74,25 @@ impl MessageQueue {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX)
     }
 
-    /// Removes a message; returns whether it was there.
-    pub(crate) fn cancel(&mut self, token: Token) -> bool {
-        let Some(at) = self.0.iter().position(|message| message.token == token) else { return false };
-        self.0.remove(at).is_some()
+    /// How many wait, and their bytes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.0.len(), self.0.iter().map(Outbound::bytes).sum())
     }
 
-    /// Fails the messages whose deadline has passed.
-    pub(crate) fn expire(&mut self, time: TurnTime, events: &mut Events) {
+    /// Removes a message for the peer; returns whether it was there.
+    pub(crate) fn cancel(&mut self, peer: PeerKey, token: Token, shares: &mut Shares) -> bool {
+        let Some(at) = self.0.iter().position(|message| message.token == token) else { return false };
+        let removed = self.0.remove(at);
+        removed.inspect(|message| shares.unqueue(peer, message.bytes())).is_some()
+    }
+
+    /// Fails the messages for the peer whose deadline has passed.
+    pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
         self.0.retain(|message| {
-            let late = message.deadline.is_some_and(|deadline| deadline <= time.now());
+            let late = message.deadline.is_some_and(|deadline| deadline <= res.time.now());
             if late {
-                events.never_sent(message.token, PeerDown::Deadline);
+                res.shares.unqueue(peer, message.bytes());
+                res.events.never_sent(message.token, PeerDown::Deadline);
             }
             !late
         });
@@ -98,40 +103,11 @@ impl MessageQueue {
         self.0.iter().filter_map(|message| message.deadline).min()
     }
 
-    /// Fails all messages.
-    pub(crate) fn fail(&mut self, outcome: SendOutcome, events: &mut Events) {
+    /// Fails all messages, which are for the peer.
+    pub(crate) fn fail(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
         for message in self.0.drain(..) {
-            events.sent(message.token, outcome);
+            res.shares.unqueue(peer, message.bytes());
+            res.events.sent(message.token, outcome);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn waiting(count: usize, body: &Bytes) -> MessageQueue {
-        let message = || Outbound {
-            token: Token(0),
-            poller: None,
-            head: Vec::new(),
-            body: body.clone(),
-            deadline: None,
-        };
-        MessageQueue((0..count).map(|_| message()).collect())
-    }
-
-    #[test]
-    fn what_waits_is_bounded_by_number_and_by_bytes() {
-        let (short, long) = (Bytes::from_static(&[0; 8]), Bytes::from(vec![0; 64 << 20]));
-        assert!(waiting(QUEUE_LIMIT - 1, &short).has_room(8));
-        assert!(!waiting(QUEUE_LIMIT, &short).has_room(8));
-        assert!(waiting(15, &long).has_room(long.len()));
-        assert!(!waiting(16, &long).has_room(long.len()));
-        assert!(waiting(16, &long).has_room(8), "a short one is no burden");
-        assert!(
-            waiting(0, &long).has_room(usize::MAX),
-            "the length of a single message has a bound of its own"
-        );
     }
 }

@@ -31,7 +31,11 @@ impl Trunk {
         let Some(known) = self.lanes.get_mut(lane) else {
             return Err(FrameError("frame from a poller that the session does not have"));
         };
+        let before = known.spender.available();
         known.spender.hear(header.grant).map_err(|violation| FrameError(violation.0))?;
+        if known.spender.available() > before {
+            known.took(res.time.now_ms());
+        }
         if header.kind == Kind::Credit {
             let now_ms = res.time.now_ms();
             known.spender.hear_credit_frame(now_ms).map_err(|violation| FrameError(violation.0))?;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::pipeline::Ready;
+use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
 use crate::frame::HEADER;
@@ -28,6 +29,7 @@ pub(crate) struct Resources {
     pub(crate) sends: SendRoom,
     pub(crate) receives: ReceiveRoom,
     pub(crate) grants: Grants,
+    pub(crate) shares: Shares,
     pub(crate) events: Events,
     pub(crate) marked: Marked,
     /// What a flush is about to post; empty in between, for its room.
@@ -43,7 +45,9 @@ impl Resources {
     ) -> Self {
         let time = TurnTime::new(shared.runtime.clock().now());
         let (events, marked) = (Events::default(), Marked::default());
-        Self { index, shared, waker, time, sends, receives, grants, events, marked, ready: Vec::new() }
+        let shares = Shares::new(&shared.budgets, index.0);
+        let ready = Vec::new();
+        Self { index, shared, waker, time, sends, receives, grants, shares, events, marked, ready }
     }
 
     /// Reads the clock: a turn begins.

@@ -5,6 +5,7 @@
 
 use super::pipeline::{Place, Record, Staged};
 use super::{Outbound, Resources, Trunk};
+use crate::budget::Shares;
 use crate::frame::{FIN_ENTRIES, Fin, HEADER, Kind};
 use crate::sizes::SLOT_BYTES;
 use crate::{Outgoing, PeerDown, PollerIndex, SendError, SendOutcome, Token};
@@ -25,35 +26,34 @@ impl Trunk {
             res.events.never_sent(message.token, PeerDown::Restarted);
             return Ok(());
         };
-        if !self.lanes[lane].queue.has_room(bytes) {
-            return Err(SendError::QueueFull);
-        }
         let at_once = self.lanes[lane].is_empty()
             && self.is_eager(bytes)
             && self.try_eager(res, lane, message.head, &message.body, message.token);
         if !at_once {
-            self.lanes[lane].queue.push(Outbound::new(message));
+            res.shares.queue(self.peer, bytes).map_err(SendError::QueueFull)?;
+            self.lanes[lane].push(Outbound::new(message), res.time.now_ms());
             self.mark(res);
         }
         Ok(())
     }
 
-    /// Queues a message that has waited for the session, or fails it when it does not fit this one.
+    /// Queues a message that has waited for the session, and was charged, or fails it when it does not fit this one.
     pub(crate) fn queue(&mut self, res: &mut Resources, message: Outbound) {
-        if message.bytes() > self.max_message {
-            let cause = PeerDown::Refused("the message is larger than the peer takes");
-            res.events.never_sent(message.token, cause);
+        let cause = if message.bytes() > self.max_message {
+            PeerDown::Refused("the message is larger than the peer takes")
         } else if let Some(lane) = self.choose_lane(message.poller) {
-            self.lanes[lane].queue.push(message);
-            self.mark(res);
+            self.lanes[lane].push(message, res.time.now_ms());
+            return self.mark(res);
         } else {
-            res.events.never_sent(message.token, PeerDown::Restarted);
-        }
+            PeerDown::Restarted
+        };
+        res.shares.unqueue(self.peer, message.bytes());
+        res.events.never_sent(message.token, cause);
     }
 
     /// Removes a message that has not left; returns whether it was there.
-    pub(crate) fn cancel(&mut self, token: Token) -> bool {
-        self.lanes.iter_mut().any(|lane| lane.queue.cancel(token))
+    pub(crate) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
+        self.lanes.iter_mut().any(|lane| lane.queue.cancel(self.peer, token, shares))
     }
 
     /// Stages what can leave, and posts it.
@@ -156,11 +156,15 @@ impl Trunk {
     }
 
     fn try_message(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
-        if self.is_eager(message.bytes()) {
-            self.try_eager(res, lane, &message.head, &message.body, message.token)
-        } else {
-            self.try_request(res, lane, message)
+        let bytes = message.bytes();
+        if !self.is_eager(bytes) {
+            return self.try_request(res, lane, message);
         }
+        let staged = self.try_eager(res, lane, &message.head, &message.body, message.token);
+        if staged {
+            res.shares.unqueue(self.peer, bytes);
+        }
+        staged
     }
 
     /// Stages a small message, if it can leave now.
@@ -205,6 +209,7 @@ impl Trunk {
         }
         let place = self.pipeline.place(&mut res.sends, parts)?;
         self.lanes[lane].spender.spend(res.time.now_ms());
+        self.lanes[lane].took(res.time.now_ms());
         Some(place)
     }
 }

@@ -14,7 +14,7 @@ impl Trunk {
             return;
         }
         for lane in &mut self.lanes {
-            lane.queue.expire(res.time, &mut res.events);
+            lane.queue.expire(self.peer, res);
         }
         for lane in 0..self.lanes.len() {
             // Released credit must be reported, or neither side has it: so there must be room for the report.
@@ -43,6 +43,12 @@ impl Trunk {
         });
         let own = [keepalive.map(|ms| res.time.at_ms(ms)), self.is_waiting().then_some(again)];
         of_lanes.chain(own).flatten().min()
+    }
+
+    /// Whether one of the peer's pollers has taken nothing for too long.
+    pub(crate) fn is_stalled(&self, res: &Resources) -> bool {
+        let (now_ms, limit_ms) = (res.time.now_ms(), res.shared.limits.stall_ms);
+        self.is_live() && self.lanes.iter().any(|lane| lane.is_stalled(now_ms, limit_ms))
     }
 
     /// Stages a keepalive when the peer was silent for long.

@@ -1,9 +1,9 @@
 //! An allocator that counts, for tests of the allocations of a hot path.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The system's allocator with a count of allocations and reallocations by any thread.
+/// The system's allocator with a count of allocations and reallocations, and of bytes, by any thread.
 ///
 /// A test that installs it needs its own process, since the count covers the whole process.
 ///
@@ -14,19 +14,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct CountingAllocator {
     allocations: AtomicU64,
+    in_use: AtomicUsize,
 }
 
 impl CountingAllocator {
     /// An allocator that has counted nothing yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { allocations: AtomicU64::new(0) }
+        Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0) }
     }
 
     /// How many allocations and reallocations there have been.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are allocated now.
+    #[must_use]
+    pub fn in_use_bytes(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
     }
 }
 
@@ -35,11 +42,13 @@ impl CountingAllocator {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.in_use.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, so the layout has a size.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: `at` came from `alloc` or `realloc` of this type with this layout, which is to say from
         // `System`; the caller of `GlobalAlloc::dealloc` upholds that.
         unsafe { System.dealloc(at, layout) }
@@ -47,6 +56,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.in_use.fetch_add(new_size, Ordering::Relaxed);
+        self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: `at` came from `System` with this layout; the caller of `GlobalAlloc::realloc` upholds that
         // and passes a size above zero.
         unsafe { System.realloc(at, layout, new_size) }
@@ -65,8 +76,9 @@ mod tests {
         unsafe {
             let first = heap.alloc(layout);
             let second = heap.realloc(first, layout, 64);
+            assert_eq!(heap.in_use_bytes(), 64);
             heap.dealloc(second, Layout::array::<u64>(8).expect("a small layout"));
         }
-        assert_eq!(heap.allocations(), 2);
+        assert_eq!((heap.allocations(), heap.in_use_bytes()), (2, 0));
     }
 }

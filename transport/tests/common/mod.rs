@@ -85,7 +85,7 @@ impl Probe {
             token: Token(u64::MAX),
             deadline: None,
         };
-        if carrier.send(outgoing) == Err(trunkline_transport::SendError::QueueFull) {
+        if matches!(carrier.send(outgoing), Err(trunkline_transport::SendError::QueueFull(_))) {
             self.backlog.push_back((to, body));
         }
     }
@@ -271,6 +271,13 @@ impl TestNode {
         deadline: Option<Duration>,
     ) {
         self.job(poller, Job::Send { peer, poller: to, head: head.to_vec(), body, token, deadline });
+    }
+
+    /// Takes all events that have come and that nobody waited for.
+    pub fn take_passed(&mut self, mut with: impl FnMut(&Happened)) {
+        for (_, event) in self.passed.drain(..).chain(self.events.try_iter()) {
+            with(&event);
+        }
     }
 
     /// The outcome of a message.

@@ -209,6 +209,29 @@ impl RawPeer {
         self.poll();
     }
 
+    /// Sends a frame that is too long to be posted inline, and waits until it is acknowledged.
+    fn send_long(&self, frame: &[u8]) {
+        let memory = Memory::zeroed(frame.len()).unwrap();
+        memory.write(0, frame).unwrap();
+        let region = self.pd.register(Arc::clone(&memory), Access::empty()).unwrap();
+        let length = u32::try_from(frame.len()).unwrap();
+        let sge = [Sge { address: memory.address(0), length, lkey: region.lkey() }];
+        let request = SendRequest {
+            wr_id: 1,
+            operation: SendOperation::Send,
+            data: SendData::Gather(&sge),
+            flags: SendFlags::SIGNALED,
+            remote_srq: self.node_srq,
+        };
+        self.ini.post_send(&[request]).unwrap();
+        self.sending.set(self.sending.get() + 1);
+        let until = Instant::now() + LIMIT;
+        while self.sending.get() > 0 {
+            assert!(Instant::now() < until, "a send does not complete");
+            self.poll();
+        }
+    }
+
     fn receive(&self, slot: usize) {
         let address = self.memory.address(slot * RECEIVE_BYTES);
         let length = u32::try_from(RECEIVE_BYTES).unwrap();
@@ -289,6 +312,13 @@ fn request(body: u64) -> Vec<u8> {
     out
 }
 
+/// A rendezvous request with more in it than a head may have.
+fn with_long_head() -> Vec<u8> {
+    let mut payload = request(5000);
+    payload.resize(payload.len() + 4097, 0);
+    frame(2, 0, &payload)
+}
+
 #[test]
 fn nonsense_ends_the_session_and_nothing_else() {
     let mut node = TestNode::start(over_udp(), 1);
@@ -316,6 +346,11 @@ fn nonsense_ends_the_session_and_nothing_else() {
         let refused = matches!(cause, PeerDown::Misbehaved(_));
         assert!(refused || what == "rendezvous without memory", "{what}: {cause}");
     }
+    let peer = RawPeer::connect(node.address);
+    let key = node.up();
+    peer.send_long(&with_long_head());
+    let cause = node.down(key);
+    assert!(matches!(cause, PeerDown::Misbehaved(why) if why.contains("head")), "{cause}");
     let peer = RawPeer::connect(node.address);
     node.up();
     peer.send(&honest);

@@ -1,0 +1,191 @@
+//! The budgets that the transport keeps of a node, and one poller's shares of them.
+#![forbid(unsafe_code)]
+
+use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Limit, Share};
+use crate::PeerKey;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use trunkline_mutants::mutant;
+
+/// A part of the queue of messages that is left to refusals: a peer that has more in it runs no more calls.
+const REFUSALS_PART: usize = 8;
+
+/// The limits of what peers may make a node hold, as its options have them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeLimits {
+    pub(crate) queued_messages: Limit,
+    pub(crate) queued_bytes: Limit,
+    pub(crate) large_messages: Limit,
+}
+
+impl Default for NodeLimits {
+    fn default() -> Self {
+        Self {
+            queued_messages: Limit { per_peer: 65_536, in_all: 262_144 },
+            queued_bytes: Limit { per_peer: 128 << 20, in_all: 512 << 20 },
+            large_messages: Limit { per_peer: 4096, in_all: 16_384 },
+        }
+    }
+}
+
+/// What peers may make a node hold.
+#[derive(Debug)]
+pub(crate) struct NodeBudgets {
+    messages: Arc<Budget>,
+    bytes: Arc<Budget>,
+    pinned: Arc<Budget>,
+    announced: Arc<Budget>,
+}
+
+impl NodeBudgets {
+    /// Of a node with so many pollers.
+    pub(crate) fn new(limits: NodeLimits, pollers: u16) -> Self {
+        let budget = |name, limit| Budget::new(name, limit, pollers);
+        Self {
+            messages: budget("queued messages", limits.queued_messages),
+            bytes: budget("queued bytes", limits.queued_bytes),
+            pinned: budget("large messages to READ", limits.large_messages),
+            announced: budget("large messages announced", limits.large_messages),
+        }
+    }
+
+    pub(crate) fn report(&self) -> impl Iterator<Item = BudgetReport> {
+        [&self.messages, &self.bytes, &self.pinned, &self.announced].into_iter().map(|budget| budget.report())
+    }
+}
+
+/// One poller's shares. A message is charged from when it has to wait until its last byte has left: a small
+/// one until it is in a send slot, a large one until the peer has READ it.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// Messages that wait to leave.
+    messages: Share,
+    /// Their bytes, and those of large messages that the peer has yet to READ.
+    bytes: Share,
+    /// Large messages that the peer has yet to READ: each pins registered memory.
+    pinned: Share,
+    /// Large messages of the peer that we have yet to READ.
+    announced: Share,
+}
+
+impl Shares {
+    pub(crate) fn new(of: &NodeBudgets, poller: u16) -> Self {
+        let share = |budget| Share::new(budget, poller);
+        Self {
+            messages: share(&of.messages),
+            bytes: share(&of.bytes),
+            pinned: share(&of.pinned),
+            announced: share(&of.announced),
+        }
+    }
+
+    /// Charges a peer with a message that has to wait.
+    pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize) -> Result<(), Exhausted> {
+        self.messages.take(peer, 1)?;
+        self.bytes.take(peer, bytes).inspect_err(|_| self.messages.put_back(peer, 1))
+    }
+
+    /// A message does not wait any more.
+    pub(crate) fn unqueue(&mut self, peer: PeerKey, bytes: usize) {
+        if !mutant!(queued_messages_stay_charged) {
+            self.messages.put_back(peer, 1);
+            self.bytes.put_back(peer, bytes);
+        }
+    }
+
+    /// Charges the peer with a large message that is about to be announced. Returns whether it may be.
+    pub(crate) fn pin(&mut self, peer: PeerKey) -> bool {
+        self.pinned.take(peer, 1).is_ok()
+    }
+
+    /// The message could not be announced after all.
+    pub(crate) fn unpin(&mut self, peer: PeerKey) {
+        self.pinned.put_back(peer, 1);
+    }
+
+    /// The message was announced: it does not wait any more, and its bytes stay charged.
+    pub(crate) fn pinned(&mut self, peer: PeerKey) {
+        self.messages.put_back(peer, 1);
+    }
+
+    /// A message that was announced to the peer was READ, or never will be.
+    pub(crate) fn finish(&mut self, peer: PeerKey, bytes: usize) {
+        self.pinned.put_back(peer, 1);
+        self.bytes.put_back(peer, bytes);
+    }
+
+    /// The peer announces a message.
+    pub(crate) fn announce(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
+        self.announced.take(peer, 1)
+    }
+
+    /// A message that the peer announced was READ, or never will be.
+    pub(crate) fn unannounce(&mut self, peer: PeerKey, messages: usize) {
+        self.announced.put_back(peer, messages);
+    }
+
+    /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
+    /// it here; after that a part of the budget is left to refusals.
+    pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
+        for share in [&mut self.messages, &mut self.bytes] {
+            if share.used_by(peer) > 0 {
+                let refusals = (share.limit().per_peer / REFUSALS_PART).max(1);
+                share.take(peer, refusals)?;
+                share.put_back(peer, refusals);
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer is down.
+    pub(crate) fn leave(&mut self, peer: PeerKey) {
+        for share in [&mut self.messages, &mut self.bytes, &mut self.pinned, &mut self.announced] {
+            share.leave(peer);
+        }
+    }
+
+    /// What is charged, next to what was counted one by one.
+    pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
+        let Counted { messages, bytes, pinned, announced } = counted;
+        vec![
+            self.messages.ledger(messages),
+            self.bytes.ledger(bytes),
+            self.pinned.ledger(pinned),
+            self.announced.ledger(announced),
+        ]
+    }
+}
+
+/// What a poller holds, by the peer that it is for.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    messages: BTreeMap<PeerKey, usize>,
+    bytes: BTreeMap<PeerKey, usize>,
+    pinned: BTreeMap<PeerKey, usize>,
+    announced: BTreeMap<PeerKey, usize>,
+}
+
+impl Counted {
+    /// Messages that wait, and their bytes.
+    pub(crate) fn queued(&mut self, peer: PeerKey, (messages, bytes): (usize, usize)) {
+        add(&mut self.messages, peer, messages);
+        add(&mut self.bytes, peer, bytes);
+    }
+
+    /// Messages that the peer has yet to READ, and their bytes.
+    pub(crate) fn pinned(&mut self, peer: PeerKey, (messages, bytes): (usize, usize)) {
+        add(&mut self.pinned, peer, messages);
+        add(&mut self.bytes, peer, bytes);
+    }
+
+    /// Messages of the peer that we have yet to READ.
+    pub(crate) fn announced(&mut self, peer: PeerKey, messages: usize) {
+        add(&mut self.announced, peer, messages);
+    }
+}
+
+fn add(to: &mut BTreeMap<PeerKey, usize>, peer: PeerKey, units: usize) {
+    if units > 0 {
+        *to.entry(peer).or_default() += units;
+    }
+}
