@@ -6,7 +6,7 @@
 use super::segment::HEADER;
 
 /// Identifies the format.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x02");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x03");
 
 /// The largest number of members. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
@@ -23,6 +23,9 @@ pub(super) const NEXT_BLOCK: usize = COUNTERS;
 pub(super) const LAST_GENERATION: usize = COUNTERS + 8;
 /// Number of the domain that was created last; 0 until the first member has chosen a start.
 pub(super) const LAST_DOMAIN: usize = COUNTERS + 16;
+
+/// Grows whenever a UDP port is recorded or released.
+pub(super) const PORT_CHANGES: usize = COUNTERS + 48;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.
 const SLOT_TABLE: usize = COUNTERS + 64;
@@ -49,15 +52,15 @@ const RECORD: usize = 32;
 /// CM services: service id, address in two halves.
 pub(super) static SERVICES: Table =
     Table { holds: "listening endpoints", used: COUNTERS + 24, capacity: 4096, start: RECORDS };
-/// UDP port 4791: address in two halves, nothing.
+/// UDP ports that members send from: address in two halves, port.
 pub(super) static PORTS: Table =
-    Table { holds: "addresses", used: COUNTERS + 32, capacity: 1024, start: RECORDS + RECORD * 4096 };
+    Table { holds: "UDP ports", used: COUNTERS + 32, capacity: 4096, start: RECORDS + RECORD * 4096 };
 /// References to XRC domains: device, inode, number.
 pub(super) static DOMAINS: Table =
-    Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 5120 };
+    Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 8192 };
 
 /// Length of the registry in bytes.
-pub(super) const LENGTH: usize = RECORDS + RECORD * (5120 + 16384);
+pub(super) const LENGTH: usize = RECORDS + RECORD * (8192 + 16384);
 
 impl Table {
     /// The tag of a record; the other words follow.

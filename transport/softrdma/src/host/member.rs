@@ -10,8 +10,10 @@ use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -323,12 +325,24 @@ fn slot_path(folder: &Path, slot: u16) -> PathBuf {
 }
 
 /// Whether the lock of a slot is held. When that cannot be found out, as when a cleaner of
-/// old files has removed the file, no member is declared dead.
+/// old files has removed the file, no member is declared dead. Packets lead here, so it allocates nothing
+/// unless the folder's name is very long.
 fn holds_lock(folder: &Path, slot: u16) -> bool {
-    match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(slot_path(folder, slot)) {
-        Ok(file) => Flock::lock(file, FlockArg::LockSharedNonblock).is_err(),
-        Err(_) => true,
-    }
+    let mut buffer = [0; 320];
+    let mut rest = &mut buffer[..];
+    let written = rest
+        .write_all(folder.as_os_str().as_bytes())
+        .and_then(|()| write!(rest, "/{SLOT}{slot}"))
+        .map(|()| rest.len());
+    let opened = match written {
+        Ok(left) => open_to_check(Path::new(OsStr::from_bytes(&buffer[..buffer.len() - left]))),
+        Err(_) => open_to_check(&slot_path(folder, slot)),
+    };
+    opened.map_or(true, |file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+}
+
+fn open_to_check(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// Whether a member lives, by whether its slot is held; the slot is empty afterwards when it does not.

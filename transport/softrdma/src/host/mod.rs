@@ -24,7 +24,8 @@
 //! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `away` | devices that the operator has taken away |
 //! | `records` | the records that members put into tables; a record is void without its member |
-//! | `services` | which member listens for which CM service, which holds port 4791 |
+//! | `ports` | the UDP ports that members send from, and which member holds port 4791 |
+//! | `services` | which member listens for which CM service |
 //! | `domains` | which member refers to which XRC domain |
 //!
 //! When the registry is removed while it is in use, its members continue among themselves, and later
@@ -43,6 +44,7 @@ mod member;
 mod members;
 pub(crate) mod memory;
 mod numbers;
+mod ports;
 mod records;
 mod runtime_dir;
 mod segment;
@@ -61,6 +63,7 @@ pub(crate) use domains::{DomainClaim, FileId};
 pub use error::HostError;
 pub(crate) use member::{Host, MemberId};
 pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
+pub(crate) use ports::{MemberPorts, PortHolder, PortRefused, Source};
 pub(crate) use segment::Segment;
-pub(crate) use services::{PortHolder, ServiceClaim};
+pub(crate) use services::ServiceClaim;
 pub(crate) use targets::{BUFFER_WORDS, Left, TargetRecord, Targets};

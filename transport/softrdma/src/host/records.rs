@@ -22,7 +22,7 @@ const MEMBER: u64 = (1 << 48) - 1;
 /// A record whose member is in its slot, as far as is known without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    index: usize,
+    pub(super) index: usize,
     tag: u64,
     pub(super) owner: MemberId,
     pub(super) words: [u64; 3],
@@ -209,6 +209,6 @@ mod tests {
             host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap();
         }
         let error = host.put(&host.lock().unwrap(), &PORTS, [1, 0, 0]).unwrap_err();
-        assert!(error.to_string().contains("no more addresses"), "{error}");
+        assert!(error.to_string().contains("no more UDP ports"), "{error}");
     }
 }

@@ -277,6 +277,12 @@ impl<'a> Word64<'a> {
         if self.may_store() { self.word.fetch_add(value, order) } else { self.word.load(Ordering::Relaxed) }
     }
 
+    pub(crate) fn fetch_or(&self, value: u64, order: Ordering) {
+        if self.may_store() {
+            self.word.fetch_or(value, order);
+        }
+    }
+
     pub(crate) fn fetch_max(&self, value: u64, order: Ordering) {
         if self.may_store() {
             self.word.fetch_max(value, order);

@@ -1,10 +1,10 @@
-//! Which member listens for which CM service, and which holds UDP port 4791.
+//! Which member listens for which CM service.
 //!
-//! Owns the claims on services across members, and the record of the member that relays datagrams at an
-//! address. Lookups take no lock and make no system call; a claim is made under the lock.
+//! Owns the claims on services across members. Lookups take no lock and make no system call; a claim is
+//! made under the lock.
 #![forbid(unsafe_code)]
 
-use super::layout::{PORTS, SERVICES};
+use super::layout::SERVICES;
 use super::records::{Claim, Record};
 use super::{Host, HostError, MemberId};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,28 +14,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
 
-/// The holder of port 4791 at an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PortHolder {
-    /// A member that lives; it relays datagrams to the others.
-    Alive(MemberId),
-    /// A member had it, and died without releasing it.
-    Dead,
-    /// No member has it.
-    Nobody,
-}
-
 /// The address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0`
 /// every one of IPv4, all ones every one of IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place(u128);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(u128);
 
 impl Place {
     const ALL: Self = Self(0);
     const ALL_V4: Self = Self(0xffff_0000_0000);
     const ALL_V6: Self = Self(u128::MAX);
 
-    fn new(address: IpAddr, is_family_only: bool) -> Self {
+    pub(super) fn new(address: IpAddr, is_family_only: bool) -> Self {
         match address.to_canonical() {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) if is_family_only => Self::ALL_V6,
             IpAddr::V6(v6) => Self(v6.to_bits()),
@@ -43,12 +32,13 @@ impl Place {
         }
     }
 
-    fn words(self) -> [u64; 2] {
+    /// As two words of a record.
+    pub(super) fn words(self) -> [u64; 2] {
         let bytes = self.0.to_be_bytes();
         [0, 8].map(|start| bytes[start..start + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
     }
 
-    fn from_words([high, low]: [u64; 2]) -> Self {
+    pub(super) fn from_words([high, low]: [u64; 2]) -> Self {
         Self(u128::from(high) << 64 | u128::from(low))
     }
 
@@ -113,54 +103,6 @@ impl Host {
             }
         }
         everywhere
-    }
-
-    /// Binds port 4791 at an address by `bind`, and records this member as its holder: one step for all
-    /// members, so that a member that finds the port bound learns by whom. If the registry's lock cannot
-    /// be had, the port is bound all the same, and a warning logged.
-    ///
-    /// # Errors
-    /// The error of `bind`, and the holder of the port at that moment.
-    pub(crate) fn hold_port<T, E>(
-        &self,
-        address: IpAddr,
-        bind: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, (E, PortHolder)> {
-        let locked = self.lock();
-        let bound = bind().map_err(|error| (error, self.port_holder(address)))?;
-        let noted = locked.and_then(|locked| {
-            let words = Place::new(address, false).words();
-            self.remove_all(&PORTS, |record| record[..2] == words);
-            self.put(&locked, &PORTS, [words[0], words[1], 0])
-        });
-        if let Err(error) = noted {
-            tracing::warn!(%error, %address, "the holder of port 4791 could not be recorded; other processes will find the port in use");
-        }
-        Ok(bound)
-    }
-
-    /// Closes this member's sockets at an address by `close`, and records that it does not have
-    /// port 4791 there any more: one step for all members.
-    pub(crate) fn release_port(&self, address: IpAddr, close: impl FnOnce()) {
-        // Without the lock, a member that opens the address at this moment may find the port in use.
-        let _locked = self.lock();
-        close();
-        let words = Place::new(address, false).words();
-        let own = |record: &Record| record.words[..2] == words && record.owner == self.me();
-        for record in self.records(&PORTS).filter(own) {
-            self.remove(&PORTS, &record);
-        }
-    }
-
-    /// The holder of port 4791 at an address, as far as it is recorded.
-    pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
-        let words = Place::new(address, false).words();
-        let mut records = self.records(&PORTS).filter(|record| record.words[..2] == words);
-        match records.find(|record| self.is_alive(record.owner)) {
-            Some(record) => PortHolder::Alive(record.owner),
-            None if self.was_left(&PORTS, |record| record[..2] == words) => PortHolder::Dead,
-            None => PortHolder::Nobody,
-        }
     }
 }
 
@@ -229,48 +171,16 @@ mod tests {
     }
 
     #[test]
-    fn the_port_has_one_holder() {
-        let folder = Folder::new("port");
-        let root = folder.path().join("run");
-        let one = Host::join(Some(&root)).unwrap();
-        let two = Host::join(Some(&root)).unwrap();
-        let [v4, v6] = [ip("127.0.0.1"), ip("::1")];
-        let hold = |host: &Host, address| host.hold_port(address, || Ok::<(), ()>(())).unwrap();
-        let refused = |host: &Host, address| host.hold_port(address, || Err::<(), ()>(())).unwrap_err().1;
-        assert_eq!(refused(&one, v6), PortHolder::Nobody);
-        hold(&one, v6);
-        hold(&one, v4);
-        assert_eq!(refused(&two, v6), PortHolder::Alive(one.me()));
-        hold(&two, v6);
-        assert_eq!(refused(&one, v6), PortHolder::Alive(two.me()));
-        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()));
-        two.release_port(v4, || {});
-        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()), "not its own");
-        one.release_port(v4, || {});
-        assert_eq!(refused(&two, v4), PortHolder::Nobody, "released");
-        drop(two);
-        assert_eq!(refused(&one, v6), PortHolder::Dead, "it left without releasing it");
-        hold(&one, v6);
-        one.release_port(v6, || {});
-        assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
-    }
-
-    #[test]
     fn garbage_in_the_tables_is_read_without_a_panic() {
         let folder = Folder::new("garbage");
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
-            for table in [&SERVICES, &PORTS] {
-                host.registry.word64(table.used).store(start, Ordering::Relaxed);
-                for index in 0..table.capacity {
-                    host.registry.write(table.record(index), &[start, start.rotate_left(9), start, u64::MAX]);
-                }
+            host.registry.word64(SERVICES.used).store(start, Ordering::Relaxed);
+            for index in 0..SERVICES.capacity {
+                host.registry.write(SERVICES.record(index), &[start, start.rotate_left(9), start, u64::MAX]);
             }
             let _any = host.service_owner(SERVICE, ip("::1"));
-            let _any = host.port_holder(ip("::1"));
             let _any = host.claim_service(SERVICE, ip("::1"), false);
-            let _any = host.hold_port(ip("::1"), || Ok::<(), ()>(()));
-            host.release_port(ip("::1"), || {});
         }
     }
 }

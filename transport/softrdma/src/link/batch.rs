@@ -28,6 +28,15 @@ struct Entry {
     destination: SocketAddr,
     start: usize,
     length: usize,
+    /// Of a received datagram.
+    origin: Origin,
+}
+
+/// What a link knows of the sender of a received datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Origin {
+    /// It is a member of this host's registry, by the address and port that it sends from.
+    pub(crate) is_member: bool,
 }
 
 /// Datagrams to send, first in first out.
@@ -71,7 +80,7 @@ impl SendBatch {
         write(&mut self.bytes);
         debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
         let length = self.bytes.len().saturating_sub(start);
-        self.entries.push(Entry { source, destination, start, length });
+        self.entries.push(Entry::new(source, destination, start, length));
     }
 
     /// As [`Self::push_with`], for a writer that may have nothing to write: when it returns `false`
@@ -87,7 +96,7 @@ impl SendBatch {
         let written = write(&mut self.bytes);
         if written {
             let length = self.bytes.len().saturating_sub(start);
-            self.entries.push(Entry { source, destination, start, length });
+            self.entries.push(Entry::new(source, destination, start, length));
         } else {
             self.bytes.truncate(start);
         }
@@ -144,6 +153,10 @@ impl SendBatch {
 }
 
 impl Entry {
+    fn new(source: SocketAddr, destination: SocketAddr, start: usize, length: usize) -> Self {
+        Self { source, destination, start, length, origin: Origin::default() }
+    }
+
     fn of<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
         Datagram {
             source: self.source,
@@ -199,6 +212,11 @@ impl ReceiveBatch {
         self.entries.iter().map(|entry| entry.of(&self.bytes))
     }
 
+    /// The same, with what the link knows of their senders.
+    pub(crate) fn iter_with_origin(&self) -> impl ExactSizeIterator<Item = (Datagram<'_>, Origin)> {
+        self.entries.iter().map(|entry| (entry.of(&self.bytes), entry.origin))
+    }
+
     /// Removes all.
     pub fn clear(&mut self) {
         self.entries.clear();
@@ -207,12 +225,20 @@ impl ReceiveBatch {
 
     /// Appends a copy; returns `false` if it is full. For links and tests.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
+        self.push_from(datagram, Origin::default())
+    }
+
+    /// As [`Self::push`], with what is known of the sender.
+    pub(super) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let length = datagram.bytes.len();
         if self.used == self.slots || length > MAX_DATAGRAM_BYTES {
             return false;
         }
         self.free_slots()[..length].copy_from_slice(datagram.bytes);
         self.take_slot(Some((datagram.source, datagram.destination, length)));
+        if let Some(entry) = self.entries.last_mut() {
+            entry.origin = origin;
+        }
         true
     }
 
@@ -222,13 +248,19 @@ impl ReceiveBatch {
     }
 
     /// Removes the datagrams from a position on that `keep` does not want; the slots after the last
-    /// kept one are free again.
-    pub(super) fn retain_from(&mut self, position: usize, mut keep: impl FnMut(Datagram<'_>) -> bool) {
+    /// kept one are free again. `keep` may note what it finds out of a sender.
+    pub(super) fn retain_from(
+        &mut self,
+        position: usize,
+        mut keep: impl FnMut(Datagram<'_>, &mut Origin) -> bool,
+    ) {
         let first = self.entries.get(position).map(|entry| entry.start);
         let mut kept = position;
         for at in position..self.entries.len() {
-            let entry = self.entries[at];
-            if keep(entry.of(&self.bytes)) {
+            let mut entry = self.entries[at];
+            let mut origin = entry.origin;
+            if keep(entry.of(&self.bytes), &mut origin) {
+                entry.origin = origin;
                 self.entries[kept] = entry;
                 kept += 1;
             }
@@ -259,7 +291,7 @@ impl ReceiveBatch {
         }
         if let Some((source, destination, length)) = content {
             let start = self.used * MAX_DATAGRAM_BYTES;
-            self.entries.push(Entry { source, destination, start, length: length.min(MAX_DATAGRAM_BYTES) });
+            self.entries.push(Entry::new(source, destination, start, length.min(MAX_DATAGRAM_BYTES)));
         }
         self.used += 1;
     }
@@ -296,14 +328,14 @@ mod tests {
         for byte in 0..5 {
             assert!(batch.push(datagram(&[byte])));
         }
-        batch.retain_from(1, |datagram| datagram.bytes[0] % 2 == 0);
+        batch.retain_from(1, |datagram, _| datagram.bytes[0] % 2 == 0);
         assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, 2, 4]);
         assert!(batch.is_full());
-        batch.retain_from(1, |datagram| datagram.bytes[0] == 2);
+        batch.retain_from(1, |datagram, _| datagram.bytes[0] == 2);
         assert_eq!((batch.len(), batch.used()), (2, 3));
-        batch.retain_from(2, |_| false);
+        batch.retain_from(2, |_, _| false);
         assert_eq!((batch.len(), batch.used()), (2, 3));
-        batch.retain_from(1, |_| false);
+        batch.retain_from(1, |_, _| false);
         assert!(batch.push(datagram(b"x")));
         assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, b'x']);
     }

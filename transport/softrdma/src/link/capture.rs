@@ -46,6 +46,17 @@ impl CapturedLink {
         self.record(time_ns, &IpUdp::new(datagram.source, datagram.destination), datagram.bytes);
     }
 
+    /// Records the datagrams of a batch that was received.
+    fn record_batch(&mut self, batch: &ReceiveBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        let time_ns = now_ns(&self.clock);
+        for datagram in batch.iter() {
+            self.record_received(time_ns, datagram);
+        }
+    }
+
     /// Records a received datagram. The socket does not report its identification, so that of a foreign
     /// peer is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
@@ -140,12 +151,13 @@ impl Link for CapturedLink {
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         let count = self.inner.receive(batch);
-        if count > 0 {
-            let time_ns = now_ns(&self.clock);
-            for datagram in batch.iter() {
-                self.record_received(time_ns, datagram);
-            }
-        }
+        self.record_batch(batch);
+        count
+    }
+
+    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
+        let count = self.inner.receive_at(batch, now);
+        self.record_batch(batch);
         count
     }
 

@@ -1,6 +1,7 @@
 //! Errors of opening an address.
 #![forbid(unsafe_code)]
 
+use crate::host::HostError;
 use std::io;
 use std::net::IpAddr;
 use trunkline_verbs::VerbsError;
@@ -25,6 +26,14 @@ pub enum LinkError {
         /// The address.
         address: IpAddr,
     },
+    /// The other members of the host cannot be told of the port, so they would drop what it sends.
+    #[error("the port for {address} cannot be recorded for this host's other processes: {source}")]
+    NotRecorded {
+        /// The address.
+        address: IpAddr,
+        /// The registry's error.
+        source: HostError,
+    },
     /// The operating system refused for another reason.
     #[error("cannot {doing} for {address}: {source}")]
     Os {
@@ -47,6 +56,7 @@ impl From<LinkError> for VerbsError {
             LinkError::NoSuchAddress { .. } => {
                 Self::AddressNotAvailable("no interface of this host has it; `ip address` shows those it has")
             }
+            LinkError::NotRecorded { source, .. } => source.into(),
             LinkError::Os { source, .. } => source.into(),
         }
     }

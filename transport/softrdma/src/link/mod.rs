@@ -29,6 +29,7 @@ mod udp;
 mod udp_ffi;
 
 pub(crate) use batch::MAX_DATAGRAM_BYTES;
+pub(crate) use batch::Origin;
 pub use batch::{Datagram, ReceiveBatch, SendBatch};
 pub(crate) use capture::CapturedLink;
 pub use error::LinkError;
@@ -86,6 +87,12 @@ pub trait Link: Send + Debug {
     /// Returns how many were taken, including those that were refused or another process's. 0 means
     /// that no datagram waits at any open address; the batch's capacity means that more may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
+
+    /// As [`Link::receive`], for a link to which the time matters.
+    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
+        let _ = now;
+        self.receive(batch)
+    }
 
     /// Prepares for the owner to sleep on [`Link::fds`]: a datagram that arrives
     /// from now on makes one of them readable. Returns whether datagrams are waiting already; then do not

@@ -1,8 +1,8 @@
 //! Datagrams of one address for several processes.
 //!
 //! Owns how the holder of port 4791 forwards datagrams to other members, and how those receive them: they
-//! are sent in bundles as messages between members, with their addresses, and the receiver checks them
-//! as if they had arrived by UDP. The UDP link alone calls it. It examines a datagram only to find its
+//! are sent in bundles as messages between members, with their addresses and what the holder found out of
+//! their senders, and the receiver checks the rest as if they had arrived by UDP. The UDP link alone calls it. It examines a datagram only to find its
 //! addressee, trusts none of it, and queues nothing: datagrams that a member's socket has no room for
 //! are dropped and counted.
 //!
@@ -18,7 +18,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Datagram, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch};
+use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ROCE_PORT, ReceiveBatch};
 use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -30,8 +30,10 @@ use trunkline_verbs::Counter;
 /// The kind of message that carries datagrams; all others are for the card.
 const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
-/// destination port 2 and address 16.
-const HEADER_BYTES: usize = 43;
+/// destination port 2 and address 16, origin 1.
+const HEADER_BYTES: usize = 44;
+/// Bits of the origin.
+const IS_MEMBER: u8 = 1;
 
 /// Largest number of bundles being filled; one more makes all of them leave at once.
 const MAX_BUNDLES: usize = 8;
@@ -110,7 +112,7 @@ impl Relay {
     }
 
     /// Puts a datagram into the bundle for its owner.
-    pub(super) fn hand_on(&mut self, to: MemberId, datagram: Datagram<'_>) {
+    pub(super) fn hand_on(&mut self, to: MemberId, datagram: Datagram<'_>, origin: Origin) {
         let length = HEADER_BYTES + datagram.bytes.len();
         let has_room =
             |bundle: &(MemberId, Vec<u8>)| bundle.0 == to && bundle.1.len() + length <= MAX_MESSAGE_BYTES;
@@ -125,7 +127,7 @@ impl Relay {
                 self.bundles.len() - 1
             }
         };
-        write(datagram, &mut self.bundles[place].1);
+        write(datagram, origin, &mut self.bundles[place].1);
     }
 
     /// Sends the bundles.
@@ -250,9 +252,9 @@ impl Relay {
             let mut pieces = Pieces { bytes: &self.arrived[self.at..] };
             let datagram = pieces.next();
             self.at = self.arrived.len() - pieces.bytes.len();
-            match datagram.flatten().filter(|datagram| is_open(datagram.destination.ip())) {
-                Some(datagram) => {
-                    batch.push(datagram);
+            match datagram.flatten().filter(|(datagram, _)| is_open(datagram.destination.ip())) {
+                Some((datagram, origin)) => {
+                    batch.push_from(datagram, origin);
                     self.counts.taken += 1;
                 }
                 None => self.counts.nonsense += 1,
@@ -266,7 +268,7 @@ fn is_half_full(batch: &ReceiveBatch) -> bool {
 }
 
 /// Appends a datagram to a bundle.
-fn write(datagram: Datagram<'_>, bundle: &mut Vec<u8>) {
+fn write(datagram: Datagram<'_>, origin: Origin, bundle: &mut Vec<u8>) {
     let (source, destination) = (datagram.source, datagram.destination);
     let scope = match source {
         SocketAddr::V4(_) => 0,
@@ -280,6 +282,7 @@ fn write(datagram: Datagram<'_>, bundle: &mut Vec<u8>) {
     bundle.extend(scope.to_le_bytes());
     bundle.extend(destination.port().to_le_bytes());
     bundle.extend(field(destination.ip()));
+    bundle.push(if origin.is_member { IS_MEMBER } else { 0 });
     bundle.extend_from_slice(&datagram.bytes[..usize::from(length)]);
 }
 
@@ -296,19 +299,19 @@ struct Pieces<'a> {
 }
 
 impl<'a> Iterator for Pieces<'a> {
-    type Item = Option<Datagram<'a>>;
+    type Item = Option<(Datagram<'a>, Origin)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
             return None;
         }
         let piece = split(self.bytes);
-        self.bytes = piece.map_or(&[], |(_, rest)| rest);
-        Some(piece.map(|(datagram, _)| datagram))
+        self.bytes = piece.map_or(&[], |(_, _, rest)| rest);
+        Some(piece.map(|(datagram, origin, _)| (datagram, origin)))
     }
 }
 
-fn split(bytes: &[u8]) -> Option<(Datagram<'_>, &[u8])> {
+fn split(bytes: &[u8]) -> Option<(Datagram<'_>, Origin, &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let scope = u32::from_le_bytes([header[21], header[22], header[23], header[24]]);
@@ -329,5 +332,6 @@ fn split(bytes: &[u8]) -> Option<(Datagram<'_>, &[u8])> {
     let (body, rest) = rest.split_at_checked(length).filter(|_| is_sane)?;
     let datagram =
         Datagram { source: address(5, half(3))?, destination: address(27, half(25))?, bytes: body };
-    Some((datagram, rest))
+    let origin = Origin { is_member: header[43] & IS_MEMBER != 0 };
+    Some((datagram, origin, rest))
 }

@@ -16,6 +16,7 @@ mod connections;
 mod final_acknowledgement;
 mod foreign_peer;
 mod forged;
+mod forged_on_host;
 mod hostile;
 mod legacy;
 mod removal;

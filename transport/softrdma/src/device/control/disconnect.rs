@@ -27,6 +27,7 @@ impl Control {
         self.connections.machine().disconnect_all(now.0);
         self.gather_cm(shard);
         shard.send(now);
+        self.qps.addresses().ports_end();
     }
 
     /// The program has dropped an endpoint. Its QP is left alone.

@@ -82,9 +82,9 @@ impl LinkEndpoint {
 
     /// Takes a batch off the link, and whether more may wait. Return it with
     /// [`LinkEndpoint::recycle`].
-    pub(super) fn receive(&mut self) -> Option<(ReceiveBatch, bool)> {
+    pub(super) fn receive(&mut self, now: Time) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
-        let count = self.link.receive(&mut batch);
+        let count = self.link.receive_at(&mut batch, now);
         let more = count >= batch.capacity();
         Some((batch, more))
     }

@@ -7,7 +7,7 @@ use super::timers::{Scheduled, Timers};
 use crate::device::counters::{QpCounters, ShardCounters};
 use crate::device::limits::MAX_QPS;
 use crate::device::numbers::{NumberMap, Numbers};
-use crate::link::Datagram;
+use crate::link::{Datagram, Origin};
 use std::collections::VecDeque;
 use trunkline_mutants::mutant;
 use trunkline_roce::wire::{Bth, Service};
@@ -89,6 +89,7 @@ impl QpTable {
         &mut self,
         bth: &Bth,
         datagram: Datagram<'_>,
+        origin: Origin,
         counters: &mut ShardCounters,
     ) -> Option<&mut Qp> {
         let Some(Entry { qp, .. }) = self.entries.get_mut(bth.destination.get()).map(|entry| &mut **entry)
@@ -96,7 +97,7 @@ impl QpTable {
             counters.unknown_qp += 1;
             return None;
         };
-        if !qp.is_connected(datagram.source, datagram.destination) {
+        if !qp.is_connected(datagram, origin) {
             counters.wrong_address += 1;
             return None;
         }

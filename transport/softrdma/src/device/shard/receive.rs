@@ -6,7 +6,8 @@
 use super::Shard;
 use super::found::Found;
 use super::peers::Judgement;
-use crate::link::Datagram;
+use super::route::Heard;
+use crate::link::{Datagram, Origin};
 use trunkline_mutants::mutant;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
@@ -16,16 +17,16 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 impl Shard {
     /// Takes one batch off the link; returns whether more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
-        let Some((batch, more)) = self.link.receive() else { return false };
-        for datagram in batch.iter() {
+        let Some((batch, more)) = self.link.receive(now) else { return false };
+        for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
-            self.handle(datagram, now);
+            self.handle(datagram, origin, now);
         }
         self.link.recycle(batch);
         more
     }
 
-    fn handle(&mut self, datagram: Datagram<'_>, now: Time) {
+    fn handle(&mut self, datagram: Datagram<'_>, origin: Origin, now: Time) {
         let counters = &mut self.resources.counters;
         let Some(judgement) = self.peers.check(datagram, now) else {
             counters.bad_icrc += 1;
@@ -37,7 +38,7 @@ impl Shard {
             Err(error) => {
                 counters.malformed += 1;
                 if error.is_answerable() && judgement == Judgement::Take {
-                    self.handle_malformed(body, datagram);
+                    self.handle_malformed(body, datagram, origin);
                 }
                 return;
             }
@@ -52,7 +53,7 @@ impl Shard {
         } else if judgement == Judgement::Unsure {
             counters.unproven += 1;
         } else {
-            self.handle_for_qp(&packet, body, datagram, now);
+            self.handle_for_qp(&packet, (datagram, origin), now);
         }
     }
 
@@ -71,14 +72,15 @@ impl Shard {
         self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
     }
 
-    fn handle_for_qp(&mut self, packet: &Packet<'_>, body: &[u8], datagram: Datagram<'_>, now: Time) {
+    fn handle_for_qp(&mut self, packet: &Packet<'_>, (datagram, origin): (Datagram<'_>, Origin), now: Time) {
         let Self { qps, resources, peers, link, .. } = self;
-        let Some(qp) = qps.addressed(&packet.bth, datagram, &mut resources.counters) else { return };
-        let source = datagram.source;
-        // A peer that shares an address with us is of our kind.
-        let soft = || peers.is_soft(source.ip()) || link.is_open(source.ip());
+        let Some(qp) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else { return };
+        let source = Heard { from: datagram.source, is_member: origin.is_member };
+        // Members are of our kind, and so is who shares an address with us.
+        let ip = source.from.ip();
+        let soft = || origin.is_member || peers.is_soft(ip) || link.is_open(ip);
         let is_proof = if is_request(packet.bth.opcode) {
-            if qp.keep(body) {
+            if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]) {
                 return;
             }
             qp.handle_request(packet, now, resources).map(|handled| {
@@ -103,12 +105,12 @@ impl Shard {
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
     /// be read (contract rocev2 7.9).
-    fn handle_malformed(&mut self, body: &[u8], datagram: Datagram<'_>) {
+    fn handle_malformed(&mut self, body: &[u8], datagram: Datagram<'_>, origin: Origin) {
         let Ok(bth) = Bth::parse(body) else { return };
         if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
             return;
         }
-        let qp = self.qps.addressed(&bth, datagram, &mut self.resources.counters);
+        let qp = self.qps.addressed(&bth, datagram, origin, &mut self.resources.counters);
         if qp.is_some_and(|qp| qp.handle_malformed(&bth)) {
             self.qps.mark_ready(bth.destination.get());
         }

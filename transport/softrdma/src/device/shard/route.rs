@@ -22,6 +22,14 @@ use std::net::{IpAddr, SocketAddr};
 /// Time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
 
+/// Where a packet came from that proved it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    pub(super) from: SocketAddr,
+    /// A member of this host sends from there.
+    pub(super) is_member: bool,
+}
+
 /// A route.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct Route {
@@ -29,6 +37,8 @@ pub(in crate::device) struct Route {
     destination: SocketAddr,
     /// The port that the peer's last proof came from.
     seen: u16,
+    /// The peer is a member of this host.
+    is_to_member: bool,
     /// Time-outs since the last answer.
     silences: u32,
 }
@@ -36,7 +46,7 @@ pub(in crate::device) struct Route {
 impl Route {
     pub(super) fn new(source: SocketAddr, destination: IpAddr) -> Self {
         let destination = SocketAddr::new(destination, ROCE_PORT);
-        Self { source, destination, seen: ROCE_PORT, silences: 0 }
+        Self { source, destination, seen: ROCE_PORT, is_to_member: false, silences: 0 }
     }
 
     /// Where packets are sent from.
@@ -50,12 +60,19 @@ impl Route {
     }
 
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
-    pub(super) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
+    pub(super) fn heard(&mut self, source: Heard, soft: impl FnOnce() -> bool) {
         self.silences = 0;
-        if from.port() != self.destination.port() && soft() {
-            self.seen = from.port();
-            self.destination.set_port(from.port());
+        self.is_to_member |= source.is_member;
+        let port = source.from.port();
+        if port != self.destination.port() && soft() {
+            self.seen = port;
+            self.destination.set_port(port);
         }
+    }
+
+    /// Whether the peer has proved to be a member of this host.
+    pub(super) fn is_to_member(&self) -> bool {
+        self.is_to_member
     }
 
     /// A time-out passed without an answer.
@@ -70,12 +87,12 @@ impl Route {
 mod tests {
     use super::*;
 
-    fn from(port: u16) -> SocketAddr {
-        SocketAddr::new(IpAddr::from([127, 0, 0, 2]), port)
+    fn from(port: u16) -> Heard {
+        Heard { from: SocketAddr::new(IpAddr::from([127, 0, 0, 2]), port), is_member: false }
     }
 
     fn route() -> Route {
-        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(0).ip())
+        Route::new(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 40_000), from(0).from.ip())
     }
 
     #[test]
@@ -106,6 +123,6 @@ mod tests {
     fn a_foreign_peer_is_reached_at_4791_only() {
         let mut route = route();
         route.heard(from(50_000), || false);
-        assert_eq!(route.destination, from(4791));
+        assert_eq!(route.destination, from(4791).from);
     }
 }

@@ -251,6 +251,10 @@ impl Link for FaultyLink {
         self.inner.receive(batch)
     }
 
+    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
+        self.inner.receive_at(batch, now)
+    }
+
     fn arm(&mut self) -> bool {
         self.inner.arm()
     }

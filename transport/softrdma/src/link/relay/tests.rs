@@ -12,6 +12,9 @@ use trunkline_roce::wire::cm::{Answered, Dreq, Ids, Rej, SidrRep, SidrReq};
 use trunkline_roce::wire::{Opcode, mad_packet};
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
+/// Of a datagram whose sender is unknown.
+const ORIGIN: Origin = Origin { is_member: false };
+
 fn now() -> Time {
     Clock::monotonic().now()
 }
@@ -351,7 +354,7 @@ fn malformed_bundles_of_a_member_reach_no_batch() {
     let to = victim.host.me();
     let good = |destination: SocketAddr, length: usize| {
         let mut bundle = Vec::new();
-        write(Datagram { source: destination, destination, bytes: &vec![1; length] }, &mut bundle);
+        write(Datagram { source: destination, destination, bytes: &vec![1; length] }, ORIGIN, &mut bundle);
         bundle
     };
     let fine = good(to_port(address), 64);
@@ -418,6 +421,7 @@ fn a_flood_by_udp_leaves_room_for_members_and_the_other_way_round() {
         let bytes = packet(own, 2);
         write(
             Datagram { source: to_port(address), destination: to_port(address), bytes: &bytes },
+            ORIGIN,
             &mut bundle,
         );
     }
@@ -442,7 +446,7 @@ fn bundles_of_any_bytes_are_parsed_without_a_panic() {
             to_port(if random() % 2 == 0 { [10, 0, 0, 1].into() } else { "fd00::1".parse().unwrap() });
         for _ in 0..random() % 4 {
             let bytes = vec![7; random() % 90];
-            write(Datagram { source: address, destination: address, bytes: &bytes }, &mut bundle);
+            write(Datagram { source: address, destination: address, bytes: &bytes }, ORIGIN, &mut bundle);
         }
         let whole = Pieces { bytes: &bundle }.flatten().count();
         assert_eq!(whole, Pieces { bytes: &bundle }.count());
@@ -454,7 +458,7 @@ fn bundles_of_any_bytes_are_parsed_without_a_panic() {
         }
         bundle.truncate(random() % (bundle.len() + 1));
         for piece in (Pieces { bytes: &bundle }).flatten() {
-            assert!(piece.bytes.len() <= MAX_DATAGRAM_BYTES);
+            assert!(piece.0.bytes.len() <= MAX_DATAGRAM_BYTES);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The link over UDP sockets, without privileges.
 //!
 //! Owns a socket or two per open address, and the relay to the other processes of the host. The
-//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee.
+//! card drives it as a [`Link`]. It never waits, and examines a datagram only to find its addressee. What
+//! comes from the address of members, but from no port of theirs, it drops and counts.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -21,7 +22,7 @@ mod transfer;
 use super::relay::Relay;
 use super::sockets::Sockets;
 use super::{Link, LinkError, ReceiveBatch, SendBatch};
-use crate::host::{Members, Targets};
+use crate::host::{MemberPorts, Members, Targets};
 use ports::Ports;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -45,6 +46,8 @@ pub(crate) struct UdpLink {
     relay: Option<Relay>,
     /// When connections that wait for descriptors or memory are attempted again, once that was decided.
     resume_at: Option<Time>,
+    /// The ports that the members of the registry send from.
+    sources: Option<MemberPorts>,
 }
 
 impl Default for UdpLink {
@@ -74,6 +77,7 @@ impl UdpLink {
             losses: transfer::Losses::default(),
             relay: None,
             resume_at: None,
+            sources: None,
         }
     }
 
@@ -87,6 +91,7 @@ impl UdpLink {
     ) -> Self {
         if let Some(members) = members {
             self.ports.share(Arc::clone(members));
+            self.sources = Some(MemberPorts::new(Arc::clone(members.host())));
             self.relay = Some(Relay::new(Arc::clone(members), targets.cloned()));
         }
         self
@@ -129,7 +134,14 @@ impl Link for UdpLink {
     }
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
+        self.receive_at(batch, Time(0))
+    }
+
+    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
         batch.clear();
+        if let Some(sources) = &mut self.sources {
+            sources.follow(now);
+        }
         // Slots whose datagrams were forwarded are free again, but still count as received.
         let mut used = 0;
         if let Some(relay) = &mut self.relay {
@@ -140,17 +152,30 @@ impl Link for UdpLink {
         }
         let sockets = self.ports.all_mut();
         let count = sockets.len();
+        let mut gate = transfer::Gate {
+            relay: self.relay.as_mut(),
+            sources: self.sources.as_mut(),
+            losses: &mut self.losses,
+            now,
+        };
+        let mut drained = true;
         for step in 0..count {
             let bound = &mut sockets[(self.turn + step) % count];
-            while !batch.is_full() && used < batch.capacity() {
-                let slots = transfer::receive(bound, self.relay.as_mut(), batch, &mut self.losses);
-                let Some(slots) = slots else { break };
-                used += slots;
+            let mut has_more = true;
+            while has_more && !batch.is_full() && used < batch.capacity() {
+                match gate.receive(bound, batch) {
+                    Some(slots) => used += slots,
+                    None => has_more = false,
+                }
             }
+            drained &= !has_more;
         }
         self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
         if let Some(relay) = &mut self.relay {
             relay.flush();
+        }
+        if let Some(sources) = self.sources.as_mut().filter(|_| drained) {
+            sources.drained();
         }
         used.max(batch.used())
     }

@@ -13,12 +13,13 @@
 //! possible |
 //! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
 //!
-//! A member binds the port and records that in the registry in one step for all members, so the last
+//! A member records each port in the registry before it sends from it, since others drop what comes from
+//! a port that is not recorded. It binds 4791 and records that in one step for all members, so the last
 //! row is certain without waiting. Nothing here waits: a failed attempt is repeated at the
 //! time that [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
-use crate::host::{Members, PortHolder};
+use crate::host::{Members, PortHolder, PortRefused};
 use crate::link::sockets::{DatagramSocket, Sockets};
 use crate::link::{LinkError, ROCE_PORT};
 use std::net::{IpAddr, SocketAddr};
@@ -134,11 +135,11 @@ impl Ports {
                 if !is_watched {
                     self.attempt_now();
                 }
-                self.sockets.bind(address, 0)?
+                self.bind_any(address)?
             }
             Err((LinkError::AddressInUse { .. }, PortHolder::Dead)) => {
                 self.attempt_now();
-                self.sockets.bind(address, 0)?
+                self.bind_any(address)?
             }
             Err((error, _)) => return Err(error),
         };
@@ -215,10 +216,23 @@ impl Ports {
     /// Binds port 4791 and records that in the registry; otherwise returns its holder.
     fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
         let bind = || self.sockets.bind(address, ROCE_PORT);
-        match &self.members {
-            Some(members) => members.host().hold_port(address, bind),
-            None => bind().map_err(|error| (error, PortHolder::Nobody)),
+        let Some(members) = &self.members else {
+            return bind().map_err(|error| (error, PortHolder::Nobody));
+        };
+        members.host().hold_port(address, bind).map_err(|refused| match refused {
+            PortRefused::Bind(error, holder) => (error, holder),
+            PortRefused::Record(source) => (LinkError::NotRecorded { address, source }, PortHolder::Nobody),
+        })
+    }
+
+    /// Binds a port of the system's choice and records it in the registry.
+    fn bind_any(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, LinkError> {
+        let socket = self.sockets.bind(address, 0)?;
+        if let Some(members) = &self.members {
+            let recorded = members.host().record_port(SocketAddr::new(address, socket.local().port()));
+            recorded.map_err(|source| LinkError::NotRecorded { address, source })?;
         }
+        Ok(socket)
     }
 }
 

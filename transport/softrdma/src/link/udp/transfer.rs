@@ -1,13 +1,16 @@
 //! Sending and receiving by the UDP link's sockets.
 //!
-//! Owns how errors of a socket are handled, and how datagrams of other members are forwarded.
+//! Owns how errors of a socket are handled, which datagrams are dropped as forged, and how those of other
+//! members are forwarded.
 #![forbid(unsafe_code)]
 
 use super::ports::{Bound, Ports};
+use crate::host::{MemberPorts, Source};
 use crate::link::relay::Relay;
-use crate::link::{ReceiveBatch, SendBatch};
+use crate::link::{Datagram, Origin, ReceiveBatch, SendBatch};
 use std::io::ErrorKind;
-use trunkline_verbs::Counter;
+use std::net::SocketAddr;
+use trunkline_verbs::{Counter, Time};
 
 /// Counters of datagrams that were not sent or received.
 #[derive(Debug, Default)]
@@ -17,16 +20,18 @@ pub(super) struct Losses {
     refused: u64,
     no_room: u64,
     too_long: u64,
+    forged: u64,
 }
 
 impl Losses {
-    pub(super) fn counters(&self) -> [Counter; 5] {
+    pub(super) fn counters(&self) -> [Counter; 6] {
         [
             Counter { name: "drop_send_too_big", value: self.too_big },
             Counter { name: "drop_send_address_not_open", value: self.not_open },
             Counter { name: "drop_send_refused", value: self.refused },
             Counter { name: "send_postponed", value: self.no_room },
             Counter { name: "drop_receive_too_long", value: self.too_long },
+            Counter { name: "drop_forged_source", value: self.forged },
         ]
     }
 }
@@ -74,32 +79,60 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
     }
 }
 
-/// Receives from one socket into the batch, and forwards the datagrams of other members. Returns how
-/// many slots it used, or `None` when the socket is empty.
-pub(super) fn receive(
-    bound: &mut Bound,
-    relay: Option<&mut Relay>,
-    batch: &mut ReceiveBatch,
-    losses: &mut Losses,
-) -> Option<usize> {
-    let (used, before) = (batch.used(), batch.len());
-    let received = match bound.socket.receive(batch) {
-        Ok(received) => received,
-        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {
-            return Some(0);
-        }
-        Err(_) => return None,
-    };
-    losses.too_long += received.too_long as u64;
-    let slots = batch.used() - used;
-    if let Some(relay) = relay.filter(|_| bound.is_roce()) {
-        batch.retain_from(before, |datagram| match relay.owner(datagram) {
-            Some(owner) => {
-                relay.hand_on(owner, datagram);
-                false
+/// What received datagrams have to pass.
+#[derive(Debug)]
+pub(super) struct Gate<'a> {
+    pub(super) relay: Option<&'a mut Relay>,
+    pub(super) sources: Option<&'a mut MemberPorts>,
+    pub(super) losses: &'a mut Losses,
+    pub(super) now: Time,
+}
+
+impl Gate<'_> {
+    /// Receives from one socket into the batch, drops what is forged in the name of a member, and forwards
+    /// the datagrams of other members. Returns how many slots it used, or `None` when the socket is empty.
+    pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
+        let (used, before) = (batch.used(), batch.len());
+        let received = match bound.socket.receive(batch) {
+            Ok(received) => received,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {
+                return Some(0);
             }
-            None => true,
+            Err(_) => return None,
+        };
+        self.losses.too_long += received.too_long as u64;
+        let slots = batch.used() - used;
+        let is_roce = bound.is_roce();
+        batch.retain_from(before, |datagram, origin| {
+            *origin = match self.origin(datagram.source) {
+                Some(origin) => origin,
+                None => return false,
+            };
+            !(is_roce && self.forward(datagram, *origin))
         });
+        received.may_have_more.then_some(slots)
     }
-    received.may_have_more.then_some(slots)
+
+    /// What is known of the sender; `None` if it pretends to be a member.
+    fn origin(&mut self, from: SocketAddr) -> Option<Origin> {
+        let Some(sources) = &mut self.sources else { return Some(Origin::default()) };
+        match sources.source(from, self.now) {
+            Source::Member => Some(Origin { is_member: true }),
+            Source::Stranger => Some(Origin { is_member: false }),
+            Source::Forged => {
+                self.losses.forged += 1;
+                None
+            }
+        }
+    }
+
+    /// Forwards a datagram if it is another member's; returns whether it is.
+    fn forward(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
+        let Some(relay) = &mut self.relay else { return false };
+        let owner = relay.owner(datagram);
+        if let Some(owner) = owner {
+            relay.hand_on(owner, datagram, origin);
+        }
+        owner.is_some()
+    }
 }

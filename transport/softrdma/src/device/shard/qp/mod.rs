@@ -7,7 +7,7 @@ mod traffic;
 
 use super::reception::{ReceiveSource, Reception};
 use super::resources::{Completer, Resources};
-use super::route::Route;
+use super::route::{Heard, Route};
 use super::shared_tgt::SharedTgt;
 use super::srq_table::{SrqTable, post_all};
 use crate::device::async_events::AsyncEvents;
@@ -16,7 +16,7 @@ use crate::device::domain_table::{Domain, DomainNumber};
 use crate::device::keys::PdNumber;
 use crate::device::limits::MAX_MESSAGE;
 use crate::device::receive_queue::ReceiveQueue;
-use std::net::SocketAddr;
+use crate::link::{Datagram, Origin};
 use std::sync::Arc;
 use trunkline_roce::engine::{
     PostRefused, Requester, RequesterCounters, ResponderCounters, ResponderState, Tuning,
@@ -76,7 +76,7 @@ pub(super) struct Qp {
     send_cq: Option<Arc<CqRing>>,
     route: Option<Route>,
     /// Where a request came from whose placement in another process is awaited.
-    awaits_proof: Option<SocketAddr>,
+    awaits_proof: Option<Heard>,
     /// The first packet stands in for the RTU of its connection.
     awaits_rtu: bool,
     /// Keeps the XRC domain of a TGT (contract A12).
@@ -153,11 +153,14 @@ impl Qp {
         &self.attributes
     }
 
-    /// Whether packets between these addresses may come to it (contract rocev2 8.3: both addresses,
-    /// not the UDP source port).
-    pub(super) fn is_connected(&self, source: SocketAddr, destination: SocketAddr) -> bool {
+    /// Whether such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
+    /// peer of a QP that has heard from a member of this host stays one: when it dies, its address and
+    /// ports may become another user's.
+    pub(super) fn is_connected(&self, datagram: Datagram<'_>, origin: Origin) -> bool {
         self.route.is_some_and(|route| {
-            route.destination().ip() == source.ip() && route.source().ip() == destination.ip()
+            route.destination().ip() == datagram.source.ip()
+                && route.source().ip() == datagram.destination.ip()
+                && (origin.is_member || !route.is_to_member())
         })
     }
 

@@ -6,8 +6,8 @@ use crate::device::shard::found::Found;
 use crate::device::shard::link_endpoint::Outgoing;
 use crate::device::shard::memory::QpMemory;
 use crate::device::shard::resources::Resources;
+use crate::device::shard::route::Heard;
 use crate::device::shard::target::QpTarget;
-use std::net::SocketAddr;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
 };
@@ -87,7 +87,7 @@ impl Qp {
     }
 
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
-    pub(in crate::device::shard) fn heard(&mut self, from: SocketAddr, soft: impl FnOnce() -> bool) {
+    pub(in crate::device::shard) fn heard(&mut self, from: Heard, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
             route.heard(from, soft);
         }
@@ -95,7 +95,7 @@ impl Qp {
 
     /// A packet of a soft peer will prove that it sends from there, if its placement in another process
     /// succeeds.
-    pub(in crate::device::shard) fn will_hear(&mut self, from: SocketAddr) {
+    pub(in crate::device::shard) fn will_hear(&mut self, from: Heard) {
         self.awaits_proof = Some(from);
     }
 

@@ -1,0 +1,478 @@
+//! Which UDP ports the members send from, and which member holds port 4791 at an address.
+//!
+//! Owns the records of ports and [`MemberPorts`], a member's view of them for the packets that it
+//! receives. The UDP link alone calls it. A port that a socket of ours has cannot be bound by another user,
+//! so a packet from a recorded address and port was sent by a member of this registry; at an
+//! address where members have ports, everything else was not. Each member records a port before the first
+//! packet leaves it. Changes are made under the host's lock.
+//!
+//! The view is read without a system call, except that each owner's lock is asked every
+//! [`ALIVE_FOR`] while it sends: a record is void without a living member, since another user may bind the
+//! port as soon as its owner has died. Packets that a member sent just before it released its ports may
+//! still wait in our sockets, acknowledgements that nobody repeats among them. So such ports count until
+//! the sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most; a program that binds one in
+//! this time still has to know a PSN.
+#![forbid(unsafe_code)]
+
+use super::layout::{PORT_CHANGES, PORTS};
+use super::records::Record;
+use super::services::Place;
+use super::{Host, HostError, MemberId};
+use crate::link::ROCE_PORT;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use trunkline_verbs::Time;
+
+/// How long a member counts as living after its lock was found held.
+const ALIVE_FOR: Duration = Duration::from_millis(20);
+/// How long at most packets are taken from ports that were released.
+const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
+
+/// Bit of a record's port: its owner is about to exit, without releasing it.
+const IS_ENDING: u64 = 1 << 16;
+
+/// The holder of port 4791 at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PortHolder {
+    /// A member that lives; it relays datagrams to the others.
+    Alive(MemberId),
+    /// A member had it, and died without releasing it.
+    Dead,
+    /// No member has it.
+    Nobody,
+}
+
+/// Why a port was not bound.
+#[derive(Debug)]
+pub(crate) enum PortRefused<E> {
+    /// It could not be bound; who holds port 4791 at that moment.
+    Bind(E, PortHolder),
+    /// It could not be recorded, so nobody would take packets from it.
+    Record(HostError),
+}
+
+impl Host {
+    /// Binds port 4791 at an address by `bind`, and records this member as its holder: one step for all
+    /// members, so that a member that finds the port bound learns by whom.
+    ///
+    /// # Errors
+    /// [`PortRefused`]; the port is not bound then.
+    pub(crate) fn hold_port<T, E>(
+        &self,
+        address: IpAddr,
+        bind: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, PortRefused<E>> {
+        let locked = self.lock().map_err(PortRefused::Record)?;
+        let bound = bind().map_err(|error| PortRefused::Bind(error, self.port_holder(address)))?;
+        let words = record_of(address, ROCE_PORT);
+        self.remove_all(&PORTS, |record| is_same(record, &words));
+        self.put(&locked, &PORTS, words).map_err(PortRefused::Record)?;
+        self.ports_changed();
+        Ok(bound)
+    }
+
+    /// Records a port other than 4791 that this member has bound at an address.
+    ///
+    /// # Errors
+    /// The registry's; nobody takes packets from the port then.
+    pub(crate) fn record_port(&self, local: SocketAddr) -> Result<(), HostError> {
+        let locked = self.lock()?;
+        self.put(&locked, &PORTS, record_of(local.ip(), local.port()))?;
+        self.ports_changed();
+        Ok(())
+    }
+
+    /// Closes this member's sockets at an address by `close`, and removes the records of their ports: one
+    /// step for all members.
+    pub(crate) fn release_port(&self, address: IpAddr, close: impl FnOnce()) {
+        // Without the lock, a member that opens the address at this moment may find the port in use.
+        let _locked = self.lock();
+        close();
+        let words = record_of(address, ROCE_PORT);
+        let own = |record: &Record| record.words[..2] == words[..2] && record.owner == self.me();
+        for record in self.records(&PORTS).filter(own) {
+            self.remove(&PORTS, &record);
+        }
+        self.ports_changed();
+    }
+
+    /// Notes that this member's process exits in an orderly way, with its sockets open: others take the last
+    /// packets from its ports. Takes no lock.
+    pub(crate) fn ports_end(&self) {
+        for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
+            self.registry.word64(PORTS.record(record.index) + 24).fetch_or(IS_ENDING, Ordering::Relaxed);
+        }
+        self.ports_changed();
+    }
+
+    /// The holder of port 4791 at an address, as far as it is recorded.
+    pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
+        let words = record_of(address, ROCE_PORT);
+        let mut records = self.records(&PORTS).filter(|record| is_same(&record.words, &words));
+        match records.find(|record| self.is_alive(record.owner)) {
+            Some(record) => PortHolder::Alive(record.owner),
+            None if self.was_left(&PORTS, |record| is_same(record, &words)) => PortHolder::Dead,
+            None => PortHolder::Nobody,
+        }
+    }
+
+    fn ports_changed(&self) {
+        // SYNC: ports
+        self.registry.word64(PORT_CHANGES).fetch_add(1, Ordering::Release);
+    }
+}
+
+fn record_of(address: IpAddr, port: u16) -> [u64; 3] {
+    let [high, low] = Place::new(address, false).words();
+    [high, low, port.into()]
+}
+
+fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
+    record[..2] == words[..2] && record[2] & !IS_ENDING == words[2]
+}
+
+/// Whose packet it is, by the source that the system reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Of a member of this registry.
+    Member,
+    /// Of somebody at an address where no member has a port.
+    Stranger,
+    /// Of another program, in the name of an address where members have ports.
+    Forged,
+}
+
+/// A member's view of the ports of all members. See the module for what it believes and for how long.
+#[derive(Debug)]
+pub(crate) struct MemberPorts {
+    host: Arc<Host>,
+    /// The word of changes when the registry was read last.
+    changes: Option<u64>,
+    addresses: BTreeMap<Place, At>,
+    /// Batches of packets so far.
+    batch: u64,
+}
+
+/// The ports at an address.
+#[derive(Debug, Default)]
+struct At {
+    /// In the order of their numbers. After a death one number may occur twice.
+    ports: Vec<Port>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Port {
+    number: u16,
+    owner: MemberId,
+    /// When its owner's lock is asked again.
+    next_check: Time,
+    /// Its owner is about to exit.
+    is_ending: bool,
+    /// Its owner has released it, or died.
+    left: Option<Left>,
+}
+
+/// The end of a port.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    /// Until when its last packets are taken.
+    until: Time,
+    /// The batch of packets before which it was noticed, or in which.
+    noticed: u64,
+}
+
+impl MemberPorts {
+    pub(crate) fn new(host: Arc<Host>) -> Self {
+        Self { host, changes: None, addresses: BTreeMap::new(), batch: 0 }
+    }
+
+    /// Takes note of ports that were recorded or released; call it before each batch of packets.
+    pub(crate) fn follow(&mut self, now: Time) {
+        self.read_if_changed(now);
+        self.batch += 1;
+    }
+
+    /// Whose packet comes from there.
+    pub(crate) fn source(&mut self, from: SocketAddr, now: Time) -> Source {
+        let source = self.look_up(from, now);
+        // The port may have been recorded since the batch began.
+        if source != Source::Member && self.read_if_changed(now) {
+            return self.look_up(from, now);
+        }
+        source
+    }
+
+    fn look_up(&mut self, from: SocketAddr, now: Time) -> Source {
+        let place = Place::new(from.ip(), false);
+        let Self { host, addresses, batch, .. } = self;
+        let moment = Moment { now, batch: *batch };
+        let Some(at) = addresses.get_mut(&place) else { return Source::Stranger };
+        let first = at.ports.partition_point(|port| port.number < from.port());
+        let mut same = at.ports[first..].iter_mut().take_while(|port| port.number == from.port());
+        if same.any(|port| port.is_believed(host, moment)) {
+            return Source::Member;
+        }
+        // One member that lives is enough.
+        if at.ports.iter_mut().any(|port| port.is_believed(host, moment)) {
+            return Source::Forged;
+        }
+        addresses.remove(&place);
+        Source::Stranger
+    }
+
+    /// All sockets have been read empty since the last [`MemberPorts::follow`]: what members sent whose end
+    /// was noticed before it has been received.
+    pub(crate) fn drained(&mut self) {
+        let batch = self.batch;
+        for at in self.addresses.values_mut() {
+            at.ports.retain(|port| port.left.is_none_or(|left| left.noticed >= batch));
+        }
+    }
+
+    fn read_if_changed(&mut self, now: Time) -> bool {
+        // SYNC: ports
+        let changes = self.host.registry.word64(PORT_CHANGES).load(Ordering::Acquire);
+        let has_changed = self.changes.replace(changes) != Some(changes);
+        if has_changed {
+            self.read(now);
+        }
+        has_changed
+    }
+
+    /// Reads all records anew, and keeps ports that are gone for their last packets.
+    fn read(&mut self, now: Time) {
+        let moment = Moment { now, batch: self.batch };
+        let mut before = std::mem::take(&mut self.addresses);
+        for record in self.host.records(&PORTS) {
+            let is_ending = record.words[2] & IS_ENDING != 0;
+            let Ok(number) = u16::try_from(record.words[2] & !IS_ENDING) else { continue };
+            let place = Place::from_words([record.words[0], record.words[1]]);
+            let owner = record.owner;
+            let old = before.get_mut(&place).and_then(|at| at.take(number, owner));
+            let port = old.unwrap_or(Port { number, owner, next_check: Time(0), is_ending, left: None });
+            self.addresses.entry(place).or_default().ports.push(Port { is_ending, ..port });
+        }
+        for (place, at) in before {
+            let [high, low] = place.words();
+            for port in at.ports {
+                let words = [high, low, port.number.into()];
+                // The record of a member that died is still there.
+                let has_died = self.host.was_left(&PORTS, |record| *record == words);
+                let port = port.ended(has_died, moment);
+                self.addresses.entry(place).or_default().ports.push(port);
+            }
+        }
+        for at in self.addresses.values_mut() {
+            at.ports.sort_by_key(|port| port.number);
+        }
+    }
+}
+
+impl At {
+    /// Takes the port of a member out.
+    fn take(&mut self, number: u16, owner: MemberId) -> Option<Port> {
+        let is_it = |port: &Port| port.number == number && port.owner == owner;
+        self.ports.iter().position(is_it).map(|index| self.ports.remove(index))
+    }
+}
+
+/// The time, and the batch of packets that is being received.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    now: Time,
+    batch: u64,
+}
+
+impl Port {
+    /// Whether a packet from it is its owner's.
+    fn is_believed(&mut self, host: &Host, moment: Moment) -> bool {
+        let is_known_to_live = moment.now < self.next_check && host.is_member(self.owner);
+        if self.left.is_none() && !is_known_to_live {
+            if host.is_alive(self.owner) {
+                self.next_check = moment.now + ALIVE_FOR;
+            } else {
+                *self = self.ended(!self.is_ending, moment);
+            }
+        }
+        !self.is_gone(moment.now)
+    }
+
+    fn ended(self, by_death: bool, moment: Moment) -> Self {
+        let wait = if by_death { Duration::ZERO } else { LAST_PACKETS_FOR };
+        let left = Left { until: moment.now + wait, noticed: moment.batch };
+        Self { left: self.left.or(Some(left)), ..self }
+    }
+
+    fn is_gone(&self, now: Time) -> bool {
+        self.left.is_some_and(|left| now >= left.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Folder;
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn at(millis: u64) -> Time {
+        Time(0) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_port_has_one_holder() {
+        let folder = Folder::new("port");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let [v4, v6] = [ip("127.0.0.1"), ip("::1")];
+        let hold = |host: &Host, address| host.hold_port(address, || Ok::<(), ()>(())).unwrap();
+        let refused = |host: &Host, address| match host.hold_port(address, || Err::<(), ()>(())) {
+            Err(PortRefused::Bind((), holder)) => holder,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(&one, v6), PortHolder::Nobody);
+        hold(&one, v6);
+        hold(&one, v4);
+        assert_eq!(refused(&two, v6), PortHolder::Alive(one.me()));
+        two.record_port(SocketAddr::new(v6, 40_000)).unwrap();
+        assert_eq!(refused(&two, v6), PortHolder::Alive(one.me()), "another port is not 4791");
+        hold(&two, v6);
+        assert_eq!(refused(&one, v6), PortHolder::Alive(two.me()));
+        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()));
+        two.release_port(v4, || {});
+        assert_eq!(refused(&one, v4), PortHolder::Alive(one.me()), "not its own");
+        one.release_port(v4, || {});
+        assert_eq!(refused(&two, v4), PortHolder::Nobody, "released");
+        drop(two);
+        assert_eq!(refused(&one, v6), PortHolder::Dead, "it left without releasing it");
+        hold(&one, v6);
+        one.release_port(v6, || {});
+        assert_eq!(refused(&one, v6), PortHolder::Nobody, "and its record went with its successor's");
+    }
+
+    #[test]
+    fn only_recorded_ports_of_living_members_count() {
+        let folder = Folder::new("source");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&one));
+        let mut source = |port: u16, millis| {
+            view.follow(at(millis));
+            let source = view.source(SocketAddr::new(ip("127.0.0.1"), port), at(millis));
+            view.drained();
+            source
+        };
+        assert_eq!(source(40_000, 0), Source::Stranger, "nobody is there");
+        two.hold_port(ip("127.0.0.1"), || Ok::<(), ()>(())).unwrap();
+        two.record_port("127.0.0.1:40000".parse().unwrap()).unwrap();
+        two.record_port("127.0.0.2:50000".parse().unwrap()).unwrap();
+        assert_eq!([ROCE_PORT, 40_000].map(|port| source(port, 1)), [Source::Member; 2]);
+        assert_eq!([50_000, 1, 4790].map(|port| source(port, 1)), [Source::Forged; 3]);
+        two.release_port(ip("127.0.0.1"), || {});
+        assert_eq!(source(40_000, 2), Source::Member, "what it sent before it left");
+        assert_eq!(source(40_000, 3), Source::Stranger, "the sockets have been read empty since");
+    }
+
+    #[test]
+    fn records_of_the_dead_are_void() {
+        let folder = Folder::new("dead");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
+        two.record_port(from).unwrap();
+        one.record_port("127.0.0.1:40001".parse().unwrap()).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&one));
+        view.follow(at(0));
+        assert_eq!(view.source(from, at(0)), Source::Member);
+        // It ends without releasing its port, and nothing in the table changes.
+        drop(two);
+        view.follow(at(1));
+        assert_eq!(view.source(from, at(1)), Source::Forged);
+        let other: SocketAddr = "127.0.0.1:40001".parse().unwrap();
+        assert_eq!(view.source(other, at(1)), Source::Member);
+    }
+
+    #[test]
+    fn the_last_packets_of_a_process_that_exits_are_taken() {
+        let folder = Folder::new("exit");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&one));
+        view.follow(at(0));
+        two.ports_end();
+        assert_eq!(one.port_holder(from.ip()), PortHolder::Alive(two.me()));
+        drop(two);
+        view.follow(at(1));
+        assert_eq!(view.source(from, at(1)), Source::Member);
+        view.follow(at(2));
+        view.drained();
+        assert_eq!(view.source(from, at(2)), Source::Stranger);
+        assert_eq!(one.port_holder(from.ip()), PortHolder::Dead);
+    }
+
+    #[test]
+    fn the_last_packets_are_taken_for_a_limited_time_however_many_come() {
+        let folder = Folder::new("flood");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
+        two.record_port(from).unwrap();
+        let mut view = MemberPorts::new(one);
+        view.follow(at(0));
+        two.release_port(from.ip(), || {});
+        let believed = (0..200).take_while(|millis| {
+            view.follow(at(*millis));
+            view.source(from, at(*millis)) == Source::Member
+        });
+        assert_eq!(believed.count(), 100);
+    }
+
+    #[test]
+    fn a_port_that_a_successor_has_bound_is_its_own() {
+        let folder = Folder::new("successor");
+        let root = folder.path().join("run");
+        let one = Host::join(Some(&root)).unwrap();
+        let two = Host::join(Some(&root)).unwrap();
+        let from: SocketAddr = "[::1]:40000".parse().unwrap();
+        two.record_port(from).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&one));
+        view.follow(at(0));
+        drop(two);
+        one.record_port(from).unwrap();
+        for millis in [1, 500, 1000] {
+            view.follow(at(millis));
+            assert_eq!(view.source(from, at(millis)), Source::Member);
+            view.drained();
+        }
+    }
+
+    #[test]
+    fn garbage_in_the_table_is_read_without_a_panic() {
+        let folder = Folder::new("port-garbage");
+        let host = Host::join(Some(&folder.path().join("run"))).unwrap();
+        let mut view = MemberPorts::new(Arc::clone(&host));
+        for start in [0, 1, u64::MAX, host.me().pack(), host.me().pack() | 77 << 48] {
+            host.registry.word64(PORTS.used).store(start, Ordering::Relaxed);
+            for index in 0..PORTS.capacity {
+                host.registry.write(PORTS.record(index), &[start, start.rotate_left(9), start, start >> 9]);
+            }
+            let _any = host.port_holder(ip("::1"));
+            let _any = host.hold_port(ip("::1"), || Ok::<(), ()>(()));
+            host.release_port(ip("::1"), || {});
+            view.follow(at(0));
+            let _any = view.source("[::1]:7".parse().unwrap(), at(0));
+        }
+    }
+}
