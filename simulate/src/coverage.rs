@@ -79,6 +79,7 @@ kinds! {
     CallAfterRestart "first call after its server's restart" false,
     SuccessorReached "successor reached after a stale session" false,
     NodeShutDown "node shut down under load" true,
+    CookieReturned "cookie returned by a stranger" false,
     DeviceRemoved "device removed" true,
     DeviceRestored "device restored" true,
 }

@@ -76,6 +76,11 @@ impl fmt::Display for Described {
                 write!(f, "shut node {node} down, start it again after {restart_after:?}")
             }
             Fault::Partition { a, b, lasts } => write!(f, "part nodes {a} and {b} for {lasts:?}"),
+            Fault::Forge { node, other, requests } => write!(
+                f,
+                "forge connection requests to node {node}: {requests} from nowhere, one in the name of node {other}, \
+                 one from a stranger"
+            ),
             Fault::RemoveDevice { node, lasts } => {
                 write!(f, "remove the device of node {node} for {lasts:?}")
             }

@@ -39,6 +39,7 @@ mod report;
 mod run;
 mod scheduler;
 mod service;
+mod strangers;
 mod switch;
 mod tasks;
 mod timers;

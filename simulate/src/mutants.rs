@@ -119,6 +119,18 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "route_follows_any_packet",
         what: "route: a QP sends to where any packet came from, whatever its PSN",
     },
+    Mutant {
+        name: "cookies_are_not_checked",
+        what: "proof: a request whose sender returned no cookie is accepted",
+    },
+    Mutant {
+        name: "restart_needs_no_proof",
+        what: "proof: a request that claims that a live peer was restarted needs no cookie",
+    },
+    Mutant {
+        name: "all_pollers_dial_at_once",
+        what: "dial-backs: a stranger that proved its address is dialed for every poller at once",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 

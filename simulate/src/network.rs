@@ -8,6 +8,7 @@
 use crate::attacker::{Attacker, Forgery};
 use crate::coverage::{Coverage, Kind};
 use crate::packet;
+use crate::strangers::{Forged, Sent, Strangers};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -50,6 +51,7 @@ struct State {
     cut: BTreeSet<(IpAddr, IpAddr)>,
     random: fastrand::Rng,
     attacker: Attacker,
+    strangers: Strangers,
     sent: u64,
     coverage: Arc<Coverage>,
     /// Writes the trace, if there is one.
@@ -85,6 +87,7 @@ impl Network {
             cut: BTreeSet::new(),
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
+            strangers: Strangers::default(),
             sent: 0,
             coverage: Arc::clone(coverage),
             pen,
@@ -139,9 +142,17 @@ impl Network {
         state.put(arrives, &datagram, forged.bytes.clone());
     }
 
-    /// The rule that honest nodes have broken towards the attacker, if they have.
+    /// The rule that honest nodes have broken towards the attacker or a stranger, if they have.
     pub(crate) fn broken(&self) -> Option<String> {
-        self.wire.lock().attacker.broken()
+        let state = self.wire.lock();
+        state.attacker.broken().or_else(|| state.strangers.broken().map(str::to_owned))
+    }
+
+    /// A stranger sends a connection request.
+    pub(crate) fn forge_request(&self, now: Time, forged: Forged) {
+        let mut state = self.wire.lock();
+        let sent = state.strangers.forge(forged);
+        state.send_for_stranger(now, &sent);
     }
 
     /// Delivers what has arrived by now.
@@ -189,6 +200,10 @@ impl fmt::Debug for Wire {
 impl State {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+        if let Some(answer) = self.strangers.see(&datagram) {
+            self.coverage.count(Kind::CookieReturned);
+            self.send_for_stranger(now, &answer);
+        }
         self.sent += 1;
         self.attacker.observe(&datagram);
         let hash = u64::from(crc32fast::hash(datagram.bytes));
@@ -230,6 +245,15 @@ impl State {
         }
         self.tell(now, &datagram, format_args!("sent, arrives at {}", Since(arrives)));
         self.put(arrives, &datagram, bytes);
+    }
+
+    fn send_for_stranger(&mut self, now: Time, sent: &Sent) {
+        let Sent { source, destination, bytes } = sent;
+        let datagram = Datagram { source: *source, destination: *destination, bytes };
+        self.sent += 1;
+        let arrives = now + self.conditions.least_delay;
+        self.tell(now, &datagram, format_args!("sent by a stranger, arrives at {}", Since(arrives)));
+        self.put(arrives, &datagram, bytes.clone());
     }
 
     fn put(&mut self, arrives: Time, datagram: &Datagram<'_>, bytes: Vec<u8>) {

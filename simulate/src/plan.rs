@@ -8,9 +8,6 @@ use std::time::Duration;
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
-/// The same while calls must succeed. A request that claims a restart may still replace a session.
-pub(crate) const FORGED_IN_THE_CALM: [Forgery; 3] = [Forgery::Packet, Forgery::Packet, Forgery::Message];
-
 /// Something that happens to nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -27,6 +24,9 @@ pub(crate) enum Fault {
     ShutDown { node: usize, restart_after: Duration },
     /// Two nodes cannot reach each other for a while.
     Partition { a: usize, b: usize, lasts: Duration },
+    /// Strangers send a node connection requests: so many from nowhere, one in the name of another node, and one
+    /// from an address of their own, where they get its answer.
+    Forge { node: usize, other: usize, requests: u8 },
     /// A node's device is taken away for a while.
     RemoveDevice { node: usize, lasts: Duration },
 }
@@ -157,7 +157,7 @@ fn fault(random: &mut fastrand::Rng, hosts: &[usize]) -> Fault {
     let node = random.usize(..nodes);
     let mut ms = |least: u64, most: u64| Duration::from_micros(random.u64(least * 1000..most * 1000));
     let (short, long) = (ms(0, 40), ms(20, 800));
-    match random.u8(..20) {
+    match random.u8(..23) {
         0..=6 => Fault::StopMachine { node, pause: if random.bool() { short } else { long } },
         7..=9 => Fault::StopProcess { node, pause: long },
         10..=11 => Fault::Kill { node, restart_after: short },
@@ -171,6 +171,9 @@ fn fault(random: &mut fastrand::Rng, hosts: &[usize]) -> Fault {
                 Fault::Partition { a: node, b, lasts: long * 2 }
             }
         }
-        _ => Fault::RemoveDevice { node, lasts: long },
+        18..=19 => Fault::RemoveDevice { node, lasts: long },
+        _ => {
+            Fault::Forge { node, other: (node + random.usize(1..nodes)) % nodes, requests: random.u8(1..20) }
+        }
     }
 }

@@ -10,8 +10,9 @@ use crate::heading::{self, Described};
 use crate::network::Conditions;
 use crate::node::SimNode;
 use crate::oracle::CALM_LIMIT;
-use crate::plan::{FORGED_IN_THE_CALM, Fault, Plan};
+use crate::plan::{FORGED, Fault, Plan};
 use crate::scheduler::Scheduler;
+use crate::strangers::{Forged, Sender};
 use crate::trace::Trace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -204,6 +205,18 @@ impl Run {
         }
     }
 
+    /// Strangers send connection requests to a node, see [`Fault::Forge`].
+    fn forge(&mut self, node: usize, other: usize, requests: u8) {
+        let (victim, named) = (self.nodes[node].address, self.nodes[other].address);
+        let pollers = self.plan.nodes[other].pollers;
+        let nowhere = std::iter::repeat_n(Sender::Nowhere, requests.into());
+        for sender in nowhere.chain([Sender::InTheNameOf(named), Sender::Present]) {
+            self.scheduler.coverage.count(Kind::RequestForged);
+            let forged = Forged { sender, victim, pollers, is_rc: self.plan.rc };
+            self.scheduler.network.forge_request(self.scheduler.now(), forged);
+        }
+    }
+
     /// Starts a node, with its clients.
     fn start(&mut self, index: usize) {
         self.start_with(index, None);
@@ -263,6 +276,7 @@ impl Run {
                 self.scheduler.network.cut(self.nodes[a].address.ip(), self.nodes[b].address.ip());
                 self.at(now + lasts, Due::Join(a, b));
             }
+            Due::Begin(Fault::Forge { node, other, requests }) => self.forge(node, other, requests),
             Due::Begin(Fault::RemoveDevice { node, lasts }) => {
                 coverage.count(Kind::DeviceRemoved);
                 self.nodes[node].remove_device();
@@ -383,7 +397,7 @@ impl Run {
         }
         for _ in 0..CALM_FORGERIES {
             let at = self.scheduler.now().plus_ns(self.random.u64(..CALM_FORGING_NS));
-            let forgery = *self.random.choice(&FORGED_IN_THE_CALM).unwrap_or(&Forgery::Packet);
+            let forgery = *self.random.choice(&FORGED).unwrap_or(&Forgery::Packet);
             self.scheduler.network.forge(at, forgery);
         }
     }

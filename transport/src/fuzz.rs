@@ -155,7 +155,8 @@ mod tests {
         let session = SessionName { epoch: 5, number: 6 };
         let listener_port = NonZeroU16::new(7471).unwrap();
         let (echo, connections) = (Some(session), ConnectionKind::Xrc);
-        let mut hello = Hello { listener_port, session, echo, poller: 1, pollers: 2, connections }.emit();
+        let mut hello =
+            Hello { listener_port, session, echo, poller: 1, pollers: 2, connections, cookie: None }.emit();
         hello.resize(56, 0);
         let srqs = (1..5).map(SrqNumber::new).collect();
         let mut welcome = Welcome { session, max_message: 7, max_frame: 4096, srqs }.emit();

@@ -35,8 +35,6 @@ pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) intake: Intake,
-    /// What one poller may promise of the depth of one SRQ.
-    pub(crate) share: u32,
     /// CQs by poller, for the INIs that are made for them.
     pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
     /// SRQ numbers by poller; they mean something over XRC only.
@@ -120,7 +118,6 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         srqs: srqs.map_err(verb("read the number of an SRQ"))?,
         device,
         pd,
-        share: crossings::share(kind, options.pollers, depth),
         intake: xrcd.map_or_else(|| Intake::Rc(basic()), Intake::Xrc),
         provider,
         why,

@@ -14,13 +14,14 @@ use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
+use crate::session::proof::Epochs;
 use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
 use crate::sizes::HEAD_ROOM;
 use crate::{Limit, PollerIndex, StartError, Upper, affinity};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 use trunkline_machine::{Machine, MakeMachine, Running, Runtime};
@@ -65,7 +66,12 @@ impl Node {
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
         let shared = Arc::new(NodeShared {
-            epoch: if mutant!(epoch_is_always_the_same) { 1 } else { runtime.random().max(1) },
+            epochs: if mutant!(epoch_is_always_the_same) {
+                Epochs::constant()
+            } else {
+                Epochs::new(&runtime)
+            },
+            unproven: AtomicU64::new(0),
             runtime: runtime.clone(),
             limits: Limits {
                 max_message_bytes: options.max_message_bytes,
@@ -190,6 +196,10 @@ impl Node {
             counters: counters
                 .into_iter()
                 .map(|Counter { name, value }| DeviceCounter { name, value })
+                .chain([DeviceCounter {
+                    name: "session_refused_unproven",
+                    value: self.shared.unproven.load(Ordering::Relaxed),
+                }])
                 .collect(),
         }
     }

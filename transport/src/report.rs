@@ -53,7 +53,8 @@ pub struct NodeReport {
     /// device reports it; the log names each peer once. Both sides need the same
     /// [`crate::NodeOptions::connections`].
     pub other_kind: u64,
-    /// All counters of the device, with those of the devices before it.
+    /// All counters of the device, with those of the devices before it, and one of the node's own:
+    /// `session_refused_unproven`, requests that were refused with a cookie.
     pub counters: Vec<DeviceCounter>,
     /// What peers may use of this node, and do.
     pub budgets: Vec<BudgetReport>,

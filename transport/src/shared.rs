@@ -7,10 +7,11 @@ use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::incarnation::DeviceShared;
 use crate::report::Traffic;
+use crate::session::proof::Epochs;
 use crate::{BudgetReport, PeerKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
@@ -148,8 +149,10 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
 pub(crate) struct NodeShared {
     /// What runs the node's machines, with the clock and the randomness of all of them.
     pub(crate) runtime: Runtime,
-    /// Random number of this node, never 0. It stays the same when the device is replaced.
-    pub(crate) epoch: u64,
+    /// Random numbers of this node, one for each peer. They stay the same when the device is replaced.
+    pub(crate) epochs: Epochs,
+    /// Requests of peers that proved no address, and were refused with a cookie.
+    pub(crate) unproven: AtomicU64,
     pub(crate) limits: Limits,
     /// The device of the moment.
     pub(crate) device: CurrentDevice,

@@ -11,6 +11,7 @@ use crate::command::Command;
 use crate::frame::HEADER;
 use crate::sizes::EAGER_BYTES;
 use crate::{PeerDown, PeerKey};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
@@ -24,7 +25,12 @@ impl CmMachine {
     ) {
         let admitted = self.admit(id.as_ref(), private_data);
         if let Err(refusal) = admitted.and_then(|admitted| self.accept(id, parameters, &admitted)) {
-            tracing::debug!(?refusal, from = ?id.peer_address(), "request refused");
+            // Anyone can send requests that prove nothing; those are counted.
+            if !matches!(refusal, Refusal::Unproven(_))
+                && let Some(left_out) = self.refused.line(self.now())
+            {
+                tracing::debug!(?refusal, from = ?id.peer_address(), left_out, "request refused");
+            }
             if let Err(error) = id.reject(&refusal.emit()) {
                 tracing::debug!(%error, "rejecting");
             }
@@ -56,7 +62,7 @@ impl CmMachine {
             }
         };
         self.make_target(id, key, number, admitted)?;
-        if self.welcome(id, parameters, key, number) {
+        if self.welcome(id, parameters, (key, admitted.address), number) {
             self.drive(key, |_, into| into.extend(after));
         }
         Ok(())
@@ -88,11 +94,11 @@ impl CmMachine {
         &mut self,
         id: &Arc<dyn CmId>,
         parameters: &ConnectParameters,
-        key: PeerKey,
+        (key, address): (PeerKey, SocketAddr),
         number: u32,
     ) -> bool {
         let welcome = Welcome {
-            session: SessionName { epoch: self.shared.epoch, number },
+            session: SessionName { epoch: self.shared.epochs.of(address), number },
             max_message: self.shared.limits.max_message_bytes as u64,
             max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
             srqs: self.endpoints.srqs(),

@@ -8,8 +8,9 @@
 
 use super::absence::Presence;
 use super::endpoints::Endpoints;
-use super::machine::{Action, Machine};
+use super::machine::{Action, Machine, Numbers};
 use super::peers::{PeerSession, Peers};
+use super::proof::Cookies;
 use crate::command::{CmCommand, CmHandle, Command};
 use crate::incarnation::{DeviceShared, Listening};
 use crate::log_limit::LogLimit;
@@ -49,8 +50,11 @@ pub(crate) struct CmMachine {
     pub(super) presence: Presence,
     pub(super) peers: Peers,
     drained: BTreeSet<PollerIndex>,
-    /// For lines about strangers.
+    /// For lines about strangers, and for those about requests that were refused.
     pub(super) log: LogLimit,
+    pub(super) refused: LogLimit,
+    pub(super) cookies: Cookies,
+    numbers: Numbers,
     /// All sessions were closed.
     pub(super) closed: bool,
     stage: Stage,
@@ -67,6 +71,7 @@ impl CmMachine {
         device: Arc<DeviceShared>,
         listening: Listening,
     ) -> io::Result<Self> {
+        let cookies = Cookies::new(&shared.runtime);
         let mut this = Self {
             endpoints: Endpoints::new(Arc::clone(&shared)),
             _alive: shared.gauges.machine(),
@@ -77,6 +82,9 @@ impl CmMachine {
             presence: Presence::new(options, &device),
             peers: Peers::default(),
             log: LogLimit::default(),
+            refused: LogLimit::default(),
+            cookies,
+            numbers: Numbers::default(),
             drained: BTreeSet::new(),
             closed: false,
             stage: Stage::Work,
@@ -169,7 +177,8 @@ impl CmMachine {
     pub(super) fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
-        self.peers.add(key, address, || Machine::new(shared.epoch, pollers))
+        let numbers = &self.numbers;
+        self.peers.add(key, address, || Machine::new(shared.epochs.of(address), pollers, numbers.clone()))
     }
 
     /// Feeds a peer's machine and performs what it asks for.
@@ -233,10 +242,16 @@ impl CmMachine {
         for key in due {
             self.drive(key, |machine, actions| machine.tick(now, actions));
         }
-        for (key, peer) in gone {
-            self.shared.forget(peer.address, key);
-            self.tell(|| Command::Forget { peer: key });
+        for key in gone {
+            self.forget(key);
         }
+    }
+
+    /// Forgets a peer that is idle.
+    pub(super) fn forget(&mut self, key: PeerKey) {
+        let Some(peer) = self.peers.remove(key) else { return };
+        self.shared.forget(peer.address, key);
+        self.tell(|| Command::Forget { peer: key });
     }
 
     fn next_timer(&self) -> Option<Time> {

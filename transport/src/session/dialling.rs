@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! dial -> somebody finds the way -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
+//!  ^                                              |
+//!  `---------- refused as unproven, with a cookie -'
 //! ```
 //!
 //! The machine asks for it (`CmMachine::drive`); what fails goes back to the machine.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
+use super::endpoints::Role;
 use super::machine::Action;
 use super::peers::PeerSession;
-use super::private_data::{Hello, SessionName, Welcome};
+use super::private_data::{Cookie, Hello, SessionName, Welcome};
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerKey};
 use std::net::{IpAddr, SocketAddr};
@@ -32,11 +35,13 @@ impl CmMachine {
         let (source, port) = self.source_for(peer).ok_or(PeerDown::Unreachable)?;
         let hello = Hello {
             listener_port: port,
-            session: SessionName { epoch: self.shared.epoch, number },
+            session: peer.machine.name(number),
             echo,
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             connections: self.endpoints.connections(),
+            // An echo is proof enough.
+            cookie: peer.cookie.filter(|_| echo.is_none()),
         };
         // Finding the way may take seconds, above all to a peer that is dead.
         let (hello, handle) = (hello.emit(), self.handle.clone());
@@ -68,6 +73,16 @@ impl CmMachine {
             }
             self.drive(key, |machine, into| machine.fail(now, number, PeerDown::Unreachable, false, into));
         }
+    }
+
+    /// A peer wants to see that we are where our request came from: it gets its cookie back, with another
+    /// request for each INI, since the endpoint of one that was refused cannot ask again.
+    pub(super) fn prove(&mut self, key: PeerKey, number: u32, poller: u16, cookie: Cookie) {
+        let now = self.now();
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        peer.cookie = Some(cookie);
+        self.endpoints.discard(key, number, Role::Ini(poller));
+        self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
 
     /// From which of our addresses to reach a peer, and the port that we listen on there. `None`

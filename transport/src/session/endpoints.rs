@@ -136,11 +136,6 @@ impl Endpoints {
         self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
     }
 
-    /// What each poller may promise of the depth of an SRQ.
-    pub(crate) fn share(&self) -> u32 {
-        self.attached.as_ref().map_or(0, |attached| attached.device.share)
-    }
-
     fn device(&self) -> Result<Arc<DeviceShared>, VerbsError> {
         self.attached.as_ref().map(|attached| Arc::clone(&attached.device)).ok_or(VerbsError::Gone)
     }
@@ -329,18 +324,35 @@ impl Endpoints {
             if end.id.disconnect().is_ok() {
                 self.closing.insert(end.id.number(), (until, end.id));
             }
-            let Some(qp) = end.qp else { continue };
-            let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
-            if let Err(error) = qp.modify(&error) {
-                tracing::debug!(%error, ?role, "moving a QP to ERR");
+            if let Some(qp) = end.qp {
+                self.destroy(role, qp.as_ref());
             }
-            if let Err(error) = qp.destroy() {
-                tracing::debug!(%error, ?role, "destroying a QP");
-            }
-            let gauges = &self.shared.gauges;
-            let gauge = if matches!(role, Role::Ini(_)) { &gauges.ini } else { &gauges.tgt };
-            gauge.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// The request of an INI was refused; its session goes on without this endpoint.
+    pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) {
+        let Some(end) = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role)) else {
+            return;
+        };
+        self.roles.remove(&end.id.number());
+        end.id.detach();
+        if let Some(qp) = end.qp {
+            self.destroy(role, qp.as_ref());
+        }
+    }
+
+    fn destroy(&self, role: Role, qp: &dyn QueuePair) {
+        let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
+        if let Err(error) = qp.modify(&error) {
+            tracing::debug!(%error, ?role, "moving a QP to ERR");
+        }
+        if let Err(error) = qp.destroy() {
+            tracing::debug!(%error, ?role, "destroying a QP");
+        }
+        let gauges = &self.shared.gauges;
+        let gauge = if matches!(role, Role::Ini(_)) { &gauges.ini } else { &gauges.tgt };
+        gauge.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// An endpoint that is being closed has said its last.

@@ -31,6 +31,11 @@ impl CmMachine {
             self.endpoints.forget_closing(event.id, &event.kind);
             return;
         };
+        if let (Role::Ini(poller), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
+            && let Some(Refusal::Unproven(cookie)) = Refusal::parse(&event.private_data)
+        {
+            return self.prove(peer, number, poller, cookie);
+        }
         match event.kind {
             CmEventKind::Established => match role {
                 Role::Ini(poller) => match Welcome::parse(&event.private_data) {

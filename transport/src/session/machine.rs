@@ -16,7 +16,12 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
-//! Which request belongs to what is decided by names. A node numbers its sessions with a peer;
+//! Of a session's INIs the first is dialled alone, the others when the peer has shown that it is there: by
+//! answering it, or by a cookie. So a request makes this node send one request, whatever its address.
+//!
+//! Requests come here only when their sender has proved its address (`requests.rs`).
+//!
+//! Which request belongs to what is decided by names. A node numbers its sessions, and has an epoch for each peer;
 //! (epoch, number) is never reused for another. A dial-back echoes the name it answers. So:
 //!
 //! | request | our session | done |
@@ -31,8 +36,10 @@
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]
 
-use super::private_data::{Hello, Refusal, SessionName, Welcome};
+use super::private_data::{Cookie, Hello, Refusal, SessionName, Welcome};
 use crate::PeerDown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -73,8 +80,14 @@ struct Session {
     number: u32,
     remote: Option<SessionName>,
     welcome: Option<Welcome>,
+    /// The peer's session that our dials answer.
+    echo: Option<SessionName>,
     /// By local poller: whether its INI is connected.
     answered: Vec<bool>,
+    /// The INIs after the first are dialled, too.
+    all_dialled: bool,
+    /// Dials that were answered by a cookie.
+    unproven: u32,
     /// By remote poller; empty until the peer's count is known.
     targets: Vec<Target>,
     deadline: Time,
@@ -88,13 +101,26 @@ enum State {
     Open(Box<Session>),
 }
 
+/// The numbers of a node's sessions, shared by its machines: none is given out twice, also when a peer was
+/// forgotten meanwhile.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Numbers(Arc<AtomicU32>);
+
+impl Numbers {
+    fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+    }
+}
+
 /// The machine of one peer.
 #[derive(Debug)]
 pub(crate) struct Machine {
     epoch: u64,
     pollers: u16,
-    last_number: u32,
+    numbers: Numbers,
     state: State,
+    /// A session was up.
+    was_up: bool,
     /// Pollers wait for a session; a failure must be reported to them.
     wanted: bool,
     failures: u32,
@@ -104,12 +130,13 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// For a peer that nothing is known of. `epoch` and `pollers` are this node's.
-    pub(crate) fn new(epoch: u64, pollers: u16) -> Self {
+    pub(crate) fn new(epoch: u64, pollers: u16, numbers: Numbers) -> Self {
         Self {
             epoch,
             pollers,
-            last_number: 0,
+            numbers,
             state: State::Idle,
+            was_up: false,
             wanted: false,
             failures: 0,
             not_before: None,
@@ -125,17 +152,38 @@ impl Machine {
         }
     }
 
+    /// The name of the session of that number at this node.
+    pub(crate) fn name(&self, number: u32) -> SessionName {
+        SessionName { epoch: self.epoch, number }
+    }
+
+    /// Whether a request echoes the current session, of which nobody but the peer has heard.
+    pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
+        hello.echo.is_some() && hello.echo == self.current().map(|number| self.name(number))
+    }
+
+    /// Whether a session with the peer has been up.
+    pub(crate) fn was_up(&self) -> bool {
+        self.was_up
+    }
+
+    /// For tests of who knows the peer.
+    #[cfg(test)]
+    pub(crate) fn pretend_it_was_up(&mut self) {
+        self.was_up = true;
+    }
+
     /// Whether the current session is up.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.up_since.is_some())
     }
 
-    /// Connections that were accepted for a session that is not up yet.
+    /// Connections of the peer that belong to a session that is not up yet, those that it has announced
+    /// included.
     pub(crate) fn half_made(&self) -> u32 {
         match &self.state {
             State::Open(session) if session.up_since.is_none() => {
-                let made = session.targets.iter().filter(|&&target| target != Target::Absent).count();
-                u32::try_from(made).unwrap_or(u32::MAX)
+                u32::try_from(session.targets.len()).unwrap_or(u32::MAX)
             }
             _ => 0,
         }
@@ -169,7 +217,8 @@ impl Machine {
         }
     }
 
-    /// The peer dials. Returns the session that takes it, after which the caller accepts.
+    /// The peer, which has proved its address, dials. Returns the session that takes it, after which the caller
+    /// accepts.
     ///
     /// # Errors
     /// What to answer instead.
@@ -182,8 +231,7 @@ impl Machine {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
-        let ours = self.current().map(|number| SessionName { epoch: self.epoch, number });
-        if hello.echo.is_some() && hello.echo != ours {
+        if hello.echo.is_some() && !self.is_echoed(hello) {
             return Err(Refusal::Stale);
         }
         let known = match &self.state {
@@ -249,7 +297,24 @@ impl Machine {
         if let Some(answered) = session.answered.get_mut(usize::from(poller)) {
             *answered = true;
         }
+        session.dial_others(actions);
         self.complete(now, actions);
+    }
+
+    /// The peer refused a poller's INI with a cookie, which the dials from now on carry.
+    pub(crate) fn unproven(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
+        let State::Open(session) = &mut self.state else { return };
+        if session.number != number {
+            return;
+        }
+        session.unproven += 1;
+        // Once for the first INI, and once for each when the cookie has expired meanwhile.
+        if session.unproven > 2 + 2 * u32::from(self.pollers) {
+            let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
+            return self.fail(now, number, cause, true, actions);
+        }
+        actions.push(Action::Dial { number, poller, echo: session.echo });
+        session.dial_others(actions);
     }
 
     /// A connection of the peer, accepted before, is established.
@@ -344,18 +409,24 @@ impl Machine {
     }
 
     fn open(&mut self, now: Time, echo: Option<SessionName>, actions: &mut Vec<Action>) {
-        self.last_number = self.last_number.wrapping_add(1).max(1);
-        let number = self.last_number;
-        self.state = State::Open(Box::new(Session {
+        let number = self.numbers.next();
+        let mut session = Box::new(Session {
             number,
             remote: echo,
             welcome: None,
+            echo,
             answered: vec![false; usize::from(self.pollers)],
+            all_dialled: false,
+            unproven: 0,
             targets: Vec::new(),
             deadline: now + HANDSHAKE_LIMIT,
             up_since: None,
-        }));
-        actions.extend((0..self.pollers).map(|poller| Action::Dial { number, poller, echo }));
+        });
+        actions.push(Action::Dial { number, poller: 0, echo });
+        if mutant!(all_pollers_dial_at_once) {
+            session.dial_others(actions);
+        }
+        self.state = State::Open(session);
     }
 
     /// Ends the session because the peer has begun another. Who waits keeps waiting.
@@ -375,6 +446,7 @@ impl Machine {
             && session.targets.iter().all(|&target| target == Target::Arrived);
         if let (true, Some(welcome)) = (whole, &session.welcome) {
             session.up_since = Some(now);
+            self.was_up = true;
             self.wanted = false;
             actions.push(Action::Up { number: session.number, welcome: welcome.clone() });
         }
@@ -382,6 +454,16 @@ impl Machine {
 }
 
 impl Session {
+    /// Asks for the INIs after the first, once.
+    fn dial_others(&mut self, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.all_dialled, true) {
+            return;
+        }
+        let pollers = u16::try_from(self.answered.len()).unwrap_or(u16::MAX);
+        let (number, echo) = (self.number, self.echo);
+        actions.extend((1..pollers).map(|poller| Action::Dial { number, poller, echo }));
+    }
+
     /// Takes note of how many pollers the peer has; returns whether that agrees with before.
     fn fits(&mut self, pollers: u16) -> bool {
         if self.targets.is_empty() {

@@ -19,6 +19,7 @@ fn hello(epoch: u64, number: u32, echo: Option<u32>, poller: u16, pollers: u16) 
         poller,
         pollers,
         connections: ConnectionKind::Xrc,
+        cookie: None,
     }
 }
 
@@ -32,9 +33,13 @@ fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
     }
 }
 
+fn new(epoch: u64, pollers: u16) -> Machine {
+    Machine::new(epoch, pollers, Numbers::default())
+}
+
 /// A machine with one poller, dialing.
 fn dialing(now: Time) -> Machine {
-    let mut machine = Machine::new(ME, 1);
+    let mut machine = Machine::new(ME, 1, Numbers::default());
     let mut actions = Vec::new();
     machine.want(now, &mut actions);
     assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
@@ -57,14 +62,44 @@ fn up(now: Time, remote: u32) -> Machine {
 #[test]
 fn a_request_out_of_the_blue_is_accepted_and_dialed_back() {
     let now = Time(1_000_000);
-    let mut machine = Machine::new(ME, 2);
+    let mut machine = Machine::new(ME, 2, Numbers::default());
     let mut actions = Vec::new();
     assert_eq!(machine.request(now, &hello(PEER, 7, None, 0, 1), &mut actions), Ok(1));
     let echo = Some(SessionName { epoch: PEER, number: 7 });
     assert_eq!(
         actions,
-        [Action::Dial { number: 1, poller: 0, echo }, Action::Dial { number: 1, poller: 1, echo }]
+        [Action::Dial { number: 1, poller: 0, echo }],
+        "one dial until the peer has answered it"
     );
+    actions.clear();
+    machine.answered(now, 1, 0, welcome(PEER, 7, 1), &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 1, poller: 1, echo }]);
+    actions.clear();
+    machine.answered(now, 1, 1, welcome(PEER, 7, 1), &mut actions);
+    assert_eq!(actions, [], "and each once");
+}
+
+#[test]
+fn a_cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
+    let now = Time(1_000_000);
+    let mut machine = new(ME, 2);
+    let mut actions = Vec::new();
+    machine.want(now, &mut actions);
+    let dial = |poller| Action::Dial { number: 1, poller, echo: None };
+    assert_eq!(actions, [dial(0)]);
+    actions.clear();
+    machine.unproven(now, 1, 0, &mut actions);
+    assert_eq!(actions, [dial(0), dial(1)]);
+    actions.clear();
+    machine.unproven(now, 1, 1, &mut actions);
+    machine.unproven(now, 9, 0, &mut actions);
+    assert_eq!(actions, [dial(1)], "of this session only");
+    for _ in 0..4 {
+        assert_eq!(machine.current(), Some(1));
+        machine.unproven(now, 1, 0, &mut actions);
+    }
+    machine.unproven(now, 1, 0, &mut actions);
+    assert_eq!(machine.current(), None);
 }
 
 #[test]
@@ -131,7 +166,7 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
         [Action::Close { number: 1 }, Action::Down { number: 1, cause: PeerDown::Unreachable }]
     );
     // One that nobody here asked for just goes.
-    let mut machine = Machine::new(ME, 1);
+    let mut machine = Machine::new(ME, 1, Numbers::default());
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
     actions.clear();
     machine.tick(now + HANDSHAKE_LIMIT, &mut actions);
@@ -211,6 +246,7 @@ impl World {
                         poller,
                         pollers: self.pollers[who],
                         connections: ConnectionKind::Xrc,
+                        cookie: None,
                     };
                     self.wires.push(Packet::Request { from: who, number, hello });
                 }
@@ -313,7 +349,7 @@ proptest! {
         let epochs = [ME, PEER];
         let pollers = [pollers.0, pollers.1];
         let mut world = World {
-            machines: [Machine::new(epochs[0], pollers[0]), Machine::new(epochs[1], pollers[1])],
+            machines: [new(epochs[0], pollers[0]), new(epochs[1], pollers[1])],
             epochs,
             pollers,
             wires: Vec::new(),
@@ -335,7 +371,7 @@ proptest! {
                 }
                 3 if random % 4 == 0 => {
                     world.epochs[who] += 100;
-                    world.machines[who] = Machine::new(world.epochs[who], pollers[who]);
+                    world.machines[who] = new(world.epochs[who], pollers[who]);
                 }
                 _ if !world.wires.is_empty() => {
                     let index = usize::from(random) % world.wires.len();

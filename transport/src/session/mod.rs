@@ -2,7 +2,7 @@
 //!
 //! [`machine`] decides (pure, no I/O), [`private_data`] is what travels in the connection
 //! manager's messages, [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it
-//! dials ([`dialling`]), judges requests ([`requests`]), accepts them ([`accepting`]) and takes the events of
+//! dials ([`dialling`]), judges requests ([`requests`]) by the proof that they carry ([`proof`]), accepts them ([`accepting`]) and takes the events of
 //! connections ([`events`]).
 //! Pollers learn of sessions by commands and never wait for one.
 
@@ -16,4 +16,5 @@ mod events;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;
+pub(crate) mod proof;
 mod requests;

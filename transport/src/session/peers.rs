@@ -1,18 +1,23 @@
 //! The peers that a node knows, with what the CM machine looks for them by: which of them wants the
-//! time, and how much of the depth of our SRQs the half-made sessions of one host hold.
+//! time, and how many connections the half-made sessions of one host, and of all, have.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
+use super::private_data::Cookie;
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// A peer that nobody here named is forgotten when it was down for this long.
+/// A peer that nobody here named, and with which a session has been up, is forgotten when it was down for this
+/// long. One with which none has been is forgotten at once.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Half-made sessions of one host may hold the depth divided by this.
-const SHARE: u32 = 4;
+/// Connections of half-made sessions with peers that nobody here named, of one host: eight nodes with as many
+/// pollers as there may be. Each holds a TGT, and a host that proves its address may claim to listen at every port.
+const HALF_MADE_OF_HOST: u32 = 256;
+/// The same of all hosts: some tens of megabytes of TGTs. It takes 32 hosts that prove their addresses to fill it.
+const HALF_MADE: u32 = 8_192;
 
 /// A peer with its machine.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub(super) struct PeerSession {
     pub(super) named: bool,
     /// Our address on connections with it, once known.
     pub(super) source: Option<IpAddr>,
+    /// What it wants to see in our requests.
+    pub(super) cookie: Option<Cookie>,
     forget_at: Option<Time>,
     /// What the indices say of it.
     timer: Option<Time>,
@@ -34,8 +41,9 @@ pub(super) struct PeerSession {
 pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
     timers: BTreeSet<(Time, PeerKey)>,
-    /// Connections accepted for sessions that are not up yet, by host.
+    /// Connections of peers for sessions that are not up yet, by host, and of all.
     half_made: HashMap<IpAddr, u32>,
+    all_half_made: u32,
 }
 
 impl Peers {
@@ -68,6 +76,7 @@ impl Peers {
             machine: machine(),
             named: false,
             source: None,
+            cookie: None,
             forget_at: None,
             timer: None,
             half_made: 0,
@@ -80,7 +89,8 @@ impl Peers {
         if peer.named || !peer.machine.is_idle() {
             peer.forget_at = None;
         } else {
-            peer.forget_at.get_or_insert(now + FORGET_AFTER);
+            let pause = if peer.machine.was_up() { FORGET_AFTER } else { Duration::ZERO };
+            peer.forget_at.get_or_insert(now + pause);
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
         // Whom our own program named is not a stranger.
@@ -92,18 +102,15 @@ impl Peers {
         self.count(host, old, half_made);
     }
 
-    /// Takes out the peers whose time has come, and those that are to be forgotten. The former
-    /// must be settled again.
-    pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<(PeerKey, PeerSession)>) {
+    /// The peers whose time has come, and those that are to be removed. The former must be settled again.
+    pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, key));
             let Some(peer) = self.known.get_mut(&key) else { continue };
             peer.timer = None;
             if peer.forget_at.is_some_and(|at| at <= now) {
-                let (host, held) = (peer.address.ip(), peer.half_made);
-                gone.extend(self.known.remove(&key).map(|peer| (key, peer)));
-                self.count(host, held, 0);
+                gone.push(key);
             } else {
                 due.push(key);
             }
@@ -111,16 +118,30 @@ impl Peers {
         (due, gone)
     }
 
+    /// Removes a peer.
+    pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
+        let peer = self.known.remove(&key)?;
+        self.time(key, peer.timer, None);
+        self.count(peer.address.ip(), peer.half_made, 0);
+        Some(peer)
+    }
+
+    /// The peer that is to be forgotten before all others.
+    pub(super) fn first_to_forget(&self) -> Option<PeerKey> {
+        let is_idle = |key: &PeerKey| self.known.get(key).is_some_and(|peer| peer.forget_at.is_some());
+        self.timers.iter().map(|(_, key)| *key).find(is_idle)
+    }
+
     /// When [`Peers::due`] has something.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether the half-made sessions of a host hold all that they may of SRQs of this depth. Each
-    /// connection holds its base credit until the session is up or given up, so that a host that
-    /// claims to listen at many ports would else shut out all others.
-    pub(super) fn is_crowded(&self, host: IpAddr, depth: u32) -> bool {
-        self.half_made.get(&host).is_some_and(|held| *held >= (depth / SHARE).max(1))
+    /// Whether the half-made sessions of a host, or of all, have as many connections as they may. They end
+    /// when the peer does not complete them in time.
+    pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
+        let of_host = self.half_made.get(&host).copied().unwrap_or(0);
+        of_host >= HALF_MADE_OF_HOST || self.all_half_made >= HALF_MADE
     }
 
     fn time(&mut self, key: PeerKey, old: Option<Time>, new: Option<Time>) {
@@ -139,6 +160,7 @@ impl Peers {
         if old == new {
             return;
         }
+        self.all_half_made = self.all_half_made.saturating_sub(old).saturating_add(new);
         let held = self.half_made.entry(host).or_default();
         *held = held.saturating_sub(old).saturating_add(new);
         if *held == 0 {
@@ -149,62 +171,99 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
+    use super::super::machine::Numbers;
     use super::super::private_data::{Hello, SessionName};
     use super::*;
     use crate::connections::ConnectionKind;
     use std::num::NonZeroU16;
 
-    fn address(port: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], port))
+    /// Pollers of each peer.
+    const POLLERS: u16 = 32;
+
+    fn address(host: u64, port: u64) -> SocketAddr {
+        let [high, low] = u16::try_from(host).unwrap().to_be_bytes();
+        SocketAddr::from(([10, 0, high, low], u16::try_from(port).unwrap()))
     }
 
-    /// A peer whose one poller has dialled us, and that answers nothing.
-    fn half_make(peers: &mut Peers, key: PeerKey, now: Time) {
-        let session = SessionName { epoch: key.0 + 1, number: 1 };
+    /// A peer whose first poller has dialled us, and that answers nothing.
+    fn half_make(peers: &mut Peers, key: u64, host: u64, now: Time) {
+        let session = SessionName { epoch: key + 1, number: 1 };
         let listener_port = NonZeroU16::new(7).unwrap();
         let connections = ConnectionKind::Xrc;
-        let hello = Hello { listener_port, session, echo: None, poller: 0, pollers: 1, connections };
-        let port = u16::try_from(key.0).unwrap();
-        let peer = peers.add(key, address(port), || Machine::new(9, 1));
+        let pollers = POLLERS;
+        let hello =
+            Hello { listener_port, session, echo: None, poller: 0, pollers, connections, cookie: None };
+        let machine = || Machine::new(9, 1, Numbers::default());
+        let peer = peers.add(PeerKey(key), address(host, key), machine);
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();
-        peers.settle(key, now);
+        peers.settle(PeerKey(key), now);
+    }
+
+    /// Lets the peers that are due look at the time; returns those that are forgotten by then.
+    fn tick(peers: &mut Peers, now: Time) -> Vec<PeerKey> {
+        let mut forgotten = Vec::new();
+        loop {
+            let (due, gone) = peers.due(now);
+            if due.is_empty() && gone.is_empty() {
+                return forgotten;
+            }
+            for key in due {
+                peers.get_mut(key).unwrap().machine.tick(now, &mut Vec::new());
+                peers.settle(key, now);
+            }
+            for key in gone {
+                assert!(peers.remove(key).is_some());
+                forgotten.push(key);
+            }
+        }
     }
 
     #[test]
-    fn a_host_may_hold_its_share_until_its_sessions_are_given_up() {
+    fn a_host_has_so_many_half_made_sessions_until_they_are_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
-        for number in 0..4 {
-            assert!(!peers.is_crowded(address(0).ip(), 16), "{number}");
-            half_make(&mut peers, PeerKey(number), now);
+        for key in 0..8 {
+            assert!(!peers.is_crowded(address(1, 0).ip()), "{key}");
+            half_make(&mut peers, key, 1, now);
         }
-        assert!(peers.is_crowded(address(0).ip(), 16));
-        assert!(!peers.is_crowded([10, 0, 0, 2].into(), 16), "others are not concerned");
+        assert!(peers.is_crowded(address(1, 0).ip()), "with those that it has announced");
+        assert!(!peers.is_crowded(address(2, 0).ip()), "others are not concerned");
         peers.get_mut(PeerKey(1)).unwrap().named = true;
         peers.settle(PeerKey(1), now);
-        assert!(!peers.is_crowded(address(0).ip(), 16), "whom we named does not count");
+        assert!(!peers.is_crowded(address(1, 0).ip()), "whom we named does not count");
 
         let later = peers.next_timer().unwrap();
-        let (due, gone) = peers.due(later);
-        assert_eq!((due.len(), gone.len()), (4, 0));
-        for key in due {
-            peers.get_mut(key).unwrap().machine.tick(later, &mut Vec::new());
-            peers.settle(key, later);
-        }
-        assert_eq!(peers.half_made, HashMap::new());
+        assert_eq!(tick(&mut peers, later).len(), 7, "and the strangers are forgotten at once");
+        assert_eq!((peers.half_made.len(), peers.all_half_made, peers.len()), (0, 0, 1));
     }
 
     #[test]
-    fn strangers_are_forgotten_and_only_whose_time_has_come_is_looked_at() {
+    fn all_hosts_together_have_so_many_half_made_sessions() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
-        half_make(&mut peers, PeerKey(0), now);
-        half_make(&mut peers, PeerKey(1), now + Duration::from_secs(1));
+        let last = u64::from(HALF_MADE) / u64::from(POLLERS) - 1;
+        for key in 0..=last {
+            assert!(!peers.is_crowded(address(1000, 0).ip()), "{key}");
+            half_make(&mut peers, key, key % 40, now);
+        }
+        assert!(peers.is_crowded(address(1000, 0).ip()));
+        peers.remove(PeerKey(last)).unwrap();
+        assert!(!peers.is_crowded(address(1000, 0).ip()));
+    }
+
+    #[test]
+    fn only_whose_time_has_come_is_looked_at_and_whoever_was_up_is_known_for_a_while() {
+        let (mut peers, now) = (Peers::default(), Time(1_000_000));
+        half_make(&mut peers, 0, 1, now);
+        half_make(&mut peers, 1, 1, now + Duration::from_secs(1));
         let first = peers.next_timer().unwrap();
+        assert_eq!(peers.first_to_forget(), None, "all are busy");
         assert_eq!(peers.due(first).0, [PeerKey(0)]);
-        peers.get_mut(PeerKey(0)).unwrap().machine.tick(first, &mut Vec::new());
+        let machine = &mut peers.get_mut(PeerKey(0)).unwrap().machine;
+        machine.tick(first, &mut Vec::new());
+        machine.pretend_it_was_up();
         peers.settle(PeerKey(0), first);
-        let (due, gone) = peers.due(first + FORGET_AFTER);
-        assert_eq!(due, [PeerKey(1)]);
-        assert_eq!(gone.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [PeerKey(0)]);
-        assert_eq!(peers.len(), 1);
+        assert_eq!(peers.first_to_forget(), Some(PeerKey(0)));
+        assert_eq!(tick(&mut peers, first + FORGET_AFTER / 2), [PeerKey(1)]);
+        assert_eq!(tick(&mut peers, first + FORGET_AFTER), [PeerKey(0)]);
+        assert_eq!((peers.len(), peers.timers.len()), (0, 0));
     }
 }

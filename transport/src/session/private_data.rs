@@ -4,13 +4,27 @@
 //! Integers are big endian, as all else in CM messages.
 //!
 //! ```text
-//! all  0 magic "TRNK" (4)  4 version (1)
-//! REQ  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
+//! all  0 magic "TRNK" (4)
+//! REQ  4 highest version (1)  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
 //!     20 echo epoch (8)  28 echo number (4)  32 poller (2)  34 pollers (2)
-//!     36 kind of connections (1)
-//! REP  5 auth method (1)  6 pollers (2)  8 epoch (8)  16 number (4)  20 largest message (8)
+//!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one
+//! REP  4 version (1)  5 auth method (1)  6 pollers (2)  8 epoch (8)  16 number (4)  20 largest message (8)
 //!     28 largest eager frame (4)  32 SRQ numbers (4 each, by poller)
-//! REJ  5 reason (1)
+//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
+//! ```
+//!
+//! A handshake between a dialing node and a listening one, with two pollers each:
+//!
+//! ```text
+//! dials                                          listens
+//!   |-- REQ 0: epoch, number ----------------------->|  remembers nothing
+//!   |<------------------- REJ: unproven, cookie -----|  to port 4791 of the claimed address
+//!   |-- REQ 0, REQ 1: epoch, number, cookie -------->|  the cookie is right: a session, two TGTs
+//!   |<---------------------------- REP 0, REP 1 -----|
+//!   |<-------- REQ 0: echo of epoch and number ------|  one dial-back
+//!   |-- REP 0 -------------------------------------->|  it was answered:
+//!   |<-------- REQ 1: echo of epoch and number ------|  the others
+//!   |-- REP 1 -------------------------------------->|  up, and charged credit
 //! ```
 #![forbid(unsafe_code)]
 
@@ -18,14 +32,18 @@ use crate::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
-/// Version of the session protocol.
-pub(crate) const VERSION: u8 = 2;
+/// Version of the session protocol, the highest that is spoken here.
+pub(crate) const VERSION: u8 = 3;
+/// The lowest version that is spoken here.
+const LOWEST_VERSION: u8 = 3;
 /// The only authentication method so far: none.
 pub(crate) const AUTH_NONE: u8 = 0;
 /// Most pollers of a node: their SRQ numbers must fit a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
 
 const MAGIC: [u8; 4] = *b"TRNK";
+/// The code of [`Refusal::Unproven`].
+const UNPROVEN: u8 = 11;
 
 /// One session of one incarnation of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,6 +53,10 @@ pub(crate) struct SessionName {
     /// Counts the sessions of that incarnation with one peer, from 1.
     pub(crate) number: u32,
 }
+
+/// What a listening node sends to the claimed address of a stranger, who returns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cookie(pub(crate) [u8; 16]);
 
 /// The private data of a connecting poller's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +73,8 @@ pub(crate) struct Hello {
     pub(crate) pollers: u16,
     /// What its QPs are, and those that it expects.
     pub(crate) connections: ConnectionKind,
+    /// What the receiver has sent to the sender's address; never all zero.
+    pub(crate) cookie: Option<Cookie>,
 }
 
 /// The private data of the accepting node's reply.
@@ -89,10 +113,13 @@ pub(crate) enum Refusal {
     UsesXrc,
     /// The node has RC connections, not XRC.
     UsesRc,
+    /// Nothing shows that the sender is where the request comes from; it should repeat it with this cookie.
+    Unproven(Cookie),
 }
 
 impl Refusal {
-    const ALL: [Self; 10] = [
+    /// All without a cookie.
+    const PLAIN: [Self; 10] = [
         Self::NotTrunkline,
         Self::Version,
         Self::Authentication,
@@ -117,13 +144,17 @@ impl Refusal {
             Self::Crowded => 8,
             Self::UsesXrc => 9,
             Self::UsesRc => 10,
+            Self::Unproven(_) => UNPROVEN,
         }
     }
 
     /// As private data.
     pub(crate) fn emit(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend([VERSION, self.code()]);
+        out.extend([VERSION, self.code(), LOWEST_VERSION, 0]);
+        if let Self::Unproven(Cookie(cookie)) = self {
+            out.extend(cookie);
+        }
         out
     }
 
@@ -133,7 +164,10 @@ impl Refusal {
             return None;
         }
         let code = *bytes.get(5)?;
-        Self::ALL.into_iter().find(|refusal| refusal.code() == code)
+        if code == UNPROVEN {
+            return array(bytes, 8).map(|cookie| Self::Unproven(Cookie(cookie)));
+        }
+        Self::PLAIN.into_iter().find(|refusal| refusal.code() == code)
     }
 
     /// For people; ends up in `PeerDown::Refused`.
@@ -146,7 +180,8 @@ impl Refusal {
             Self::Nonsense => "it took the request for malformed",
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => "it is out of resources",
-            Self::Crowded => "too many sessions of this host with it are half made",
+            Self::Crowded => "too many sessions of this host with it, or of all strangers, are half made",
+            Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {
                 "it uses XRC connections, this node RC: start it with --connections rc (NodeOptions::connections)"
             }
@@ -167,12 +202,14 @@ fn begin(version_and_auth: [u8; 2]) -> Vec<u8> {
     out
 }
 
-/// Checks what all messages begin with.
-fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
+/// Checks what requests and replies begin with. `lowest` is the lowest version that the sender speaks, the
+/// highest is in the bytes.
+fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
     }
-    if bytes.get(4) != Some(&VERSION) {
+    let spoken = lowest.zip(bytes.get(4).copied());
+    if !spoken.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&VERSION)) {
         return Err(Refusal::Version);
     }
     if bytes.get(5) != Some(&AUTH_NONE) {
@@ -182,7 +219,7 @@ fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
 }
 
 impl Hello {
-    /// As private data: 37 of the 56 bytes of a REQ.
+    /// As private data: 54 of the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
         let mut out = begin([VERSION, AUTH_NONE]);
@@ -193,7 +230,8 @@ impl Hello {
         out.extend(echo.number.to_be_bytes());
         out.extend(self.poller.to_be_bytes());
         out.extend(self.pollers.to_be_bytes());
-        out.push(self.connections.code());
+        out.extend([self.connections.code(), LOWEST_VERSION]);
+        out.extend(self.cookie.map_or([0; 16], |Cookie(cookie)| cookie));
         out
     }
 
@@ -202,8 +240,9 @@ impl Hello {
     /// # Errors
     /// What to answer instead of a welcome.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        check_prefix(bytes)?;
+        check_prefix(bytes, bytes.get(37).copied())?;
         let read = || -> Option<Self> {
+            let cookie = array(bytes, 38)?;
             let echo = SessionName {
                 epoch: u64::from_be_bytes(array(bytes, 20)?),
                 number: u32::from_be_bytes(array(bytes, 28)?),
@@ -218,6 +257,7 @@ impl Hello {
                 poller: u16::from_be_bytes(array(bytes, 32)?),
                 pollers: u16::from_be_bytes(array(bytes, 34)?),
                 connections: ConnectionKind::from_code(*bytes.get(36)?)?,
+                cookie: (cookie != [0; 16]).then_some(Cookie(cookie)),
             })
         };
         let hello = read().ok_or(Refusal::Nonsense)?;
@@ -254,7 +294,7 @@ impl Welcome {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        check_prefix(bytes)?;
+        check_prefix(bytes, bytes.get(4).copied())?;
         let read = || -> Option<Self> {
             let pollers = u16::from_be_bytes(array(bytes, 6)?);
             if !(1..=MAX_POLLERS).contains(&pollers) {
@@ -296,6 +336,7 @@ mod tests {
             poller: 1,
             pollers: 2,
             connections: ConnectionKind::Rc,
+            cookie: Some(Cookie([9; 16])),
         }
     }
 
@@ -310,8 +351,8 @@ mod tests {
 
     #[test]
     fn messages_survive_the_round_trip_within_the_fields() {
-        for echo in [None, hello().echo] {
-            let hello = Hello { echo, ..hello() };
+        for (echo, cookie) in [(None, None), (hello().echo, None), (None, hello().cookie)] {
+            let hello = Hello { echo, cookie, ..hello() };
             let mut bytes = hello.emit();
             assert!(bytes.len() <= 56);
             bytes.resize(56, 0);
@@ -323,7 +364,7 @@ mod tests {
             bytes.resize(196, 0);
             assert_eq!(Welcome::parse(&bytes), Ok(welcome(pollers)));
         }
-        for refusal in Refusal::ALL {
+        for refusal in Refusal::PLAIN.into_iter().chain([Refusal::Unproven(Cookie([7; 16]))]) {
             assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal));
         }
     }
@@ -337,14 +378,18 @@ mod tests {
             Hello::parse(&bytes)
         };
         assert_eq!(with(0, b'X'), Err(Refusal::NotTrunkline));
-        assert_eq!(with(4, 9), Err(Refusal::Version));
+        assert_eq!(with(4, 2), Err(Refusal::Version));
+        assert_eq!(with(37, 4), Err(Refusal::Version));
+        assert!(with(4, 9).is_ok() && with(37, 1).is_ok(), "a node that speaks other versions, too");
         assert_eq!(with(5, 9), Err(Refusal::Authentication));
         assert_eq!(with(33, 2), Err(Refusal::Nonsense));
         assert_eq!(with(34, 1), Err(Refusal::Nonsense));
         assert_eq!(with(36, 0), Err(Refusal::Nonsense));
         assert_eq!(with(15, 0), Err(Refusal::Nonsense));
-        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Nonsense));
-        assert_eq!(Refusal::parse(b"TRNK\x02\xff"), None);
+        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Version));
+        assert_eq!(Hello::parse(&good[..50]), Err(Refusal::Nonsense));
+        assert_eq!(Refusal::parse(b"TRNK\x03\xff"), None);
+        assert_eq!(Refusal::parse(b"TRNK\x03\x0b\x03\0too short"), None);
         assert_eq!(Refusal::parse(b""), None);
     }
 
@@ -353,7 +398,7 @@ mod tests {
         fn any_bytes_parse_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Refusal::parse(&bytes));
             if bytes.len() > 6 {
-                bytes[..6].copy_from_slice(b"TRNK\x02\x00");
+                bytes[..6].copy_from_slice(b"TRNK\x03\x00");
                 let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
             }
         }

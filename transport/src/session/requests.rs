@@ -1,8 +1,9 @@
 //! Requests of peers: what is checked before anything is made for one.
 //!
-//! A request is a stranger's word: it is parsed with bounds, what it may cost is bounded by its host, and the
-//! dial-back goes to where it came from, never to an address that it names. Decides only; `accepting.rs`
-//! performs.
+//! A request is a stranger's word, and so is the address that it comes from. It is parsed with bounds, and
+//! unless its sender proves that address, by our cookie or by echoing our session, it costs no more than a
+//! refusal. What one that does may cost is bounded by its host and in all, and the dial-back goes to where it
+//! came from, never to an address that it names. Decides only; `accepting.rs` performs.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -10,9 +11,11 @@ use super::private_data::{Hello, Refusal};
 use crate::connections::ConnectionKind;
 use crate::shared::canonical;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use trunkline_mutants::mutant;
 use trunkline_verbs::CmId;
 
-/// Peers that are known at once, at most; further ones are refused.
+/// Peers that are known at once, at most; of those beyond, the ones that are idle are forgotten first.
 const MAX_PEERS: usize = 16_384;
 
 /// A request that may be accepted.
@@ -26,11 +29,12 @@ pub(super) struct Admitted {
 }
 
 impl CmMachine {
-    /// Judges a request. Nothing of it is remembered, whatever comes of it.
+    /// Judges a request. Nothing of it is remembered, whatever comes of it; when there are too many peers,
+    /// one that is idle is forgotten for it.
     ///
     /// # Errors
     /// Why it is refused.
-    pub(super) fn admit(&self, id: &dyn CmId, private_data: &[u8]) -> Result<Admitted, Refusal> {
+    pub(super) fn admit(&mut self, id: &dyn CmId, private_data: &[u8]) -> Result<Admitted, Refusal> {
         if self.closed {
             return Err(Refusal::ShuttingDown);
         }
@@ -45,12 +49,23 @@ impl CmMachine {
         // Looked up before a key is given out: addresses that are refused must leave none in the directory,
         // because nobody would ever forget it.
         let known = self.shared.known_key(address).and_then(|key| self.peers.get(key));
-        if known.is_none() && self.peers.len() >= MAX_PEERS {
-            return Err(Refusal::Resources);
-        }
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
-        if is_stranger && self.peers.is_crowded(address.ip(), self.endpoints.share()) {
+        let is_live = known.is_some_and(|peer| peer.machine.is_up());
+        let (is_known, is_echo) = (known.is_some(), known.is_some_and(|peer| peer.machine.is_echoed(&hello)));
+        if hello.echo.is_some() && !is_echo {
+            return Err(Refusal::Stale);
+        }
+        let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
+        if !is_echo && !is_believed && !self.cookies.is_returned(address.ip(), &hello) {
+            self.shared.unproven.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::Unproven(self.cookies.make(address.ip(), &hello)));
+        }
+        if is_stranger && self.peers.is_crowded(address.ip()) {
             return Err(Refusal::Crowded);
+        }
+        if !is_known && self.peers.len() >= MAX_PEERS {
+            let idle = self.peers.first_to_forget().ok_or(Refusal::Resources)?;
+            self.forget(idle);
         }
         Ok(Admitted { hello, address, local: id.local_address().ip() })
     }

@@ -96,23 +96,24 @@ impl RawPeer {
         let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
         let capacities =
             QueueCapacities { max_send_wr: 64, max_send_sge: 1, max_inline_data: 256, ..Default::default() };
-        let ini = QpInit {
-            pd: Some(Arc::clone(&pd)),
-            send_cq: Some(Arc::clone(&cq)),
-            receive_cq: is_rc.then(|| Arc::clone(&cq)),
-            capacities,
-            ..QpInit::new(sending)
+        let dial = |cookie: &[u8]| {
+            let ini = QpInit {
+                pd: Some(Arc::clone(&pd)),
+                send_cq: Some(Arc::clone(&cq)),
+                receive_cq: is_rc.then(|| Arc::clone(&cq)),
+                capacities,
+                ..QpInit::new(sending)
+            };
+            let ini = device.create_qp(ini).unwrap();
+            let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
+            id.attach(Arc::clone(&ini)).unwrap();
+            let private_data = hello(listener.local_address().port(), is_rc, cookie);
+            id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
+            (ini, id)
         };
-        let ini = device.create_qp(ini).unwrap();
-        let id = endpoint(EndpointSide::Active { remote: node, source: Some(ip) }, sending);
-        id.attach(Arc::clone(&ini)).unwrap();
-        let mut hello = b"TRNK\x02\x00".to_vec();
-        hello.extend(listener.local_address().port().to_be_bytes());
-        hello.extend(EPOCH.to_be_bytes());
-        hello.extend(1u32.to_be_bytes());
-        hello.extend([0; 12]);
-        hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }]);
-        id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
+        // The first request proves nothing, and is refused with a cookie.
+        let (_refused, _endpoint) = dial(&[0; 16]);
+        let (ini, id) = dial(&take_cookie(channel.as_ref()));
         let node_srq = SrqNumber::new(0);
         let ids = vec![id];
         let (granted, used, sending, broken) =
@@ -166,7 +167,7 @@ impl RawPeer {
                     id.attach(Arc::clone(&tgt)).unwrap();
                     let access = Some(Access::REMOTE_READ | Access::REMOTE_WRITE);
                     tgt.modify(&QpModify { access, ..QpModify::default() }).unwrap();
-                    let mut welcome = b"TRNK\x02\x00\x00\x01".to_vec();
+                    let mut welcome = b"TRNK\x03\x00\x00\x01".to_vec();
                     welcome.extend(EPOCH.to_be_bytes());
                     welcome.extend(1u32.to_be_bytes());
                     welcome.extend((1u64 << 20).to_be_bytes());
@@ -282,6 +283,33 @@ impl RawPeer {
             self.poll();
             std::thread::yield_now();
         }
+    }
+}
+
+/// The private data of a request of one poller.
+fn hello(port: u16, is_rc: bool, cookie: &[u8]) -> Vec<u8> {
+    let mut hello = b"TRNK\x03\x00".to_vec();
+    hello.extend(port.to_be_bytes());
+    hello.extend(EPOCH.to_be_bytes());
+    hello.extend(1u32.to_be_bytes());
+    hello.extend([0; 12]);
+    hello.extend([0, 0, 0, 1, if is_rc { 2 } else { 1 }, 3]);
+    hello.extend(cookie);
+    hello
+}
+
+/// Waits for the cookie that a request is refused with.
+fn take_cookie(channel: &dyn CmChannel) -> Vec<u8> {
+    let until = Instant::now() + LIMIT;
+    loop {
+        assert!(Instant::now() < until, "no cookie");
+        let Some(event) = channel.next_event() else {
+            std::thread::yield_now();
+            continue;
+        };
+        assert!(matches!(event.kind, CmEventKind::Rejected(_)), "{:?}", event.kind);
+        assert_eq!(event.private_data[..8], *b"TRNK\x03\x0b\x03\0");
+        return event.private_data[8..24].to_vec();
     }
 }
 

@@ -141,6 +141,29 @@ fn wrong_lengths_and_wrong_packets_are_dropped() {
     asker.still_serves();
 }
 
+/// On one host anyone can send from any port of a peer's address, but only the peer has port 4791 there.
+#[test]
+fn every_answer_goes_to_port_4791_wherever_the_message_came_from() {
+    let mut asker = Asker::new(64);
+    asker.port = 40_000;
+    let answered = |asker: &mut Asker, message: CmMessage| {
+        asker.send(message);
+        // Where it went to is checked as it is taken.
+        assert_eq!(asker.answers.len(), 1, "{:?}", asker.answers);
+    };
+    let mut refused = asker.request();
+    refused.mtu = 0;
+    answered(&mut asker, CmMessage::Req(refused));
+    let unknown = asker::ids(0x7777_7777, 0x7777_7778);
+    answered(&mut asker, CmMessage::Rtu(unknown));
+    answered(&mut asker, asker::dreq(0x7777_7777, 0x7777_7778, 0x55));
+    let req = asker.request();
+    assert_eq!(asker.send(CmMessage::Req(req)), Took::Taken);
+    answered(&mut asker, CmMessage::Req(req));
+    asker.refuse_requests();
+    asker.still_serves();
+}
+
 #[test]
 fn messages_in_the_wrong_state_are_dropped() {
     let mut asker = Asker::new(64);

@@ -53,6 +53,8 @@ pub(super) struct Asker {
     asking: Option<(Arc<dyn CmId>, Arc<dyn QueuePair>)>,
     link: InProcessLink,
     address: IpAddr,
+    /// The port that its packets come from.
+    pub(super) port: u16,
     next: u32,
     /// The messages that answered the last one.
     pub(super) answers: Vec<CmMessage>,
@@ -142,6 +144,7 @@ impl Asker {
             asking: None,
             link,
             address,
+            port: ROCE_PORT,
             next: 0x100,
             answers,
         }
@@ -344,7 +347,7 @@ impl Asker {
 
     fn send_packet(&mut self, mut bytes: Vec<u8>) -> Took {
         let (source, destination) =
-            (SocketAddr::new(self.address, ROCE_PORT), SocketAddr::new(self.node.address, ROCE_PORT));
+            (SocketAddr::new(self.address, self.port), SocketAddr::new(self.node.address, ROCE_PORT));
         icrc::append(&IpUdp::new(source, destination), &mut bytes);
         self.take_answers();
         let before = self.counts();
@@ -411,6 +414,8 @@ impl Asker {
         let mut received = ReceiveBatch::new(64);
         while self.link.receive(&mut received) > 0 {
             for datagram in received.iter() {
+                // Whoever can send from an address cannot always bind this port there.
+                assert_eq!(datagram.destination, SocketAddr::new(self.address, ROCE_PORT));
                 let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
                 let packet = Packet::parse(body).unwrap();
                 assert_eq!(packet.bth.destination, QP1);
