@@ -11,4 +11,7 @@ pub mod cm;
 pub mod engine;
 pub mod fuzz;
 pub mod pcap;
+mod permutation;
 pub mod wire;
+
+pub use permutation::Permutation;

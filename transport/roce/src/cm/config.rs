@@ -1,5 +1,7 @@
 //! What a machine is made with: identity, times, limits.
 
+use crate::Permutation;
+
 /// Milliseconds in nanoseconds.
 const MS: u64 = 1_000_000;
 
@@ -11,9 +13,8 @@ pub struct CmConfig {
     /// Seed of the first comm id and transaction id. Outside simulations it must be random: the ids of
     /// an earlier run of the process must not be used again soon.
     pub seed: u64,
-    /// The top 10 bits of every comm id, when several processes share an address and messages are
-    /// handed on by comm id: see [`slot_of`].
-    pub comm_id_slot: Option<u16>,
+    /// How comm ids are numbered.
+    pub comm_ids: CommIds,
     /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time. Nanoseconds.
     pub first_retry_ns: u64,
     /// The number of transmissions of such a message. A DREQ whose program waits for the outcome is
@@ -47,7 +48,7 @@ impl CmConfig {
         Self {
             ca_guid,
             seed,
-            comm_id_slot: None,
+            comm_ids: CommIds::new([seed, ca_guid]),
             first_retry_ns: 75 * MS,
             transmissions: 5,
             decision_ns: 30_000 * MS,
@@ -62,14 +63,47 @@ impl CmConfig {
     }
 }
 
-/// Bits of a comm id below the slot.
-pub(super) const SLOT_SHIFT: u32 = 22;
+/// Bits of a comm id's index below the slot.
+const SLOT_SHIFT: u32 = 22;
 
-/// The member whose comm id this is, by [`CmConfig::comm_id_slot`].
-#[must_use]
-pub const fn slot_of(comm_id: u32) -> u16 {
-    let [_, _, low, high] = (comm_id >> SLOT_SHIFT).to_be_bytes();
-    u16::from_be_bytes([low, high])
+/// How comm ids are numbered: successive indices, under a key. Where several processes share an address, the top 10
+/// bits of the index are the process's slot, and the key is the same for all of them, so that messages can be
+/// handed on by comm id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommIds {
+    slot: Option<u16>,
+    permutation: Permutation,
+}
+
+impl CommIds {
+    /// Those of a process that has its addresses to itself.
+    #[must_use]
+    pub const fn new(keys: [u64; 2]) -> Self {
+        Self { slot: None, permutation: Permutation::new(32, keys) }
+    }
+
+    /// Those of the process in a slot, of 10 bits.
+    #[must_use]
+    pub const fn of_slot(self, slot: u16) -> Self {
+        Self { slot: Some(slot), ..self }
+    }
+
+    /// The comm id of an index, of which a process with a slot has 2^22.
+    #[must_use]
+    pub fn number_of(&self, index: u32) -> u32 {
+        let index = match self.slot {
+            Some(slot) => u32::from(slot) << SLOT_SHIFT | index & ((1 << SLOT_SHIFT) - 1),
+            None => index,
+        };
+        self.permutation.number_of(index)
+    }
+
+    /// The slot of the process whose comm id this is.
+    #[must_use]
+    pub fn slot_of(&self, comm_id: u32) -> u16 {
+        let [_, _, low, high] = (self.permutation.index_of(comm_id) >> SLOT_SHIFT).to_be_bytes();
+        u16::from_be_bytes([low, high])
+    }
 }
 
 /// The least time between two questions whether a peer still has a connection.

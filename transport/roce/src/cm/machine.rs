@@ -1,6 +1,5 @@
 //! The machine: its state, its queues, and what every role shares.
 
-use super::config::SLOT_SHIFT;
 use super::connection::{Addresses, Connection, ConnectionId, State, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
 use super::other_kinds::{OtherKind, OtherKinds};
@@ -207,16 +206,11 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// A free comm id: successive from a random start, never 0.
+    /// A free comm id, never 0: that of the next index.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
-            let id = match self.config.comm_id_slot {
-                Some(slot) => {
-                    ConnectionId(u32::from(slot) << SLOT_SHIFT | self.next_id & ((1 << SLOT_SHIFT) - 1))
-                }
-                None => ConnectionId(self.next_id),
-            };
+            let id = ConnectionId(self.config.comm_ids.number_of(self.next_id));
             if id.0 != 0 && !self.has_connection(id.0) {
                 return id;
             }

@@ -52,7 +52,7 @@ mod sidr;
 mod table;
 mod timeout;
 
-pub use config::{CmConfig, slot_of};
+pub use config::{CmConfig, CommIds};
 pub use connection::ConnectionId;
 pub use counters::{CmCounters, CmDrop};
 pub use error::CmError;

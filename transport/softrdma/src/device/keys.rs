@@ -6,8 +6,11 @@
 #![forbid(unsafe_code)]
 
 use super::limits::MAX_REGIONS;
+use super::numbers::NumberMap;
 use super::random::Random;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use trunkline_roce::Permutation;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
 
 /// Names a protection domain inside the device.
@@ -32,35 +35,36 @@ struct Region {
     start: IoAddress,
     pd: PdNumber,
     access: Access,
+    slot: u32,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    /// Low byte of the key: the next registration in the slot has another one, so that a key
-    /// that outlived its region names nothing.
-    generation: u8,
-    region: Option<Region>,
-}
-
-const INDEX_MASK: u32 = 0x00ff_ffff;
+/// Bits of a key's index that name its slot; the others are the slot's generation.
+const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
+/// Slots that are free at least before one of them is used again.
+const REST: usize = 64;
 
 /// The table.
+///
+/// A key is the permutation, by a key of the device, of a slot and its generation: the next registration in the slot
+/// has another generation, so that a key that outlived its region names nothing, and who sees some keys learns
+/// nothing about others. The permutation is computed at registration only: accesses find their region by its key.
 #[derive(Debug)]
 pub(super) struct Keys {
-    slots: Vec<Slot>,
-    free: std::collections::VecDeque<u32>,
-    /// Mixed into the index, so that two processes do not share their first keys.
-    scramble: u32,
-    first_generation: u8,
+    regions: NumberMap<Region>,
+    /// The generation of each slot.
+    generations: Vec<u32>,
+    /// Oldest first.
+    free: VecDeque<u32>,
+    permutation: Permutation,
 }
 
 impl Keys {
     pub(super) fn new(random: &mut Random) -> Self {
         Self {
-            slots: Vec::new(),
-            free: std::collections::VecDeque::new(),
-            scramble: random.next_u32() & INDEX_MASK,
-            first_generation: random.next_u32().to_le_bytes()[0],
+            regions: NumberMap::default(),
+            generations: Vec::new(),
+            free: VecDeque::new(),
+            permutation: Permutation::new(32, random.keys()),
         }
     }
 
@@ -72,45 +76,45 @@ impl Keys {
         pd: PdNumber,
         access: Access,
     ) -> Result<u32, VerbsError> {
-        // A freed slot rests until a few others were freed after it: with the generation that
-        // keeps a key from coming back soon.
-        let reuse = if self.free.len() > 64 || self.slots.len() >= MAX_REGIONS as usize {
-            self.free.pop_front()
-        } else {
-            None
-        };
-        let index = match reuse {
-            Some(index) => index,
-            None => {
-                let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-                if index >= MAX_REGIONS {
-                    return Err(VerbsError::OutOfResources("the device holds no more memory regions"));
-                }
-                self.slots.push(Slot { generation: self.first_generation, region: None });
-                index
+        let slot = self.take_slot()?;
+        let key = self.next_key(slot);
+        self.regions.insert(key, Region { memory, start, pd, access, slot });
+        Ok(key)
+    }
+
+    /// A freed slot rests until others were freed after it: with the generation that keeps a key from coming
+    /// back soon.
+    fn take_slot(&mut self) -> Result<u32, VerbsError> {
+        let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < MAX_REGIONS);
+        if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
+            self.generations.push(0);
+            return Ok(slot);
+        }
+        self.free.pop_front().ok_or(VerbsError::OutOfResources("the device holds no more memory regions"))
+    }
+
+    /// The key of a slot's next generation; never one that programs or devices take for none.
+    fn next_key(&mut self, slot: u32) -> u32 {
+        let generation = &mut self.generations[slot as usize];
+        loop {
+            *generation = generation.wrapping_add(1);
+            let key = self.permutation.number_of(*generation << SLOT_BITS | slot);
+            if !matches!(key, 0 | u32::MAX) {
+                return key;
             }
-        };
-        let slot = &mut self.slots[index as usize];
-        slot.region = Some(Region { memory, start, pd, access });
-        Ok(((index ^ self.scramble) << 8) | u32::from(slot.generation))
+        }
     }
 
     /// Makes a key invalid.
     pub(super) fn remove(&mut self, key: u32) -> Result<(), VerbsError> {
-        let index = (key >> 8) ^ self.scramble;
-        let slot = self.slots.get_mut(index as usize).ok_or(VerbsError::Gone)?;
-        if u32::from(slot.generation) != key & 0xff || slot.region.take().is_none() {
-            return Err(VerbsError::Gone);
-        }
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push_back(index);
+        let region = self.regions.remove(key).ok_or(VerbsError::Gone)?;
+        self.free.push_back(region.slot);
         Ok(())
     }
 
     /// Makes all keys permanently invalid.
     pub(super) fn clear(&mut self) {
-        self.slots.clear();
-        self.free.clear();
+        self.regions = NumberMap::default();
     }
 
     /// Checks an access to `length` bytes.
@@ -122,9 +126,8 @@ impl Keys {
         length: usize,
         needs: Access,
     ) -> Result<Range<'_>, Refused> {
-        let slot = self.slots.get(((key >> 8) ^ self.scramble) as usize).ok_or(Refused)?;
-        let region = slot.region.as_ref().ok_or(Refused)?;
-        if u32::from(slot.generation) != key & 0xff || region.pd != pd || !region.access.contains(needs) {
+        let region = self.regions.get(key).ok_or(Refused)?;
+        if region.pd != pd || !region.access.contains(needs) {
             return Err(Refused);
         }
         let offset = address.0.checked_sub(region.start.0).ok_or(Refused)?;
@@ -220,6 +223,33 @@ mod tests {
             assert!(keys.range(key, PD, memory.address(0), 1, Access::empty()).is_err());
             assert!(keys.remove(key).is_err());
         }
-        assert!(keys.slots.len() < 100, "slots are used again");
+        assert!(keys.generations.len() < 100, "slots are used again");
+    }
+
+    #[test]
+    fn keys_that_were_seen_tell_nothing_of_the_next() {
+        const COUNT: usize = 4096;
+        for reuses in [false, true] {
+            let mut keys = table();
+            let memory = Memory::zeroed(64).unwrap();
+            let mut seen = Vec::new();
+            for _ in 0..COUNT {
+                let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::empty()).unwrap();
+                if reuses {
+                    keys.remove(key).unwrap();
+                }
+                seen.push(key);
+            }
+            let mut differences = std::collections::BTreeMap::<u32, usize>::new();
+            for [before, after] in seen.array_windows() {
+                *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
+            }
+            // Of 2^32 differences, some of 4096 are equal by chance.
+            assert!(differences.values().all(|count| *count <= 2), "a difference comes again and again");
+            let mut set = seen.clone();
+            set.sort_unstable();
+            let near = set.array_windows().filter(|[low, high]| high - low < 256).count();
+            assert!(near < 16, "{near} keys differ in their low byte only");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Numbers of 24 bits: QPs, SRQs.
 //!
-//! Owns the order in which numbers are given out: upwards from a random start, so that a number
-//! comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5).
-//! A member of a host takes them in blocks from its registry, so that no two members have one.
+//! Owns the order in which numbers are given out: that of their indices upwards from a random start, so that a
+//! number comes again only after all others were used, far longer than TIMEWAIT (contract rocev2 12.5). A number
+//! is the permutation of its index by a key, so that peers learn from theirs nothing about others.
+//! A member of a host takes indices in blocks from its registry, so that no two members have one.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
+use trunkline_roce::Permutation;
 use trunkline_verbs::VerbsError;
 
 const MASK: u32 = 0x00ff_ffff;
@@ -20,8 +22,9 @@ const MASK: u32 = 0x00ff_ffff;
 pub(super) enum Numbers {
     /// All of them are this device's.
     Own {
-        /// Where the search goes on.
+        /// The index where the search goes on.
         next: u32,
+        permutation: Permutation,
     },
     /// They are shared with the other members of the host.
     Shared(Blocks),
@@ -31,7 +34,7 @@ pub(super) enum Numbers {
 #[derive(Debug)]
 pub(super) struct Blocks {
     host: Arc<Host>,
-    /// What is left of the block that numbers come from.
+    /// The indices that are left of the block that numbers come from.
     left: Range<u32>,
     /// Its start.
     start: u32,
@@ -48,7 +51,9 @@ struct Block {
 impl Numbers {
     pub(super) fn new(random: &mut Random, host: Option<&Arc<Host>>) -> Self {
         match host {
-            None => Self::Own { next: random.next_u32() & MASK },
+            None => {
+                Self::Own { next: random.next_u32() & MASK, permutation: Permutation::new(24, random.keys()) }
+            }
             Some(host) => {
                 let host = Arc::clone(host);
                 Self::Shared(Blocks { host, left: 0..0, start: 0, used: BTreeMap::new() })
@@ -59,9 +64,9 @@ impl Numbers {
     /// The next number that is not `taken`. 0 and 1 are the special QPs, all ones is multicast.
     pub(super) fn take(&mut self, taken: impl Fn(u32) -> bool) -> Result<u32, VerbsError> {
         match self {
-            Self::Own { next } => {
+            Self::Own { next, permutation } => {
                 for _ in 0..=MASK {
-                    let number = *next;
+                    let number = permutation.number_of(*next);
                     *next = (*next + 1) & MASK;
                     if is_plain(number) && !taken(number) {
                         return Ok(number);
@@ -88,7 +93,8 @@ fn is_plain(number: u32) -> bool {
 impl Blocks {
     fn take(&mut self) -> Result<u32, VerbsError> {
         loop {
-            for number in self.left.by_ref() {
+            for index in self.left.by_ref() {
+                let number = self.host.number_of(index);
                 if is_plain(number) {
                     if let Some(block) = self.used.get_mut(&self.start) {
                         block.used += 1;
@@ -105,8 +111,9 @@ impl Blocks {
     }
 
     fn free(&mut self, number: u32) {
-        let of = self.used.range_mut(..=number).next_back();
-        let Some((&start, block)) = of.filter(|(_, block)| block.range.contains(&number)) else { return };
+        let index = self.host.index_of(number);
+        let of = self.used.range_mut(..=index).next_back();
+        let Some((&start, block)) = of.filter(|(_, block)| block.range.contains(&index)) else { return };
         block.used = block.used.saturating_sub(1);
         self.give_back(start);
     }
@@ -212,10 +219,29 @@ mod tests {
 
     #[test]
     fn numbers_wrap_past_the_special_ones() {
-        let mut numbers = Numbers::Own { next: MASK - 1 };
-        assert_eq!(numbers.take(|_| false), Ok(MASK - 1));
-        assert_eq!(numbers.take(|number| number == 2), Ok(3));
-        assert_eq!(numbers.take(|_| false), Ok(4));
+        for special in [0, 1, MASK] {
+            let permutation = Permutation::new(24, [u64::from(special), 7]);
+            let next = permutation.index_of(special);
+            let mut numbers = Numbers::Own { next, permutation };
+            let expected = |step| permutation.number_of((next + step) & MASK);
+            assert_eq!(numbers.take(|_| false), Ok(expected(1)));
+            assert_eq!(numbers.take(|number| number == expected(2)), Ok(expected(3)));
+        }
+        let permutation = Permutation::new(24, [1, 1]);
+        let mut numbers = Numbers::Own { next: MASK, permutation };
+        assert_eq!(numbers.take(|_| false), Ok(permutation.number_of(MASK)));
+        assert_eq!(numbers.take(|_| false), Ok(permutation.number_of(0)));
+    }
+
+    #[test]
+    fn a_number_comes_again_after_all_others() {
+        let mut numbers = Numbers::new(&mut Random::new(1), None);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100_000 {
+            let number = numbers.take(|_| false).unwrap();
+            numbers.free(number);
+            assert!(seen.insert(number), "{number}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     })?;
     let events = Arc::new(events);
     let Membership { host, targets, members } = membership;
-    let mut random = Random::new(options.seed.unwrap_or_else(|| runtime.random()));
+    let mut random = options.seed.map_or_else(|| Random::of(&runtime), Random::new);
     let shard = Shard::new(ShardInit {
         link,
         events: Arc::clone(&events),

@@ -1,26 +1,49 @@
 //! Where numbers start.
 //!
 //! Owns the seed of a device. QP, SRQ and comm-id numbers, PSNs and keys start at random in each
-//! process, so that what is left of an earlier incarnation does not fit this one.
+//! process, so that what is left of an earlier incarnation does not fit this one, and peers learn nothing from
+//! those that they see.
 #![forbid(unsafe_code)]
 
-/// A small generator (SplitMix64): spread, not secrecy, is what is wanted from it.
+use siphasher::sip::SipHasher24;
+use trunkline_machine::Runtime;
+
+/// A generator whose numbers nobody can foresee who does not have its seed: the hash of a count, by a key.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(super) struct Random {
+    keys: [u64; 2],
+    count: u64,
+}
 
 impl Random {
     /// Equal seeds give equal numbers.
     pub(super) const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self::with([seed, 0])
+    }
+
+    /// With the runtime's randomness.
+    pub(super) fn of(runtime: &Runtime) -> Self {
+        Self::with([runtime.random(), runtime.random()])
+    }
+
+    /// Another generator, with nothing in common with this one.
+    pub(super) fn branch(&mut self) -> Self {
+        Self::with(self.keys())
+    }
+
+    /// The key of a permutation.
+    pub(super) fn keys(&mut self) -> [u64; 2] {
+        [self.next(), self.next()]
+    }
+
+    const fn with(keys: [u64; 2]) -> Self {
+        Self { keys, count: 0 }
     }
 
     /// The next 64 bits.
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.count = self.count.wrapping_add(1);
+        SipHasher24::new_with_keys(self.keys[0], self.keys[1]).hash(&self.count.to_le_bytes())
     }
 
     /// The next 32 bits.

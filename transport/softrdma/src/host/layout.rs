@@ -6,7 +6,7 @@
 use super::segment::HEADER;
 
 /// Identifies the format.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x03");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x04");
 
 /// The largest number of members. Comm ids of the connection manager carry 10 bits of slot.
 pub(super) const SLOTS: usize = 1024;
@@ -26,9 +26,11 @@ pub(super) const LAST_DOMAIN: usize = COUNTERS + 16;
 
 /// Grows whenever a UDP port is recorded or released.
 pub(super) const PORT_CHANGES: usize = COUNTERS + 48;
+/// The key of the permutations by which members number things, two words; 0 until the first member has chosen it.
+pub(super) const NUMBER_KEY: usize = COUNTERS + 64;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.
-const SLOT_TABLE: usize = COUNTERS + 64;
+const SLOT_TABLE: usize = COUNTERS + 128;
 /// One word of 64 bits per block: its owner, packed, 0 for none.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
 /// The tables of records.

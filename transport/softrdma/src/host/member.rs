@@ -6,6 +6,7 @@
 
 use super::layout::{self, LAST_DOMAIN, LAST_GENERATION, LENGTH, MAGIC, SLOTS};
 use super::memory::{HostMemory, Life};
+use super::numbering::Numbering;
 use super::runtime_dir::namespace_folder;
 use super::{HostError, Segment, tidy};
 use nix::fcntl::{Flock, FlockArg};
@@ -53,6 +54,7 @@ impl MemberId {
 pub(crate) struct Host {
     place: Place,
     pub(super) registry: Segment,
+    pub(super) numbering: Numbering,
     me: MemberId,
 }
 
@@ -84,6 +86,7 @@ impl Host {
         let (path, locked) = enter(directory)?;
         let registry = Segment::open(&path.join("registry"), MAGIC, LENGTH, LENGTH)?;
         choose_first_domain(&registry, random);
+        let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(&path, member.slot));
         // A member that checks whether another lives holds that slot's lock for a moment: then the
         // next slot serves.
@@ -95,7 +98,7 @@ impl Host {
         drop(locked);
         tidy::remove_unused(&path, random());
         let place = Place::Folder { path, process: std::process::id(), alive: Some(alive) };
-        Ok(Arc::new(Self { place, registry, me }))
+        Ok(Arc::new(Self { place, registry, numbering, me }))
     }
 
     /// Joins a simulated host, as a part of the process with this life.
@@ -105,11 +108,12 @@ impl Host {
             .ok_or_else(|| HostError::OtherVersion(PathBuf::from("registry")))?;
         let random = || memory.random();
         choose_first_domain(&registry, random);
+        let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| memory.lives(member));
         let ((), me) = take_slot(&registry, |_slot| Ok(Some(())), random)?;
         memory.enter(me, life);
         let place = Place::Memory { memory: Arc::clone(memory), life: Arc::clone(life) };
-        Ok(Arc::new(Self { place, registry, me }))
+        Ok(Arc::new(Self { place, registry, numbering, me }))
     }
 
     /// This member.

@@ -20,6 +20,7 @@
 //! | `members` | messages between members |
 //! | `memory` | the replacement of the files in a simulation |
 //! | `tidy` | folders of network namespaces that are gone |
+//! | `numbering` | the host's key, by which places in tables become numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a segment of their own |
 //! | `away` | devices that the operator has taken away |
@@ -43,6 +44,7 @@ mod layout;
 mod member;
 mod members;
 pub(crate) mod memory;
+mod numbering;
 mod numbers;
 mod ports;
 mod records;

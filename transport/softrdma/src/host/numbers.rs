@@ -1,17 +1,19 @@
 //! Which member owns which QP and SRQ numbers.
 //!
-//! Owns the blocks that the space of 24 bits is cut into. Members take whole blocks, upwards from
-//! a random start, so that a number is used again only after all others, far longer than TIMEWAIT
-//! (contract rocev2 12.5). The owner of a number is found by reading one word.
+//! Owns the blocks that the indices of 24 bits are cut into. Members take whole blocks, upwards from
+//! a random start, so that an index is used again only after all others, far longer than TIMEWAIT
+//! (contract rocev2 12.5). A number is the permutation of an index by the host's key (`numbering`), so that
+//! one's own numbers do not betray those of others. The owner of a number is found by reading one word.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK};
 use super::{Host, HostError, MemberId};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use trunkline_roce::cm::CommIds;
 
 impl Host {
-    /// Takes a block of numbers.
+    /// Takes a block of indices, each of which has a number.
     pub(crate) fn take_block(&self) -> Result<Range<u32>, HostError> {
         let _locked = self.lock()?;
         let next = self.registry.word64(NEXT_BLOCK);
@@ -37,8 +39,29 @@ impl Host {
 
     /// The member that a QP or SRQ number belongs to, without a system call.
     pub(crate) fn owner_of(&self, number: u32) -> Option<MemberId> {
-        let word = self.registry.word64(layout::block((number / BLOCK) as usize)).load(Ordering::Acquire);
+        let block = (self.index_of(number) / BLOCK) as usize;
+        let word = self.registry.word64(layout::block(block)).load(Ordering::Acquire);
         MemberId::unpack(word).filter(|owner| self.is_member(*owner))
+    }
+
+    /// The number of an index.
+    pub(crate) fn number_of(&self, index: u32) -> u32 {
+        self.numbering.number_of(index)
+    }
+
+    /// The index of a number.
+    pub(crate) fn index_of(&self, number: u32) -> u32 {
+        self.numbering.index_of(number)
+    }
+
+    /// The communication ids of this member.
+    pub(crate) fn comm_ids(&self) -> CommIds {
+        self.numbering.comm_ids().of_slot(self.me().slot)
+    }
+
+    /// The member whose communication id this is, without a system call.
+    pub(crate) fn owner_of_comm_id(&self, comm_id: u32) -> Option<MemberId> {
+        self.current(self.numbering.comm_ids().slot_of(comm_id))
     }
 
     /// Releases a block of which no number is in use.
@@ -52,7 +75,7 @@ impl Host {
 mod tests {
     use super::super::testing::Folder;
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::{BTreeSet, HashSet};
 
     #[test]
     fn every_number_has_one_owner() {
@@ -62,7 +85,9 @@ mod tests {
         let mut seen = HashSet::new();
         for round in 0..30 {
             let member = &members[round % 3];
-            for number in member.take_block().unwrap() {
+            for index in member.take_block().unwrap() {
+                let number = member.number_of(index);
+                assert!(members.iter().all(|other| other.index_of(number) == index));
                 assert!(seen.insert(number), "{number} was assigned twice");
                 assert!(members.iter().all(|other| other.owner_of(number) == Some(member.me())));
             }
@@ -77,12 +102,29 @@ mod tests {
         let leaves = Host::join(Some(&root)).unwrap();
         let block = leaves.take_block().unwrap();
         drop(leaves);
-        assert_eq!(stays.owner_of(block.start), None);
+        let first = stays.number_of(block.start);
+        assert_eq!(stays.owner_of(first), None);
         assert_ne!(stays.take_block().unwrap(), block);
         stays.registry.word64(NEXT_BLOCK).store(u64::from(block.start / BLOCK).max(1), Ordering::Relaxed);
         assert_eq!(stays.take_block().unwrap(), block, "after a whole round");
+        assert_eq!(stays.owner_of(first), Some(stays.me()));
         stays.give_block_back(&block);
-        assert_eq!(stays.owner_of(block.start), None);
+        assert_eq!(stays.owner_of(first), None);
+    }
+
+    #[test]
+    fn a_number_betrays_none_of_another_member() {
+        let folder = Folder::new("betray");
+        let root = folder.path().join("run");
+        let [one, two] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());
+        let numbers = |member: &Host| -> BTreeSet<u32> {
+            member.take_block().unwrap().map(|index| member.number_of(index)).collect()
+        };
+        let (first, second, later) = (numbers(&one), numbers(&two), numbers(&one));
+        assert!(first.is_disjoint(&later) && first.is_disjoint(&second) && second.is_disjoint(&later));
+        // Of so few numbers among 2^24, the next higher one is hardly ever in use.
+        let all: BTreeSet<u32> = first.into_iter().chain(second).chain(later).collect();
+        assert!(all.iter().filter(|number| all.contains(&(*number + 1))).count() < 3);
     }
 
     #[test]
@@ -91,7 +133,7 @@ mod tests {
         let host = Host::join(Some(&folder.path().join("run"))).unwrap();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);
-            assert_eq!(host.owner_of(3 * BLOCK), None, "{word:#x}");
+            assert_eq!(host.owner_of(host.number_of(3 * BLOCK)), None, "{word:#x}");
         }
     }
 }

@@ -219,7 +219,7 @@ impl Relay {
             CmMessage::Dreq(dreq) => dreq.remote_id,
             CmMessage::Other(..) => return None,
         };
-        self.host().current(trunkline_roce::cm::slot_of(ours))
+        self.host().owner_of_comm_id(ours)
     }
 
     /// The member that listens for the service that a peer requests, or did at its first request.

@@ -8,7 +8,7 @@ use crate::device::signal::Signal;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, ConnectionId, ListenerId};
+use trunkline_roce::cm::{CmConfig, CmDrop, CmMachine, CommIds, ConnectionId, ListenerId};
 use trunkline_verbs::{CmIdNumber, CmOption, Counter, PortSpace, Psn, QpNumber, QpType, Time, VerbsError};
 
 /// Ports tried for an endpoint that is bound to any.
@@ -29,9 +29,10 @@ pub(in crate::device) struct Connections {
 }
 
 impl Connections {
-    /// `slot` is the device's place among those that share its addresses.
-    pub(super) fn new(guid: u64, mut random: Random, slot: Option<u16>) -> Self {
-        let config = CmConfig { comm_id_slot: slot, ..CmConfig::new(guid, random.next()) };
+    /// `comm_ids` are those of the device among those that share its addresses, if there are such.
+    pub(super) fn new(guid: u64, mut random: Random, comm_ids: Option<CommIds>) -> Self {
+        let comm_ids = comm_ids.unwrap_or_else(|| CommIds::new(random.keys()));
+        let config = CmConfig { comm_ids, ..CmConfig::new(guid, random.next()) };
         Self {
             machine: CmMachine::new(config),
             endpoints: BTreeMap::new(),

@@ -79,10 +79,10 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(init: ControlInit) -> Self {
         let ControlInit { gids, events, mut random, guid, asks_host, host, members, targets, away } = init;
-        let slot = host.as_ref().map(|host| host.me().slot);
+        let comm_ids = host.as_ref().map(|host| host.comm_ids());
         let sharing = targets.map(|targets| Sharing::new(targets, members.clone()));
         Self {
-            connections: Connections::new(guid, Random::new(random.next()), slot),
+            connections: Connections::new(guid, random.branch(), comm_ids),
             qps: Qps::new(Addresses::new(gids, host, asks_host, random), sharing),
             members,
             removal: Removal::new(away),
