@@ -7,6 +7,7 @@
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, RegisteredBuffer, Registry};
 use crate::command::{CmCommand, CmHandle, Command, PollerHandle};
+use crate::epochs::Epochs;
 use crate::incarnation::{self, Opened, PollerDevice};
 use crate::options::NodeOptions;
 use crate::poller::{OfNode, Parts, Poller};
@@ -14,7 +15,6 @@ use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
-use crate::session::proof::Epochs;
 use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
 use crate::sizes::HEAD_ROOM;
 use crate::{Limit, PollerIndex, StartError, Upper, affinity};

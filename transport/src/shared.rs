@@ -5,9 +5,9 @@
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
+use crate::epochs::Epochs;
 use crate::incarnation::DeviceShared;
 use crate::report::Traffic;
-use crate::session::proof::Epochs;
 use crate::{BudgetReport, PeerKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -16,5 +16,5 @@ mod events;
 pub(crate) mod machine;
 mod peers;
 pub(crate) mod private_data;
-pub(crate) mod proof;
+mod proof;
 mod requests;

@@ -1,15 +1,14 @@
-//! What shows that a peer is at the address that it claims: cookies, and epochs that differ by peer.
+//! What shows that a peer is at the address that it claims: cookies.
 //!
 //! A request may carry any source address. So a stranger's first one is refused with a cookie, which goes to
 //! the claimed address and nowhere else, and nothing is remembered of it; only a request that returns the cookie
-//! goes on. A dial-back needs none: it echoes our epoch, which no other peer knows. The CM machine owns the
-//! cookies, `NodeShared` the epochs; nothing here does I/O or keeps state by peer.
+//! goes on. A dial-back needs none: it echoes our epoch, which no other peer knows ([`crate::epochs`]). The CM
+//! machine owns the cookies; nothing here does I/O or keeps state by peer.
 #![forbid(unsafe_code)]
 
 use super::private_data::{Cookie, Hello};
-use siphasher::sip128::{Hasher128, SipHasher24};
-use std::hash::Hasher;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use crate::secret::{Secret, octets};
+use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
@@ -18,31 +17,17 @@ use trunkline_verbs::Time;
 /// some seconds when packets are lost; a cookie that someone has collected should not be of use much longer.
 const BUCKET: Duration = Duration::from_secs(10);
 
-/// A secret of 128 bits.
-#[derive(Clone, Copy)]
-struct Key(u64, u64);
-
-impl Key {
-    fn new(runtime: &Runtime) -> Self {
-        Self(runtime.random(), runtime.random())
-    }
-
-    fn hasher(self) -> SipHasher24 {
-        SipHasher24::new_with_keys(self.0, self.1)
-    }
-}
-
 /// Makes and checks the cookies of one node.
 pub(crate) struct Cookies {
     runtime: Runtime,
     /// Of this bucket of time, and of the one before.
-    keys: [Key; 2],
+    keys: [Secret; 2],
     since: Time,
 }
 
 impl Cookies {
     pub(crate) fn new(runtime: &Runtime) -> Self {
-        let keys = [(); 2].map(|()| Key::new(runtime));
+        let keys = [(); 2].map(|()| Secret::new(runtime));
         Self { runtime: runtime.clone(), keys, since: runtime.clock().now() }
     }
 
@@ -71,8 +56,8 @@ impl Cookies {
         if passed < BUCKET {
             return;
         }
-        let fresh = Key::new(&self.runtime);
-        let earlier = if passed < 2 * BUCKET { self.keys[0] } else { Key::new(&self.runtime) };
+        let fresh = Secret::new(&self.runtime);
+        let earlier = if passed < 2 * BUCKET { self.keys[0] } else { Secret::new(&self.runtime) };
         (self.keys, self.since) = ([fresh, earlier], now);
     }
 }
@@ -85,51 +70,10 @@ impl std::fmt::Debug for Cookies {
 }
 
 /// One cookie serves all requests of a node's session attempts: their poller is not part of it.
-fn cookie(key: Key, from: IpAddr, hello: &Hello) -> Cookie {
-    let mut hasher = key.hasher();
-    hasher.write(&octets(from));
-    hasher.write(&hello.listener_port.get().to_be_bytes());
-    hasher.write(&hello.session.epoch.to_be_bytes());
-    let hash = hasher.finish128();
-    Cookie((u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes())
-}
-
-/// The epochs of one node: a random number for each peer, always the same one for the same peer.
-///
-/// A peer that has learned its own cannot echo that of another.
-pub(crate) struct Epochs(Option<Key>);
-
-impl Epochs {
-    pub(crate) fn new(runtime: &Runtime) -> Self {
-        Self(Some(Key::new(runtime)))
-    }
-
-    /// The same for every peer and node: a deliberate fault.
-    pub(crate) const fn constant() -> Self {
-        Self(None)
-    }
-
-    /// The epoch for the peer that listens at `address`; never 0.
-    pub(crate) fn of(&self, address: SocketAddr) -> u64 {
-        let Some(key) = self.0 else { return 1 };
-        let mut hasher = key.hasher();
-        hasher.write(&octets(address.ip()));
-        hasher.write(&address.port().to_be_bytes());
-        hasher.finish128().h1.max(1)
-    }
-}
-
-impl std::fmt::Debug for Epochs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Epochs")
-    }
-}
-
-fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
-    }
+fn cookie(key: Secret, from: IpAddr, hello: &Hello) -> Cookie {
+    let port = hello.listener_port.get().to_be_bytes();
+    let hash = key.hash(&[&octets(from), &port, &hello.session.epoch.to_be_bytes()]);
+    Cookie(hash.to_be_bytes())
 }
 
 #[cfg(test)]
@@ -197,17 +141,5 @@ mod tests {
         let cookie = cookies.make(here, &asked);
         clock.set(clock.now() + 3 * BUCKET);
         assert!(!cookies.is_returned(here, &with(asked, cookie)), "nobody asked for long");
-    }
-
-    #[test]
-    fn no_peer_learns_the_epoch_of_another() {
-        let clock = Clock::simulated(VirtualClock::new());
-        let simulator = Arc::new(Counting::default());
-        let runtime = Runtime::simulated(clock, simulator);
-        let (one, other) = (Epochs::new(&runtime), Epochs::new(&runtime));
-        let [a, b] = [7, 8].map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
-        assert_eq!(one.of(a), one.of(a));
-        assert_ne!(one.of(a), one.of(b));
-        assert_ne!(one.of(a), other.of(a), "of another incarnation");
     }
 }
