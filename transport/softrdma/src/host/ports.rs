@@ -18,12 +18,12 @@ use super::layout::{PORT_CHANGES, PORTS};
 use super::records::Record;
 use super::services::Place;
 use super::{Host, HostError, MemberId};
-use crate::link::ROCE_PORT;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::Time;
 
 /// How long a member counts as living after its lock was found held.

@@ -5,6 +5,7 @@
 //! bounded by the device, which stops to ask its QPs while a batch is not empty.
 #![forbid(unsafe_code)]
 
+use super::Verdict;
 use std::net::SocketAddr;
 
 /// Longest datagram that a link carries: a payload of 4,096 bytes with all headers is at most
@@ -37,6 +38,8 @@ struct Entry {
 pub(crate) struct Origin {
     /// It is a member of this host's registry, by the address and port that it sends from.
     pub(crate) is_member: bool,
+    /// What the process that received it found out by its ICRC, if it has judged it.
+    pub(crate) verdict: Option<Verdict>,
 }
 
 /// Datagrams to send, first in first out.

@@ -6,7 +6,7 @@
 //! that exists is continued. A failing disk loses records, never packets.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -155,8 +155,8 @@ impl Link for CapturedLink {
         count
     }
 
-    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
-        let count = self.inner.receive_at(batch, now);
+    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+        let count = self.inner.receive_judged(batch, judge);
         self.record_batch(batch);
         count
     }

@@ -46,6 +46,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
+/// What is found out of a datagram by its ICRC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what its sender sent.
+    Taken {
+        /// The sender is a device of our own kind.
+        is_soft: bool,
+    },
+    /// It may be; only what proves itself by its content is taken.
+    Unsure,
+}
+
+/// Judges datagrams for a link.
+pub trait Judge {
+    /// The present time.
+    fn now(&self) -> Time;
+
+    /// Judges a datagram; `None` when it has to be dropped, which the judge counts.
+    fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
+}
+
 /// A network interface for datagrams.
 ///
 /// Call order: `open` an address, then `send` from it and `receive` at it, until `close`. With a
@@ -88,9 +109,10 @@ pub trait Link: Send + Debug {
     /// that no datagram waits at any open address; the batch's capacity means that more may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
-    /// As [`Link::receive`], for a link to which the time matters.
-    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
-        let _ = now;
+    /// As [`Link::receive`]. A link that forwards datagrams to other processes has each judged first, in the
+    /// order of their arrival.
+    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+        let _ = judge;
         self.receive(batch)
     }
 

@@ -18,7 +18,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ROCE_PORT, ReceiveBatch};
+use super::{Datagram, MAX_DATAGRAM_BYTES, Origin, ROCE_PORT, ReceiveBatch, Verdict};
 use crate::host::{Host, MAX_MESSAGE_BYTES, MemberId, Members, Received, Targets};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -32,8 +32,14 @@ const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
 const HEADER_BYTES: usize = 44;
-/// Bits of the origin.
+/// Bits of the origin: whether a member sent it, and above that the verdict.
 const IS_MEMBER: u8 = 1;
+const VERDICTS: [Option<Verdict>; 4] = [
+    None,
+    Some(Verdict::Taken { is_soft: true }),
+    Some(Verdict::Taken { is_soft: false }),
+    Some(Verdict::Unsure),
+];
 
 /// Largest number of bundles being filled; one more makes all of them leave at once.
 const MAX_BUNDLES: usize = 8;
@@ -282,8 +288,17 @@ fn write(datagram: Datagram<'_>, origin: Origin, bundle: &mut Vec<u8>) {
     bundle.extend(scope.to_le_bytes());
     bundle.extend(destination.port().to_le_bytes());
     bundle.extend(field(destination.ip()));
-    bundle.push(if origin.is_member { IS_MEMBER } else { 0 });
+    bundle.push(byte_of(origin));
     bundle.extend_from_slice(&datagram.bytes[..usize::from(length)]);
+}
+
+fn byte_of(origin: Origin) -> u8 {
+    let verdict = VERDICTS.iter().zip(0u8..).find(|(verdict, _)| **verdict == origin.verdict);
+    verdict.map_or(0, |(_, code)| code << 1) | if origin.is_member { IS_MEMBER } else { 0 }
+}
+
+fn origin_of(byte: u8) -> Origin {
+    Origin { is_member: byte & IS_MEMBER != 0, verdict: VERDICTS[usize::from(byte >> 1 & 3)] }
 }
 
 fn field(ip: IpAddr) -> [u8; 16] {
@@ -332,6 +347,5 @@ fn split(bytes: &[u8]) -> Option<(Datagram<'_>, Origin, &[u8])> {
     let (body, rest) = rest.split_at_checked(length).filter(|_| is_sane)?;
     let datagram =
         Datagram { source: address(5, half(3))?, destination: address(27, half(25))?, bytes: body };
-    let origin = Origin { is_member: header[43] & IS_MEMBER != 0 };
-    Some((datagram, origin, rest))
+    Some((datagram, origin_of(header[43]), rest))
 }

@@ -1,9 +1,16 @@
 //! A sender that is not our device: its packets have IPv4 identifications that must be derived from the ICRC.
 
+use crate::common;
 use crate::common::by_hand::{ByHand, FIRST_PSN};
-use crate::common::node::{BOUND, Node};
+use crate::common::host::Host;
+use crate::common::node::{BOUND, Node, bring_up_with, post};
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
-use trunkline_verbs::{Completion, Psn};
+use trunkline_roce::wire::{
+    Aeth, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
+};
+use trunkline_softrdma::device::SoftOptions;
+use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
 /// A bare sender on the network, and a device that is connected to it.
 struct Setup {
@@ -40,15 +47,99 @@ impl Setup {
 }
 
 #[test]
-fn a_foreign_peer_is_accepted_from_its_third_packet_on() {
+fn a_foreign_peer_is_accepted_from_its_second_packet_on() {
     let mut setup = Setup::new();
     assert!(!setup.send(500));
-    assert!(!setup.send(501));
-    assert!(setup.send(502), "{:#?}", setup.node().device_counters());
+    assert!(setup.send(501), "{:#?}", setup.node().device_counters());
     assert!(setup.send(503));
-    assert_eq!(setup.node().counter("drop_unproven_identification"), 2);
+    assert_eq!(setup.node().counter("drop_unproven_identification"), 1);
     assert!(!setup.send(40_000), "far from its last packet");
     assert!(setup.send(504));
+    assert!(!setup.send(50_000));
+    assert!(setup.send(50_001), "it has left its window");
+}
+
+#[test]
+fn a_fatal_nak_as_the_first_packet_of_a_foreign_peer_arrives() {
+    for (distance, ends) in [(1, false), (0, true)] {
+        let mut setup = Setup::new();
+        let ini = setup.node().qp(QpType::XrcIni);
+        bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));
+        let (remote, sge) = (setup.node().remote(0), setup.node().sge(0, 16));
+        post(&*ini, SendOperation::RdmaWrite(remote), &[sge], &*setup.node().srq);
+        let acknowledge = Opcode::new(Service::XRC, Operation::ACKNOWLEDGE);
+        let psn = Psn::new(FIRST_PSN).plus(distance);
+        let mut nak = Packet::new(acknowledge, ini.number(), psn, &[]);
+        nak.aeth = Some(Aeth::new(Syndrome::Nak(NakCode::REMOTE_ACCESS), 0));
+        setup.hands.send_packet(&nak, |headers| headers.v4_identification = 30_000);
+        if ends {
+            assert_eq!(setup.node().completion().status, CompletionStatus::RemoteAccessError);
+            continue;
+        }
+        let until = Instant::now() + BOUND;
+        while setup.node().counter("drop_unproven_identification") == 0 {
+            assert!(Instant::now() < until, "nothing was sent with that PSN: it proves nothing");
+            assert_eq!(setup.node().cq.poll(&mut [Completion::default()]), 0);
+        }
+    }
+}
+
+/// A foreign sender over real sockets, to processes that share an address.
+struct Kernel {
+    socket: UdpSocket,
+    /// Identifications are counted for all packets to the address.
+    identification: u16,
+}
+
+impl Kernel {
+    fn send(&mut self, node: &Node, tgt: &dyn QueuePair, psn: Psn) {
+        let mut packet =
+            Packet::new(Opcode::new(Service::XRC, Operation::SEND_ONLY), tgt.number(), psn, b"from afar");
+        packet.xrceth = Some((0, node.srq.number().unwrap()));
+        let to = SocketAddr::new(node.address, ROCE_PORT);
+        let mut headers = IpUdp::new(self.socket.local_addr().unwrap(), to);
+        headers.v4_identification = self.identification;
+        self.identification = self.identification.wrapping_add(1);
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        icrc::append(&headers, &mut bytes);
+        self.socket.send_to(&bytes, to).unwrap();
+    }
+}
+
+#[test]
+fn processes_at_one_address_know_a_foreign_peer_by_all_that_it_sends() {
+    let host = Host::new();
+    let busy = Node::open(host.options(), 4096);
+    let options = SoftOptions { addresses: vec![busy.address], ..host.options() };
+    let quiet = Node::open(options, 4096);
+    let address = common::address();
+    let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap();
+    let mut kernel = Kernel { socket, identification: 65_000 };
+    // Both orders: the one with port 4791 is the busy one, or the quiet one.
+    for [often, seldom] in [[&busy, &quiet], [&quiet, &busy]] {
+        let tgts = [often, seldom].map(|node| node.qp(QpType::XrcTgt));
+        for (node, tgt) in [often, seldom].iter().zip(&tgts) {
+            bring_up_with(&**tgt, address, QpNumber::new(0x4711));
+            (0..500).for_each(|wr_id| node.receive(wr_id, 0, 64));
+        }
+        let mut psns = [Psn::new(FIRST_PSN); 2];
+        let mut exchange = |node: &Node, index: usize, is_first: bool| {
+            kernel.send(node, &*tgts[index], psns[index]);
+            if is_first {
+                kernel.send(node, &*tgts[index], psns[index]);
+            }
+            let received = node.completion();
+            assert_eq!(received.status, CompletionStatus::Success);
+            psns[index] = psns[index].plus(1);
+        };
+        exchange(often, 0, true);
+        for _ in 0..3 {
+            exchange(seldom, 1, false);
+            (0..150).for_each(|_| exchange(often, 0, false));
+        }
+        tgts.iter().for_each(|tgt| tgt.destroy().unwrap());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Requester, RequesterEvent, Response};
 use crate::engine::segment::Kind;
 use crate::engine::{LocalMemory, Time};
-use crate::wire::{Aeth, NakCode, Operation, Packet, Syndrome};
+use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionStatus, Psn, QpState};
 
 /// Where a response's PSN is, relative to what was sent.
@@ -54,6 +54,14 @@ impl Requester {
             Response::Unexpected => self.counters.unexpected += 1,
         }
         outcome
+    }
+
+    /// Whether a response with this header answers a PSN that is outstanding.
+    #[must_use]
+    pub fn has_outstanding(&self, bth: &Bth) -> bool {
+        self.is_sending()
+            && bth.opcode.service() == self.geometry.service
+            && matches!(self.position(bth.psn), Position::Outstanding)
     }
 
     fn position(&self, psn: Psn) -> Position {

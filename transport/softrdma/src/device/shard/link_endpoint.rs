@@ -5,7 +5,7 @@
 
 use super::no_link::NoLink;
 use super::route::Route;
-use crate::link::{Link, ReceiveBatch, SendBatch};
+use crate::link::{Judge, Link, ReceiveBatch, SendBatch};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use trunkline_roce::engine::Transmit;
@@ -82,9 +82,9 @@ impl LinkEndpoint {
 
     /// Takes a batch off the link, and whether more may wait. Return it with
     /// [`LinkEndpoint::recycle`].
-    pub(super) fn receive(&mut self, now: Time) -> Option<(ReceiveBatch, bool)> {
+    pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
-        let count = self.link.receive_at(&mut batch, now);
+        let count = self.link.receive_judged(&mut batch, judge);
         let more = count >= batch.capacity();
         Some((batch, more))
     }

@@ -2,18 +2,32 @@
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
 //! (contract rocev2 5.7). Our own kind sends 0; that is tried first. For other senders, a NIC or
-//! the kernel's rxe, the identification is solved for, which weakens the check to one in 65,536.
-//! So it is done only for addresses that never sent a packet of our own kind, and only
-//! identifications that follow each other are believed. Owns what is known of each address.
+//! the kernel's rxe, the identification is solved for. So it is done only for addresses that never
+//! sent a packet of our own kind, and only identifications that follow each other are believed. Owns what
+//! is known of each sender, separately for each of our addresses: a kernel counts one identification for all
+//! its packets between two addresses. The link has each packet judged as it arrives, also those
+//! that it forwards to other processes at the address, so that the process with port 4791, to which
+//! foreign peers send everything, sees all that the peer counts; the others inherit its judgement.
 //!
 //! | known as | packet with identification 0 | packet that solves |
 //! |---|---|---|
-//! | nothing | taken; soft from now on | a candidate; management datagrams are taken |
-//! | candidate | taken; soft from now on | taken with the third in a row close to each other; foreign from now on |
+//! | nothing | taken; soft from now on | a candidate; unsure |
+//! | candidate | taken; soft from now on | close to the candidate's last: taken, and foreign from now on; else unsure |
 //! | soft | taken | refused |
-//! | foreign | taken within the window | taken within the window |
+//! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! What is refused while a peer becomes foreign comes again by retransmission.
+//! So a foreign peer that has left its window is known again with the second of two packets that follow
+//! each other. What is unsure is dropped, except where its content is proof in itself: management
+//! datagrams, and acknowledgements of a PSN that is outstanding at the QP that they name. An
+//! acknowledgement may be a fatal NAK, which is sent only once. Everything else comes again by
+//! retransmission.
+//!
+//! # Odds
+//! One of the 65,536 identifications makes the ICRC of a corrupted packet right once in 65,536 packets. That
+//! one must be within 64 of one of two others, and one more for each millisecond in between, so a corrupted
+//! packet of a foreign peer is taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted acknowledgement
+//! that is unsure is taken once in 65,536 if what is corrupted is not what makes it plausible: addresses, QP
+//! and PSN. None of this is proof against forgers, who can compute the ICRC.
 //!
 //! Soft is permanent, and that is a choice: an attacker that forges one packet with identification 0 in
 //! the name of a NIC or of rxe, before that peer's own first packets, keeps the device from
@@ -22,25 +36,33 @@
 //! connection that cannot be made is the lesser harm, and it is counted
 //! (`drop_bad_icrc`). Once foreign, an address stays so.
 
+use crate::device::counters::ShardCounters;
 use crate::device::guid::is_soft;
-use crate::link::Datagram;
+use crate::link::{Datagram, Judge, Verdict};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::Time;
 
-/// Addresses remembered at most. Forged sources can fill the table, never grow it.
+/// Pairs of addresses remembered at most. Forged sources can fill the table, never grow it.
 const MAX_PEERS: usize = 4096;
-/// Packets in a row that make a peer foreign.
-const RUN: u8 = 3;
 /// Identifications that may lie between two packets that follow each other at once.
 const WINDOW: u64 = 64;
+
+/// A sender's address and ours.
+type Pair = (IpAddr, IpAddr);
 
 #[derive(Debug, Clone, Copy)]
 enum Peer {
     Soft,
-    Candidate { last: Identification, run: u8 },
-    Foreign { last: Identification },
+    Candidate {
+        last: Identification,
+    },
+    Foreign {
+        last: Identification,
+        /// The last one outside the window.
+        stray: Option<Identification>,
+    },
 }
 
 /// The identification of a packet, and when it came.
@@ -50,84 +72,87 @@ struct Identification {
     at: Time,
 }
 
-/// What to do with a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judgement {
-    /// It is what its sender sent.
-    Take,
-    /// It may be: for management datagrams that is enough.
-    Unsure,
-    /// It is not, or too much like chance.
-    Refuse,
+/// Judges and counts what a link receives.
+#[derive(Debug)]
+pub(super) struct Checker<'a> {
+    pub(super) peers: &'a mut Peers,
+    pub(super) counters: &'a mut ShardCounters,
+    pub(super) now: Time,
 }
 
-/// What is known of addresses.
+impl Judge for Checker<'_> {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict> {
+        let verdict = self.peers.check(datagram, self.now);
+        if verdict.is_none() {
+            self.counters.packets_received += 1;
+            self.counters.bad_icrc += 1;
+        }
+        verdict
+    }
+}
+
+/// What is known of senders.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    known: BTreeMap<IpAddr, Peer>,
+    known: BTreeMap<Pair, Peer>,
     /// The soft peer that was seen last, so that its packets cost no look-up.
-    last_soft: Option<IpAddr>,
+    last_soft: Option<Pair>,
 }
 
 impl Peers {
-    /// Whether only identification 0 is worth a try.
-    pub(super) fn is_soft(&self, source: IpAddr) -> bool {
-        self.last_soft == Some(source) || matches!(self.known.get(&source), Some(Peer::Soft))
+    /// Whether a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
+    pub(super) fn is_soft(&self, pair: Pair) -> bool {
+        self.last_soft == Some(pair) || matches!(self.known.get(&pair), Some(Peer::Soft))
     }
 
     /// Checks the ICRC of a datagram; `None` when it is wrong.
-    pub(super) fn check(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Judgement> {
+    pub(super) fn check(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Verdict> {
         let headers = IpUdp::new(datagram.source, datagram.destination);
-        let source = datagram.source.ip();
-        if source.is_ipv6() || self.is_soft(source) {
-            return icrc::check(&headers, datagram.bytes).then_some(Judgement::Take);
+        let pair = (datagram.source.ip(), datagram.destination.ip());
+        if pair.0.is_ipv6() || self.is_soft(pair) {
+            let is_soft = self.is_soft(pair);
+            return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft });
         }
         let identification = icrc::solve_identification(&headers, datagram.bytes)?;
-        Some(self.judge(source, identification, now))
+        Some(self.judge(pair, identification, now))
     }
 
-    /// Judges an IPv4 packet whose ICRC is right under `identification`.
-    fn judge(&mut self, source: IpAddr, identification: u16, now: Time) -> Judgement {
-        if identification == 0 && self.last_soft == Some(source) {
-            return Judgement::Take;
+    /// Notes what the process that received a datagram found out of its sender.
+    pub(super) fn inherit(&mut self, datagram: Datagram<'_>, verdict: Verdict) {
+        let pair = (datagram.source.ip(), datagram.destination.ip());
+        if verdict == (Verdict::Taken { is_soft: true }) && !self.is_soft(pair) {
+            self.remember(pair, Peer::Soft);
         }
+    }
+
+    /// Judges an IPv4 packet whose ICRC is right under `identification`, of a peer that is not soft.
+    fn judge(&mut self, pair: Pair, identification: u16, now: Time) -> Verdict {
         let seen = Identification { value: identification, at: now };
-        let next = match (self.known.get(&source).copied(), identification) {
-            (Some(Peer::Foreign { last }), _) => {
-                if !seen.follows(last) {
-                    return Judgement::Refuse;
-                }
-                // One that was overtaken does not move the window back.
-                let is_behind = last.value.wrapping_sub(seen.value) <= u16::MAX / 2;
-                Peer::Foreign { last: if is_behind { Identification { at: now, ..last } } else { seen } }
+        let (next, verdict) = match self.known.get(&pair).copied() {
+            Some(Peer::Foreign { last, stray }) => seen.after_foreign(last, stray),
+            _ if identification == 0 => (Peer::Soft, Verdict::Taken { is_soft: true }),
+            Some(Peer::Candidate { last }) if seen.follows(last) => {
+                (Peer::Foreign { last: seen, stray: None }, Verdict::Taken { is_soft: false })
             }
-            (_, 0) => Peer::Soft,
-            (Some(Peer::Soft), _) => return Judgement::Refuse,
-            (Some(Peer::Candidate { last, run }), _) if seen.follows(last) => {
-                if run + 1 >= RUN {
-                    Peer::Foreign { last: seen }
-                } else {
-                    Peer::Candidate { last: seen, run: run + 1 }
-                }
-            }
-            _ => Peer::Candidate { last: seen, run: 1 },
+            _ => (Peer::Candidate { last: seen }, Verdict::Unsure),
         };
-        self.remember(source, next);
-        match next {
-            Peer::Soft | Peer::Foreign { .. } => Judgement::Take,
-            Peer::Candidate { .. } => Judgement::Unsure,
-        }
+        self.remember(pair, next);
+        verdict
     }
 
     /// A peer has shown its CA GUID in a message of the connection manager.
-    pub(super) fn saw_guid(&mut self, source: IpAddr, guid: u64) {
-        if is_soft(guid) && !matches!(self.known.get(&source), Some(Peer::Foreign { .. })) {
-            self.remember(source, Peer::Soft);
+    pub(super) fn saw_guid(&mut self, pair: Pair, guid: u64) {
+        if is_soft(guid) && !matches!(self.known.get(&pair), Some(Peer::Foreign { .. })) {
+            self.remember(pair, Peer::Soft);
         }
     }
 
-    fn remember(&mut self, source: IpAddr, peer: Peer) {
-        if self.known.len() >= MAX_PEERS && !self.known.contains_key(&source) {
+    fn remember(&mut self, pair: Pair, peer: Peer) {
+        if self.known.len() >= MAX_PEERS && !self.known.contains_key(&pair) {
             // Candidates are the cheapest to forge and the cheapest to learn again.
             self.known.retain(|_, known| !matches!(known, Peer::Candidate { .. }));
             if self.known.len() >= MAX_PEERS {
@@ -136,13 +161,28 @@ impl Peers {
             }
         }
         if matches!(peer, Peer::Soft) {
-            self.last_soft = Some(source);
+            self.last_soft = Some(pair);
         }
-        self.known.insert(source, peer);
+        self.known.insert(pair, peer);
     }
 }
 
 impl Identification {
+    /// What a foreign peer's packet makes of it, and its verdict.
+    fn after_foreign(self, last: Self, stray: Option<Self>) -> (Peer, Verdict) {
+        let taken = Verdict::Taken { is_soft: false };
+        if self.follows(last) {
+            // One that was overtaken does not move the window back.
+            let is_behind = last.value.wrapping_sub(self.value) <= u16::MAX / 2;
+            let last = if is_behind { Self { at: self.at, ..last } } else { self };
+            return (Peer::Foreign { last, stray }, taken);
+        }
+        match stray {
+            Some(stray) if self.follows(stray) => (Peer::Foreign { last: self, stray: None }, taken),
+            _ => (Peer::Foreign { last, stray: Some(self) }, Verdict::Unsure),
+        }
+    }
+
     /// Whether it is close enough after another (or, reordered, before it): within 64, and one more for
     /// each millisecond in between, in which its sender may have served other peers.
     fn follows(self, last: Self) -> bool {
@@ -159,55 +199,79 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn source() -> IpAddr {
-        IpAddr::from([10, 0, 0, 1])
+    const SOFT: Verdict = Verdict::Taken { is_soft: true };
+    const FOREIGN: Verdict = Verdict::Taken { is_soft: false };
+
+    fn pair() -> Pair {
+        (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]))
     }
 
     #[test]
     fn one_packet_of_our_kind_makes_a_peer_soft_for_good() {
         let (mut peers, now) = (Peers::default(), Time(1));
-        assert_eq!(peers.judge(source(), 0, now), Judgement::Take);
-        assert!(peers.is_soft(source()));
-        for identification in 1..10 {
-            assert_eq!(peers.judge(source(), identification, now), Judgement::Refuse);
-        }
-        assert_eq!(peers.judge(source(), 0, now), Judgement::Take);
+        assert_eq!(peers.judge(pair(), 7, now), Verdict::Unsure);
+        assert_eq!(peers.judge(pair(), 0, now), SOFT);
+        assert!(peers.is_soft(pair()));
     }
 
     #[test]
     fn a_guid_of_ours_makes_a_peer_soft() {
-        let (mut peers, now) = (Peers::default(), Time(1));
-        peers.saw_guid(source(), 0x5054_00ff_fe00_0001);
-        assert!(!peers.is_soft(source()));
-        peers.saw_guid(source(), crate::device::guid::node_guid(None));
-        assert_eq!(peers.judge(source(), 7, now), Judgement::Refuse);
+        let mut peers = Peers::default();
+        peers.saw_guid(pair(), 0x5054_00ff_fe00_0001);
+        assert!(!peers.is_soft(pair()));
+        peers.saw_guid(pair(), crate::device::guid::node_guid(None));
+        assert!(peers.is_soft(pair()));
     }
 
     #[test]
-    fn a_run_of_three_makes_a_peer_foreign() {
+    fn the_second_of_two_that_follow_each_other_makes_a_peer_foreign() {
         let (mut peers, now) = (Peers::default(), Time(1));
-        let mut judge = |identification| peers.judge(source(), identification, now);
-        assert_eq!(judge(1000), Judgement::Unsure);
-        assert_eq!(judge(1001), Judgement::Unsure);
-        assert_eq!(judge(9000), Judgement::Unsure, "not close: the run starts again");
-        assert_eq!(judge(9001), Judgement::Unsure);
-        assert_eq!(judge(9003), Judgement::Take);
-        assert_eq!(judge(9002), Judgement::Take, "reordered");
-        assert_eq!(judge(9003 + 64), Judgement::Take);
-        assert_eq!(judge(20_000), Judgement::Refuse);
+        let mut judge = |identification| peers.judge(pair(), identification, now);
+        assert_eq!(judge(1000), Verdict::Unsure);
+        assert_eq!(judge(9000), Verdict::Unsure, "not close");
+        assert_eq!(judge(9001), FOREIGN);
+        assert_eq!(judge(9003), FOREIGN);
+        assert_eq!(judge(9002), FOREIGN, "reordered");
+        assert_eq!(judge(9003 + 64), FOREIGN);
+        assert_eq!(judge(20_000), Verdict::Unsure);
+        assert_eq!(judge(9003 + 65), FOREIGN, "the window is where it was");
+    }
+
+    #[test]
+    fn a_foreign_peer_that_left_its_window_is_known_again_with_its_second_packet() {
+        let (mut peers, now) = (Peers::default(), Time(1));
+        let mut judge = |identification| peers.judge(pair(), identification, now);
+        judge(100);
+        judge(101);
+        assert_eq!(judge(30_000), Verdict::Unsure);
+        assert_eq!(judge(50_000), Verdict::Unsure, "as a corrupted packet would be");
+        assert_eq!(judge(50_010), FOREIGN);
+        assert_eq!(judge(50_011), FOREIGN);
+        assert_eq!(judge(101), Verdict::Unsure, "the old window is closed");
+    }
+
+    #[test]
+    fn each_of_our_addresses_has_its_own_count() {
+        let (mut peers, now) = (Peers::default(), Time(1));
+        let other = (pair().0, IpAddr::from([10, 0, 0, 3]));
+        for step in 0..10 {
+            let expected = if step == 0 { Verdict::Unsure } else { FOREIGN };
+            assert_eq!(peers.judge(pair(), 100 + step, now), expected);
+            assert_eq!(peers.judge(other, 40_000 + step, now), expected);
+        }
     }
 
     #[test]
     fn the_window_of_a_foreign_peer_grows_with_its_silence_and_wraps() {
         let (mut peers, start) = (Peers::default(), Time(1));
         for identification in 0xfff0..0xfff3 {
-            peers.judge(source(), identification, start);
+            peers.judge(pair(), identification, start);
         }
-        assert_eq!(peers.judge(source(), 500, start), Judgement::Refuse);
+        assert_eq!(peers.judge(pair(), 500, start), Verdict::Unsure);
         let later = start + Duration::from_secs(1);
-        assert_eq!(peers.judge(source(), 500, later), Judgement::Take);
-        assert_eq!(peers.judge(source(), 0, later), Judgement::Refuse, "0 is an identification like others");
-        assert!(!peers.is_soft(source()));
+        assert_eq!(peers.judge(pair(), 600, later), FOREIGN);
+        assert_eq!(peers.judge(pair(), 0, later), Verdict::Unsure, "0 is an identification like others");
+        assert!(!peers.is_soft(pair()));
     }
 
     #[test]
@@ -215,7 +279,7 @@ mod tests {
         let (mut peers, now) = (Peers::default(), Time(1));
         for address in 0..3 * MAX_PEERS {
             let address = u32::try_from(address).unwrap();
-            peers.judge(IpAddr::from(address.to_be_bytes()), 5, now);
+            peers.judge((IpAddr::from(address.to_be_bytes()), pair().1), 5, now);
         }
         assert!(peers.known.len() <= MAX_PEERS);
     }

@@ -5,19 +5,21 @@
 
 use super::Shard;
 use super::found::Found;
-use super::peers::Judgement;
+use super::peers::Checker;
 use super::route::Heard;
-use crate::link::{Datagram, Origin};
+use crate::link::{Datagram, Origin, Verdict};
 use trunkline_mutants::mutant;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Operation, Packet, QP1};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
     /// Takes one batch off the link; returns whether more may wait.
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
-        let Some((batch, more)) = self.link.receive(now) else { return false };
+        let Self { link, peers, resources, .. } = self;
+        let mut judge = Checker { peers, counters: &mut resources.counters, now };
+        let Some((batch, more)) = link.receive(&mut judge) else { return false };
         for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
             self.handle(datagram, origin, now);
@@ -27,17 +29,26 @@ impl Shard {
     }
 
     fn handle(&mut self, datagram: Datagram<'_>, origin: Origin, now: Time) {
-        let counters = &mut self.resources.counters;
-        let Some(judgement) = self.peers.check(datagram, now) else {
-            counters.bad_icrc += 1;
-            return;
+        let verdict = match origin.verdict {
+            Some(verdict) => {
+                self.peers.inherit(datagram, verdict);
+                verdict
+            }
+            None => match self.peers.check(datagram, now) {
+                Some(verdict) => verdict,
+                None => {
+                    self.resources.counters.bad_icrc += 1;
+                    return;
+                }
+            },
         };
+        let counters = &mut self.resources.counters;
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
         let packet = match Packet::parse(body) {
             Ok(packet) => packet,
             Err(error) => {
                 counters.malformed += 1;
-                if error.is_answerable() && judgement == Judgement::Take {
+                if error.is_answerable() && verdict != Verdict::Unsure {
                     self.handle_malformed(body, datagram, origin);
                 }
                 return;
@@ -46,12 +57,10 @@ impl Shard {
         // Ours is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
-        } else if judgement == Judgement::Refuse {
-            counters.unproven += 1;
         } else if packet.bth.destination == QP1 {
             self.handle_mad(&packet, datagram);
-        } else if judgement == Judgement::Unsure {
-            counters.unproven += 1;
+        } else if verdict == Verdict::Unsure && !self.proves_itself(&packet, datagram, origin) {
+            self.resources.counters.unproven += 1;
         } else {
             self.handle_for_qp(&packet, (datagram, origin), now);
         }
@@ -65,11 +74,22 @@ impl Shard {
         };
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         match CmMessage::parse(&mad) {
-            CmMessage::Req(req) => self.peers.saw_guid(from, req.ca_guid),
-            CmMessage::Rep(rep) => self.peers.saw_guid(from, rep.ca_guid),
+            CmMessage::Req(req) => self.peers.saw_guid((from, to), req.ca_guid),
+            CmMessage::Rep(rep) => self.peers.saw_guid((from, to), rep.ca_guid),
             _ => {}
         }
         self.resources.found.push(Found::Mad { from, to, mad: Box::new(mad) });
+    }
+
+    /// Whether a packet of a peer that is not known yet is plausible by what it contains: an
+    /// acknowledgement, without payload, of a PSN that is outstanding.
+    fn proves_itself(&self, packet: &Packet<'_>, datagram: Datagram<'_>, origin: Origin) -> bool {
+        packet.bth.opcode.operation() == Operation::ACKNOWLEDGE
+            && packet.payload.is_empty()
+            && self
+                .qps
+                .get(packet.bth.destination.get())
+                .is_some_and(|qp| qp.is_connected(datagram, origin) && qp.has_outstanding(&packet.bth))
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, (datagram, origin): (Datagram<'_>, Origin), now: Time) {
@@ -77,8 +97,8 @@ impl Shard {
         let Some(qp) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else { return };
         let source = Heard { from: datagram.source, is_member: origin.is_member };
         // Members are of our kind, and so is who shares an address with us.
-        let ip = source.from.ip();
-        let soft = || origin.is_member || peers.is_soft(ip) || link.is_open(ip);
+        let pair = (datagram.source.ip(), datagram.destination.ip());
+        let soft = || origin.is_member || peers.is_soft(pair) || link.is_open(pair.0);
         let is_proof = if is_request(packet.bth.opcode) {
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]) {
                 return;

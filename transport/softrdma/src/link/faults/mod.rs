@@ -10,7 +10,7 @@ mod plan;
 
 pub use plan::{FaultPlan, FaultPlanError};
 
-use super::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Datagram, Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -251,8 +251,8 @@ impl Link for FaultyLink {
         self.inner.receive(batch)
     }
 
-    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
-        self.inner.receive_at(batch, now)
+    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+        self.inner.receive_judged(batch, judge)
     }
 
     fn arm(&mut self) -> bool {

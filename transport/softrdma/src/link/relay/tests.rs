@@ -13,7 +13,7 @@ use trunkline_roce::wire::{Opcode, mad_packet};
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
 /// Of a datagram whose sender is unknown.
-const ORIGIN: Origin = Origin { is_member: false };
+const ORIGIN: Origin = Origin { is_member: false, verdict: None };
 
 fn now() -> Time {
     Clock::monotonic().now()

@@ -21,7 +21,7 @@ mod transfer;
 
 use super::relay::Relay;
 use super::sockets::Sockets;
-use super::{Link, LinkError, ReceiveBatch, SendBatch};
+use super::{Judge, Link, LinkError, ReceiveBatch, SendBatch};
 use crate::host::{MemberPorts, Members, Targets};
 use ports::Ports;
 use std::net::{IpAddr, SocketAddr};
@@ -106,6 +106,52 @@ impl UdpLink {
     pub(super) fn relay_for_tests(&self) -> &Relay {
         self.relay.as_ref().expect("the link shares its addresses")
     }
+
+    /// Receives, and has what arrives judged if there is a judge.
+    fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
+        batch.clear();
+        let now = judge.as_ref().map_or(Time(0), |judge| judge.now());
+        if let Some(sources) = &mut self.sources {
+            sources.follow(now);
+        }
+        // Slots whose datagrams were forwarded are free again, but still count as received.
+        let mut used = 0;
+        if let Some(relay) = &mut self.relay {
+            if relay.take(batch, |address| self.ports.is_open(address)) {
+                self.ports.attempt_now();
+            }
+            used = batch.used();
+        }
+        let sockets = self.ports.all_mut();
+        let count = sockets.len();
+        let mut gate = transfer::Gate {
+            relay: self.relay.as_mut(),
+            sources: self.sources.as_mut(),
+            losses: &mut self.losses,
+            judge,
+            now,
+        };
+        let mut drained = true;
+        for step in 0..count {
+            let bound = &mut sockets[(self.turn + step) % count];
+            let mut has_more = true;
+            while has_more && !batch.is_full() && used < batch.capacity() {
+                match gate.receive(bound, batch) {
+                    Some(slots) => used += slots,
+                    None => has_more = false,
+                }
+            }
+            drained &= !has_more;
+        }
+        self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
+        if let Some(relay) = &mut self.relay {
+            relay.flush();
+        }
+        if let Some(sources) = self.sources.as_mut().filter(|_| drained) {
+            sources.drained();
+        }
+        used.max(batch.used())
+    }
 }
 
 impl Link for UdpLink {
@@ -134,50 +180,11 @@ impl Link for UdpLink {
     }
 
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
-        self.receive_at(batch, Time(0))
+        self.receive_with(batch, None)
     }
 
-    fn receive_at(&mut self, batch: &mut ReceiveBatch, now: Time) -> usize {
-        batch.clear();
-        if let Some(sources) = &mut self.sources {
-            sources.follow(now);
-        }
-        // Slots whose datagrams were forwarded are free again, but still count as received.
-        let mut used = 0;
-        if let Some(relay) = &mut self.relay {
-            if relay.take(batch, |address| self.ports.is_open(address)) {
-                self.ports.attempt_now();
-            }
-            used = batch.used();
-        }
-        let sockets = self.ports.all_mut();
-        let count = sockets.len();
-        let mut gate = transfer::Gate {
-            relay: self.relay.as_mut(),
-            sources: self.sources.as_mut(),
-            losses: &mut self.losses,
-            now,
-        };
-        let mut drained = true;
-        for step in 0..count {
-            let bound = &mut sockets[(self.turn + step) % count];
-            let mut has_more = true;
-            while has_more && !batch.is_full() && used < batch.capacity() {
-                match gate.receive(bound, batch) {
-                    Some(slots) => used += slots,
-                    None => has_more = false,
-                }
-            }
-            drained &= !has_more;
-        }
-        self.turn = if count == 0 { 0 } else { (self.turn + 1) % count };
-        if let Some(relay) = &mut self.relay {
-            relay.flush();
-        }
-        if let Some(sources) = self.sources.as_mut().filter(|_| drained) {
-            sources.drained();
-        }
-        used.max(batch.used())
+    fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
+        self.receive_with(batch, Some(judge))
     }
 
     fn arm(&mut self) -> bool {

@@ -7,9 +7,8 @@
 use super::ports::{Bound, Ports};
 use crate::host::{MemberPorts, Source};
 use crate::link::relay::Relay;
-use crate::link::{Datagram, Origin, ReceiveBatch, SendBatch};
+use crate::link::{Datagram, Judge, Origin, ReceiveBatch, SendBatch};
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use trunkline_verbs::{Counter, Time};
 
 /// Counters of datagrams that were not sent or received.
@@ -80,15 +79,15 @@ pub(super) fn send(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses
 }
 
 /// What received datagrams have to pass.
-#[derive(Debug)]
-pub(super) struct Gate<'a> {
+pub(super) struct Gate<'a, 'judge> {
     pub(super) relay: Option<&'a mut Relay>,
     pub(super) sources: Option<&'a mut MemberPorts>,
     pub(super) losses: &'a mut Losses,
+    pub(super) judge: Option<&'judge mut dyn Judge>,
     pub(super) now: Time,
 }
 
-impl Gate<'_> {
+impl Gate<'_, '_> {
     /// Receives from one socket into the batch, drops what is forged in the name of a member, and forwards
     /// the datagrams of other members. Returns how many slots it used, or `None` when the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
@@ -104,7 +103,7 @@ impl Gate<'_> {
         let slots = batch.used() - used;
         let is_roce = bound.is_roce();
         batch.retain_from(before, |datagram, origin| {
-            *origin = match self.origin(datagram.source) {
+            *origin = match self.origin(datagram) {
                 Some(origin) => origin,
                 None => return false,
             };
@@ -113,17 +112,24 @@ impl Gate<'_> {
         received.may_have_more.then_some(slots)
     }
 
-    /// What is known of the sender; `None` if it pretends to be a member.
-    fn origin(&mut self, from: SocketAddr) -> Option<Origin> {
-        let Some(sources) = &mut self.sources else { return Some(Origin::default()) };
-        match sources.source(from, self.now) {
-            Source::Member => Some(Origin { is_member: true }),
-            Source::Stranger => Some(Origin { is_member: false }),
-            Source::Forged => {
-                self.losses.forged += 1;
-                None
-            }
-        }
+    /// What is known of the sender; `None` if the datagram has to be dropped.
+    fn origin(&mut self, datagram: Datagram<'_>) -> Option<Origin> {
+        let is_member = match &mut self.sources {
+            None => false,
+            Some(sources) => match sources.source(datagram.source, self.now) {
+                Source::Member => true,
+                Source::Stranger => false,
+                Source::Forged => {
+                    self.losses.forged += 1;
+                    return None;
+                }
+            },
+        };
+        let verdict = match &mut self.judge {
+            Some(judge) => Some(judge.judge(datagram)?),
+            None => None,
+        };
+        Some(Origin { is_member, verdict })
     }
 
     /// Forwards a datagram if it is another member's; returns whether it is.

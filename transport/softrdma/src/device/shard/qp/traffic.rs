@@ -66,6 +66,11 @@ impl Qp {
         Some(requester.handle_response(now, packet, &mut QpMemory { keys, pd: self.pd }))
     }
 
+    /// Whether a response with this header answers a PSN that is outstanding.
+    pub(in crate::device::shard) fn has_outstanding(&self, bth: &Bth) -> bool {
+        self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
+    }
+
     /// A request of which only the BTH could be read (contract rocev2 7.9); returns whether there is an
     /// answer.
     pub(in crate::device::shard) fn handle_malformed(&mut self, bth: &Bth) -> bool {
