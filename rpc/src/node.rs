@@ -118,6 +118,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Receives that each poller keeps posted at first, and at most: 512 and 8,192 by default, 16 to 16,384. Each
+    /// poller of each peer holds one; the depth grows with them.
+    pub fn srq_depth(mut self, first: u32, limit: u32) -> Self {
+        self.options = self.options.srq_depth(first).srq_depth_limit(limit);
+        self
+    }
+
     /// The part of `rendezvous_bytes` that one peer may use; half of it by default. At least the largest message
     /// + 64 KiB. A message for which there is no memory waits, and fails after 30 s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {

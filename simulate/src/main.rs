@@ -26,6 +26,7 @@ mod cli;
 mod client;
 mod coverage;
 mod credits;
+mod crowd;
 mod heading;
 mod interrupt;
 mod mutants;

@@ -17,9 +17,9 @@ use crate::{PollerIndex, StartError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{
-    CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, EndpointRequest, EndpointSide,
-    IoAddress, PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber, VerbsError,
-    XrcDomain, XrcdFlags,
+    CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, DeviceAttributes, EndpointRequest,
+    EndpointSide, IoAddress, PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
+    VerbsError, XrcDomain, XrcdFlags,
 };
 
 /// Slots that a poller builds frames in.
@@ -66,7 +66,9 @@ pub(crate) struct PollerDevice {
     pub(crate) sends: SendSlots,
     pub(crate) receives: ReceiveSlots,
     pub(crate) crossings: Crossings,
+    /// Receives that are posted, and those that the SRQ has room for.
     pub(crate) depth: u32,
+    pub(crate) depth_limit: u32,
 }
 
 /// A device that was opened, with everything that the pollers need of it.
@@ -100,11 +102,13 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         .srq_depth
         .max(crossings::least_depth(kind, options.pollers))
         .min(device.attributes().max_srq_wr);
+    let depth_limit = depth_limit(options, depth, device.attributes());
     let pollers = (0..)
         .zip(Crossings::of_node(kind, options.pollers, depth))
         .map(|(index, crossings)| {
             let start = || IoAddress::from_random(options.runtime.random());
-            poller_device(PollerIndex(index), depth, &device, &pd, xrcd.as_ref(), crossings, start)
+            let depths = (depth, depth_limit);
+            poller_device(PollerIndex(index), depths, &device, &pd, xrcd.as_ref(), crossings, start)
         })
         .collect::<Result<Vec<_>, _>>()?;
     let basic = || pollers.iter().map(|poller| Arc::clone(&poller.srq)).collect();
@@ -170,7 +174,7 @@ pub(crate) fn listen(shared: &DeviceShared, addresses: &[SocketAddr]) -> Result<
 
 fn poller_device(
     index: PollerIndex,
-    depth: u32,
+    (depth, depth_limit): (u32, u32),
     device: &Arc<dyn Device>,
     pd: &Arc<dyn ProtectionDomain>,
     xrcd: Option<&Arc<dyn XrcDomain>>,
@@ -180,7 +184,7 @@ fn poller_device(
     let channel = device.create_completion_channel().map_err(verb("make a completion channel"))?;
     let cq = device
         .create_cq(CqInit {
-            capacity_cqe: (depth + SEND_COMPLETIONS).min(device.attributes().max_cqe),
+            capacity_cqe: (depth_limit + SEND_COMPLETIONS).min(device.attributes().max_cqe),
             channel: Some(Arc::clone(&channel)),
             context: u64::from(index.0),
         })
@@ -190,19 +194,25 @@ fn poller_device(
             pd: Arc::clone(pd),
             kind: xrcd
                 .map_or(SrqKind::Basic, |xrcd| SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&cq) }),
-            max_wr: depth,
+            max_wr: depth_limit,
             max_sge: 1,
             context: u64::from(index.0),
         })
         .map_err(verb("make an SRQ"))?;
     let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
-    let mut receives = ReceiveSlots::new(pd.as_ref(), 2 * depth + 2 * batch, SLOT_BYTES, start())
-        .map_err(verb("register receive buffers"))?;
+    let mut receives = ReceiveSlots::new(SLOT_BYTES);
+    receives.extend(pd.as_ref(), 2 * depth + 2 * batch, start()).map_err(verb("register receive buffers"))?;
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
         .map_err(verb("register send buffers"))?;
     // Before anybody can connect.
     receives.post(srq.as_ref(), usize::try_from(depth).unwrap_or(usize::MAX));
-    Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth })
+    Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit })
+}
+
+/// How deep an SRQ may become: the CQ must hold the completion of each receive, too.
+fn depth_limit(options: &NodeOptions, depth: u32, device: &DeviceAttributes) -> u32 {
+    let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS);
+    options.deepest_srq().min(device.max_srq_wr).min(of_cq).max(depth)
 }
 
 fn verb(doing: &'static str) -> impl Fn(VerbsError) -> StartError {

@@ -279,6 +279,10 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
     if !(16..=16_384).contains(&options.srq_depth) {
         return bad("srq_depth", u64::from(options.srq_depth), "choose 16 to 16384");
     }
+    if !(options.srq_depth..=16_384).contains(&options.deepest_srq()) {
+        let remedy = "choose at least srq_depth and at most 16384";
+        return bad("srq_depth_limit", u64::from(options.deepest_srq()), remedy);
+    }
     if options.max_message_bytes < HEAD_ROOM {
         let remedy = "the largest message must have at least 65536 bytes";
         return bad("max_message_bytes", options.max_message_bytes as u64, remedy);
@@ -338,6 +342,7 @@ mod tests {
             (NodeOptions::new().large_messages(zero), "large_messages = 0"),
             (NodeOptions::new().rendezvous_bytes_per_peer(1 << 20), "rendezvous_bytes_per_peer = 1048576"),
             (NodeOptions::new().rendezvous_bytes_per_peer(1 << 30), "rendezvous_bytes_per_peer ="),
+            (NodeOptions::new().srq_depth_limit(511), "srq_depth_limit = 511"),
             (NodeOptions::new().stall_limit(Duration::from_millis(5)), "stall_limit (ms) = 5"),
         ] {
             let text = check(&options).expect_err(named).to_string();

@@ -79,6 +79,8 @@ pub struct NodeOptions {
     pub(crate) budgets: NodeLimits,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
+    /// `None`: 8192, or `srq_depth`.
+    pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
     pub(crate) keepalive: Duration,
     pub(crate) ack_timeout: u8,
@@ -102,6 +104,7 @@ impl Default for NodeOptions {
             budgets: NodeLimits::default(),
             stall_limit: Duration::from_secs(60),
             srq_depth: 512,
+            srq_depth_limit: None,
             pinning: Pinning::Off,
             keepalive: Duration::from_millis(500),
             ack_timeout: 15,
@@ -301,11 +304,26 @@ impl NodeOptions {
         Limit { per_peer, in_all: self.rendezvous_bytes }
     }
 
-    /// Receives that each poller keeps posted, 512 by default, at least 16.
+    /// Receives that each poller keeps posted at first, 512 by default, 16 to 16,384. There are more when there are
+    /// many pollers of peers: [`NodeOptions::srq_depth_limit`].
     #[must_use]
     pub fn srq_depth(mut self, depth: u32) -> Self {
         self.srq_depth = depth;
         self
+    }
+
+    /// Receives that each poller keeps posted at most, 8,192 or `srq_depth` by default, up to 16,384. Each poller of each peer holds
+    /// one, so this bounds how many can have sessions with the node. Over RC with several pollers the depth does
+    /// not grow: choose `srq_depth` so large.
+    #[must_use]
+    pub fn srq_depth_limit(mut self, depth: u32) -> Self {
+        self.srq_depth_limit = Some(depth);
+        self
+    }
+
+    /// The receives that each poller keeps posted at most.
+    pub(crate) fn deepest_srq(&self) -> u32 {
+        self.srq_depth_limit.unwrap_or(self.srq_depth.max(8192))
     }
 
     /// On which CPUs the pollers run; `Off` by default.

@@ -23,42 +23,74 @@ struct Shared {
     returned: ArrayQueue<u32>,
 }
 
+/// Slots of one registration.
+#[derive(Debug)]
+struct Chunk {
+    /// Number of its first slot.
+    first: u32,
+    shared: Arc<Shared>,
+}
+
 /// The poller's half: knows which slots are free and which are posted.
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
-    shared: Arc<Shared>,
+    slot_bytes: usize,
+    /// In the order of their numbers; a few.
+    chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
 }
 
 impl ReceiveSlots {
-    pub(crate) fn new(
+    /// No slots yet.
+    pub(crate) fn new(slot_bytes: usize) -> Self {
+        Self { slot_bytes, chunks: Vec::new(), free: Vec::new(), posted: Vec::new() }
+    }
+
+    /// Registers more slots.
+    ///
+    /// # Errors
+    /// Those of the memory and of the device; then there are as many as before.
+    pub(crate) fn extend(
+        &mut self,
         pd: &dyn ProtectionDomain,
         slots: u32,
-        slot_bytes: usize,
         start: IoAddress,
-    ) -> Result<Self, VerbsError> {
-        let region = SlotRegion::new(pd, slots, slot_bytes, start, Access::LOCAL_WRITE)?;
-        let count = usize::try_from(slots).unwrap_or(usize::MAX).max(1);
-        Ok(Self {
-            free: (0..slots).rev().collect(),
-            posted: vec![false; count],
-            shared: Arc::new(Shared { region, returned: ArrayQueue::new(count) }),
-        })
+    ) -> Result<(), VerbsError> {
+        let too_many = |_| VerbsError::Invalid("too many slots");
+        let first = u32::try_from(self.posted.len()).map_err(too_many)?;
+        let count = usize::try_from(slots).map_err(too_many)?.max(1);
+        let region = SlotRegion::new(pd, slots, self.slot_bytes, start, Access::LOCAL_WRITE)?;
+        self.chunks
+            .push(Chunk { first, shared: Arc::new(Shared { region, returned: ArrayQueue::new(count) }) });
+        self.posted.resize(self.posted.len() + count, false);
+        // Those that were used before are used first: their pages are there.
+        self.free.splice(0..0, (first..first + slots).rev());
+        Ok(())
+    }
+
+    /// The chunk of a slot, and the slot's place there.
+    fn place(&self, slot: u32) -> Option<(&Arc<Shared>, u32)> {
+        let chunk = self.chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
+        Some((&chunk.shared, slot - chunk.first))
     }
 
     /// Releases the device. No slot is free or posted any more; those that were lent stay readable.
     pub(crate) fn close(&mut self) {
-        self.shared.region.close();
-        while self.shared.returned.pop().is_some() {}
+        for Chunk { shared, .. } in &self.chunks {
+            shared.region.close();
+            while shared.returned.pop().is_some() {}
+        }
         self.free.clear();
         self.posted.fill(false);
     }
 
     /// Slots that can be posted now, counting those that came back.
     pub(crate) fn free(&mut self) -> usize {
-        while let Some(slot) = self.shared.returned.pop() {
-            self.free.push(slot);
+        for Chunk { first, shared } in &self.chunks {
+            while let Some(slot) = shared.returned.pop() {
+                self.free.push(first + slot);
+            }
         }
         self.free.len()
     }
@@ -68,19 +100,20 @@ impl ReceiveSlots {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts `count` receives to the SRQ, or fewer if slots are short.
-    pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, mut count: usize) {
-        while count > 0 {
+    /// Posts `count` receives to the SRQ, or fewer if slots are short; returns how many.
+    pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> usize {
+        let mut posted = 0;
+        while posted < count {
             let mut slots = [(0u32, Sge::default()); REPOST];
             let mut filled = 0;
-            while filled < count.min(REPOST) {
+            while filled < (count - posted).min(REPOST) {
                 let Some(slot) = self.take() else { break };
                 slots[filled] = slot;
                 filled += 1;
             }
             if filled == 0 {
                 tracing::error!("receive slots ran out although a reserve is kept");
-                return;
+                break;
             }
             let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
                 wr_id: RECEIVE_BIT | u64::from(slots[i].0),
@@ -93,10 +126,12 @@ impl ReceiveSlots {
                 for (slot, _) in &slots[error.index.min(filled)..filled] {
                     drop(self.complete(*slot, 0));
                 }
-                return;
+                posted += error.index.min(filled);
+                break;
             }
-            count -= filled;
+            posted += filled;
         }
+        posted
     }
 
     /// The slot of a receive's work request number; `None` for that of a send.
@@ -111,7 +146,8 @@ impl ReceiveSlots {
         }
         let slot = self.free.pop()?;
         *self.posted.get_mut(usize::try_from(slot).ok()?)? = true;
-        Some((slot, self.shared.region.sge(slot, self.shared.region.slot_bytes())))
+        let (shared, at) = self.place(slot)?;
+        Some((slot, shared.region.sge(at, self.slot_bytes)))
     }
 
     /// A posted slot completed with `length` bytes. `None` if it was not posted, which a correct
@@ -121,19 +157,23 @@ impl ReceiveSlots {
         if !std::mem::take(posted) {
             return None;
         }
-        let end = usize::try_from(length).ok()?.min(self.shared.region.slot_bytes());
-        Some(Received { content: Content::Lent { shared: Arc::clone(&self.shared), slot }, start: 0, end })
+        let end = usize::try_from(length).ok()?.min(self.slot_bytes);
+        let (shared, at) = self.place(slot)?;
+        Some(Received { content: Content::Lent { shared: Arc::clone(shared), slot: at }, start: 0, end })
     }
 
     /// Whether a frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
-        matches!(&frame.content, Content::Lent { shared, .. } if Arc::ptr_eq(shared, &self.shared))
+        let Content::Lent { shared, .. } = &frame.content else { return false };
+        self.chunks.iter().any(|chunk| Arc::ptr_eq(shared, &chunk.shared))
     }
 }
 
 impl Drop for ReceiveSlots {
     fn drop(&mut self) {
-        self.shared.region.close();
+        for Chunk { shared, .. } in &self.chunks {
+            shared.region.close();
+        }
     }
 }
 
@@ -204,20 +244,50 @@ mod tests {
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let [mut slots, other] =
-            [(); 2].map(|()| ReceiveSlots::new(pd.as_ref(), 1, 64, IoAddress(1 << 46)).unwrap());
+        let [mut slots, other] = [(); 2].map(|()| {
+            let mut slots = ReceiveSlots::new(64);
+            slots.extend(pd.as_ref(), 1, IoAddress(1 << 46)).unwrap();
+            slots
+        });
         let (slot, _) = slots.take().unwrap();
-        slots.shared.region.memory.write(0, b"a received frame").unwrap();
+        slots.chunks[0].shared.region.memory.write(0, b"a received frame").unwrap();
         let mut frame = slots.complete(slot, 16).unwrap();
         assert!(slots.lends(&frame) && !other.lends(&frame) && slots.free() == 0);
         frame.advance(2);
         let mut copy = frame.copied();
         assert!(!slots.lends(&copy) && slots.free() == 1);
-        slots.shared.region.memory.write(0, b"written over now").unwrap();
+        slots.chunks[0].shared.region.memory.write(0, b"written over now").unwrap();
         assert_eq!(copy.as_ref(), b"received frame");
         copy.advance(9);
         assert_eq!(copy.as_ref(), b"frame");
         copy.advance(9);
         assert_eq!((copy.as_ref(), slots.free()), (&b""[..], 1));
+    }
+
+    #[test]
+    fn slots_that_were_added_are_posted_and_returned_like_the_first() {
+        let link = LinkChoice::InProcess(Arc::default());
+        let addresses = vec!["127.0.0.1".parse().unwrap()];
+        let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let mut slots = ReceiveSlots::new(64);
+        for (count, start) in [(2, 1 << 46), (3, 1 << 45), (4, 1 << 44)] {
+            slots.extend(pd.as_ref(), count, IoAddress(start)).unwrap();
+        }
+        let taken = std::iter::from_fn(|| slots.take()).collect::<Vec<_>>();
+        assert_eq!(taken.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        for (slot, sge) in &taken {
+            let (shared, at) = slots.place(*slot).unwrap();
+            assert_eq!(*sge, shared.region.sge(at, 64));
+            shared.region.memory.write(shared.region.offset(at), &[slot.to_le_bytes()[0]]).unwrap();
+        }
+        assert_eq!((slots.posted(), slots.free()), (9, 0));
+        let frames = (0..9).map(|slot| slots.complete(slot, 1).unwrap()).collect::<Vec<_>>();
+        for (slot, frame) in (0..).zip(&frames) {
+            assert!(slots.lends(frame) && frame.as_ref() == [slot]);
+        }
+        drop(frames);
+        assert_eq!((slots.posted(), slots.free()), (0, 9));
+        assert!(slots.complete(9, 0).is_none());
     }
 }

@@ -55,6 +55,7 @@ impl Pair {
 /// Grants the depth of one SRQ.
 #[derive(Debug)]
 pub(crate) struct Grantor {
+    depth: u32,
     /// Depth less the control reserve.
     capacity: u32,
     /// Capacity less the room for new pairs.
@@ -72,10 +73,11 @@ impl Grantor {
     /// For an SRQ that holds `depth` receives at all times; a sixteenth is kept for control
     /// messages, which use no credit.
     pub(crate) fn new(depth: u32) -> Self {
-        let capacity = depth - (depth / 16).max(1).min(depth);
+        let (capacity, bulk) = parts(depth);
         Self {
+            depth,
             capacity,
-            bulk: capacity - (depth / 8).max(1).min(capacity),
+            bulk,
             outstanding: 0,
             active: 0,
             pairs: Slab::new(),
@@ -83,6 +85,20 @@ impl Grantor {
             granted: Vec::new(),
             swept_ms: 0,
         }
+    }
+
+    /// The SRQ holds so many receives more.
+    pub(crate) fn deepen(&mut self, more: u32) {
+        self.depth += more;
+        (self.capacity, self.bulk) = parts(self.depth);
+    }
+
+    /// Whether the SRQ should be deeper before one more pair is added: base credits take more than half of what
+    /// there is, so that little is left for those that are busy, or busy ones have left no room.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
+        let is_half_taken = pairs.saturating_add(1).saturating_mul(2 * BASE) > self.capacity;
+        is_half_taken || self.outstanding + BASE > self.capacity
     }
 
     /// Adds a pair with its base credit; `None` when the SRQ is too shallow for one more.
@@ -239,4 +255,10 @@ impl Grantor {
             }
         }
     }
+}
+
+/// Of a depth: what may be outstanding, and what of that may be granted to pairs beyond their base.
+fn parts(depth: u32) -> (u32, u32) {
+    let capacity = depth - (depth / 16).max(1).min(depth);
+    (capacity, capacity - (depth / 8).max(1).min(capacity))
 }

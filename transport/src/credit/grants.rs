@@ -28,6 +28,19 @@ impl Grants {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
 
+    /// Whether the only SRQ should be deeper before one more pair is added. Over RC, where pollers share out
+    /// each other's SRQs, none grows.
+    pub(crate) fn is_crowded(&self) -> bool {
+        matches!(&self.by_home[..], [only] if only.is_crowded())
+    }
+
+    /// The only SRQ holds so many receives more.
+    pub(crate) fn deepen(&mut self, more: u32) {
+        if let [only] = &mut self.by_home[..] {
+            only.deepen(more);
+        }
+    }
+
     /// Adds a pair with its base credit; `None` when the SRQ is too shallow for one more.
     pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, home: u16) -> Option<GrantId> {
         let home = usize::from(home);

@@ -250,3 +250,22 @@ fn credit_frames_that_answer_nothing_are_bounded() {
         assert!(busy.hear_credit_frame(0).is_ok(), "each message may be answered by one");
     }
 }
+
+#[test]
+fn who_joins_finds_room_while_an_srq_can_become_deeper() {
+    let mut grantor = Grantor::new(64);
+    let mut depth = 64;
+    for number in 0..1000 {
+        if grantor.is_crowded() {
+            grantor.deepen(depth);
+            depth *= 2;
+        }
+        let pair = grantor.open(0, QpNumber::new(number)).expect("room for one more");
+        // Each is busy at once and wants all that there is.
+        grantor.hear(pair, 0, u16::MAX, 0, true).unwrap();
+        grantor.grant(0);
+        grantor.tell(pair);
+        assert!(grantor.outstanding() <= grantor.capacity() && grantor.capacity() < depth);
+    }
+    assert_eq!(depth, 4096, "a thousand pairs take half of 2048 and more");
+}

@@ -8,6 +8,7 @@
 //! | `receives.rs` | from completions to frames, and reposting |
 //! | `commands.rs` | what other machines ask of it |
 //! | `sessions.rs` | sessions coming up and going down |
+//! | `depth.rs` | making the SRQ deeper for many peers |
 //! | `crossing.rs` | what came to one poller and is for another, over RC |
 //! | `timers.rs` | deadlines, shutting down |
 //! | `attach.rs` | taking a device, and releasing one that was removed |
@@ -25,6 +26,7 @@ mod carrier;
 mod closings;
 mod commands;
 mod crossing;
+mod depth;
 mod idle;
 mod peers;
 mod queues;

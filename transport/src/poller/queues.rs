@@ -77,6 +77,13 @@ impl Queues {
         }
     }
 
+    /// Posts receives in addition to those that are there always; returns how many.
+    pub(super) fn post_more(&self, receives: &mut ReceiveSlots, count: u32) -> u32 {
+        let Some(attached) = &self.attached else { return 0 };
+        let posted = receives.post(attached.srq.as_ref(), usize::try_from(count).unwrap_or(0));
+        u32::try_from(posted).unwrap_or(count)
+    }
+
     /// Asks for an event at the next completion.
     ///
     /// # Errors

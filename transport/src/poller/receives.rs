@@ -95,6 +95,9 @@ impl Core {
         let Some(target) = self.targets.get(qp) else { return self.keep_unannounced(qp, frame) };
         let (peer, number) = target.session();
         let slot = self.find_trunk(peer, number);
+        if target.pair().is_none() {
+            self.make_room();
+        }
         let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
         let lane = usize::from(target.poller());
         let Some(pair) = target.charge(qp, &mut self.res) else {

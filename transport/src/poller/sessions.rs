@@ -49,6 +49,7 @@ impl Core {
     /// them all. What was taken is free again when the session is closed.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
+            self.make_room();
             let pair = self.targets.get_mut(qp)?.charge(qp, &mut self.res)?;
             Some((PollerIndex(poller), pair))
         };
@@ -57,7 +58,9 @@ impl Core {
 
     /// A session has no credit: it ends.
     pub(super) fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
-        let cause = PeerDown::Refused("too many peers for the depth of the SRQ; raise srq_depth");
+        let cause = PeerDown::Refused(
+            "too many peers for the depth of the SRQ; raise srq_depth_limit, or srq_depth over RC",
+        );
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 

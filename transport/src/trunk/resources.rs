@@ -165,21 +165,32 @@ impl SendRoom {
 #[derive(Debug)]
 pub(crate) struct ReceiveRoom {
     slots: ReceiveSlots,
-    /// Receives that the SRQ holds.
+    /// Receives that the SRQ holds, and those that it has room for.
     depth_wr: u32,
+    limit_wr: u32,
     /// Below this many free slots messages are copied instead of lent.
     low_water: usize,
 }
 
 impl ReceiveRoom {
-    /// For an SRQ that holds `depth_wr` receives.
-    pub(crate) fn new(slots: ReceiveSlots, depth_wr: u32, low_water: usize) -> Self {
-        Self { slots, depth_wr, low_water }
+    /// For an SRQ that holds `depth_wr` receives, and has room for `limit_wr`.
+    pub(crate) fn new(slots: ReceiveSlots, (depth_wr, limit_wr): (u32, u32), low_water: usize) -> Self {
+        Self { slots, depth_wr, limit_wr, low_water }
     }
 
     /// Receives that are posted, and those that the SRQ holds.
     pub(crate) fn count(&self) -> (u32, u32) {
         (self.slots.posted(), self.depth_wr)
+    }
+
+    /// How many receives the SRQ should get to become twice as deep, as far as it has room.
+    pub(crate) fn doubling(&self) -> u32 {
+        self.depth_wr.min(self.limit_wr - self.depth_wr)
+    }
+
+    /// So many receives were posted in addition.
+    pub(crate) fn deepen(&mut self, more_wr: u32) {
+        self.depth_wr += more_wr;
     }
 
     /// The slots, to post and to complete.
