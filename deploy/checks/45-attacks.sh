@@ -38,6 +38,17 @@ attack() {
     verdict "attack-$name" "$status" "see the claims above"
 }
 
-attack namespaces namespaces
+# In the order of the attackers in docs/security.md.
+attack forged-packets-xrc forged
+attack forged-packets-rc forged --connections rc
+attack request-storm storm
+attack claimed-restart restart
+attack lockout lockout
+attack amplifier amplify
+attack handlers handlers
+attack hostile-peers hostile
+attack full-disk full-disk
+attack descriptors descriptors
 attack limits limits
+attack namespaces namespaces
 exit "$check_status"

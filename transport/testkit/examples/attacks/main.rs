@@ -8,6 +8,7 @@
 mod findings;
 mod forge;
 mod honest;
+mod hostile;
 mod rows;
 #[path = "../garbage/tap.rs"]
 mod tap;

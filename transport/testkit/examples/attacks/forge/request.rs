@@ -97,7 +97,8 @@ impl Dialer {
         hello.extend([0; 12]);
         hello.extend(self.poller.to_be_bytes());
         hello.extend(self.pollers.to_be_bytes());
-        hello.push(if self.is_xrc { 1 } else { 2 });
+        // The kind of connections, and the lowest version that it speaks, which version 2 does not have.
+        hello.extend([if self.is_xrc { 1 } else { 2 }, self.version]);
         hello
     }
 

@@ -5,6 +5,7 @@
 //! | `first SERVER` | `FIRST us=`: the time of the first call to a server |
 //! | `each SERVER` | `EACH us= failed=`: the time until each poller has called, and how many could not |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
+//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: so many calls more are made, each with so many bytes both ways |
 //! | `load SERVER` | `LOAD`: calls go on from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
 //! | `counters` | `COUNTERS` with those of the device |
@@ -13,20 +14,26 @@
 use super::load::{self, Tally};
 use super::service::{Handler, HonestClient, HonestLocal, HonestServer};
 use crate::Outcome;
+use crate::hostile::{HostileLink, Hostility};
 use clap::Args;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
-use trunkline::{Connections, Node, PollerIndex, ProviderChoice, block_on};
-use trunkline_testkit::{Input, print_line};
+use trunkline::{Bytes, Connections, Node, PollerIndex, ProviderChoice, Status, block_on};
+use trunkline_softrdma::device::{LinkChoice, LinkFactory, SoftOptions};
+use trunkline_testkit::{Input, bytes_of, print_line};
 use trunkline_transport::NodeOptions;
 
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
 const FIRST: Duration = Duration::from_secs(60);
+
+/// A call that nobody waits for.
+type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// What `attacks node` is called with.
 #[derive(Debug, Args)]
@@ -42,6 +49,9 @@ pub(crate) struct NodeArguments {
     /// Receives that each of its pollers keeps posted.
     #[arg(long, default_value_t = 512)]
     pub(super) depth: u32,
+    /// How it misbehaves.
+    #[arg(long)]
+    pub(super) hostile: Option<Hostility>,
 }
 
 /// Runs the node until its input ends.
@@ -51,7 +61,16 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
         .with_max_level(LevelFilter::INFO)
         .with_writer(std::io::stderr)
         .init();
-    let options = NodeOptions::new().srq_depth(arguments.depth);
+    let mut options = NodeOptions::new().srq_depth(arguments.depth);
+    if let Some(hostility) = arguments.hostile {
+        let link = LinkFactory::new(move || Ok(Box::new(HostileLink::new(hostility))));
+        let addresses = vec![arguments.listen.ip()];
+        options = options.device(SoftOptions {
+            addresses,
+            link: LinkChoice::Custom(link),
+            ..SoftOptions::default()
+        });
+    }
     let node = Node::builder()
         .transport(options)
         .listen(arguments.listen)
@@ -61,14 +80,28 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
         .serve(HonestServer::new(|| Handler))
         .start()?;
     print_line(&format!("READY {}", node.local_address()));
-    let tally = Arc::new(Tally::default());
-    let mut held = Vec::new();
+    let mut driven = Driven { node, pollers: arguments.pollers, tally: Arc::default(), held: Vec::new() };
     let input = Input::open();
     while let Some(line) = input.wait() {
+        driven.obey(&line)?;
+    }
+    Ok(())
+}
+
+/// A node with what it was told to do.
+struct Driven {
+    node: Node,
+    pollers: u16,
+    tally: Arc<Tally>,
+    held: Vec<Held>,
+}
+
+impl Driven {
+    fn obey(&mut self, line: &str) -> Outcome<()> {
         match line.split(' ').collect::<Vec<_>>().as_slice() {
             ["first", server] => {
                 let start = Instant::now();
-                let client = HonestClient::connect(&node, *server)?;
+                let client = HonestClient::connect(&self.node, *server)?;
                 let outcome = block_on(client.with_timeout(FIRST).echo(7));
                 let took_us = start.elapsed().as_micros();
                 print_line(&format!("FIRST us={took_us} failed={}", u8::from(outcome.is_err())));
@@ -76,40 +109,57 @@ pub(crate) fn serve(arguments: &NodeArguments) -> Outcome<()> {
             ["each", server] => {
                 let server: SocketAddr = server.parse()?;
                 let start = Instant::now();
-                let failed = each(&node, arguments.pollers, server);
+                let failed = each(&self.node, self.pollers, server);
                 print_line(&format!("EACH us={} failed={failed}", start.elapsed().as_micros()));
             }
             ["hold", server, count] => {
-                let client = HonestClient::connect(&node, *server)?.with_timeout(HELD);
+                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
                 for _ in 0..count.parse::<usize>()? {
                     let client = client.clone();
-                    let mut call = Box::pin(async move { client.hold().await });
-                    // Polled once, it is under way.
-                    if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-                        held.push(call);
-                    }
+                    keep(&mut self.held, Box::pin(async move { client.hold().await }));
                 }
-                print_line(&format!("HOLD under_way={}", held.len()));
+                print_line(&format!("HOLD under_way={}", self.held.len()));
+            }
+            ["flood", server, count, bytes] => {
+                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
+                let bytes = Bytes::from(bytes_of(1, bytes.parse()?));
+                for _ in 0..count.parse::<usize>()? {
+                    let (client, bytes) = (client.clone(), bytes.clone());
+                    keep(&mut self.held, Box::pin(async move { client.mirror(bytes).await.map(drop) }));
+                }
+                self.held.retain_mut(is_pending);
+                print_line(&format!("FLOOD under_way={}", self.held.len()));
             }
             ["load", server] => {
-                load::start(&HonestClient::connect(&node, *server)?, &tally);
+                load::start(&HonestClient::connect(&self.node, *server)?, &self.tally);
                 print_line("LOAD");
             }
-            ["tally"] => print_line(&format!("TALLY {}", tally.line())),
+            ["tally"] => print_line(&format!("TALLY {}", self.tally.line())),
             ["qps"] => {
-                let report = node.report();
+                let report = self.node.report();
                 print_line(&format!("QPS ini={} tgt={}", report.ini, report.tgt));
             }
             ["counters"] => {
-                let counters = node.report().counters;
+                let counters = self.node.report().counters;
                 let pairs: Vec<String> =
                     counters.iter().map(|counter| format!("{}={}", counter.name, counter.value)).collect();
                 print_line(&format!("COUNTERS {}", pairs.join(" ")));
             }
             other => return Err(format!("unknown line {other:?}").into()),
         }
+        Ok(())
     }
-    Ok(())
+}
+
+/// Keeps a call if it is under way once it was polled.
+fn keep(held: &mut Vec<Held>, mut call: Held) {
+    if is_pending(&mut call) {
+        held.push(call);
+    }
+}
+
+fn is_pending(call: &mut Held) -> bool {
+    call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
 /// Calls a server from each poller; returns how many could not.

@@ -59,6 +59,12 @@ impl Setup {
         self
     }
 
+    /// Misbehaves in this way.
+    pub(crate) fn hostile(mut self, name: &str) -> Self {
+        self.arguments.extend(["--hostile".to_owned(), name.to_owned()]);
+        self
+    }
+
     /// Captures its packets.
     pub(crate) fn capture(mut self, file: &Path) -> Self {
         self.capture = Some(file.to_owned());
@@ -139,6 +145,20 @@ impl Party {
 
     pub(crate) fn tally(&mut self) -> Outcome<Numbers> {
         Ok(self.process.numbers("tally")?)
+    }
+
+    /// The most memory in MiB that it has had.
+    pub(crate) fn most_mib(&self) -> Outcome<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("it has ended")?;
+        Ok(line.split_whitespace().next().unwrap_or_default().parse::<u64>()? >> 10)
+    }
+
+    /// A line of its log that contains all of these texts.
+    pub(crate) fn log_line(&self, texts: &[&str]) -> Outcome<Option<String>> {
+        let log = std::fs::read_to_string(&self.log)?;
+        let has_all = |line: &&str| texts.iter().all(|text| line.contains(text));
+        Ok(log.lines().find(has_all).map(str::to_owned))
     }
 
     /// Lines of its log that contain a text.

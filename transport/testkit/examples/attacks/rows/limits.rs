@@ -45,7 +45,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         "recovers",
         &format!("a call took {took} us"),
     );
-    findings.note("log-lines", &server.logged("descriptor")?.to_string());
+    findings.note("log-lines", &server.logged("open files")?.to_string());
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod crowd;
 mod files;
 mod flooded;
 mod forged;
+mod hostile;
 mod keys;
 mod limits;
 mod requests;
@@ -70,6 +71,11 @@ pub(crate) const ALL: &[Row] = &[
         name: "handlers",
         about: "a peer whose calls never end occupies the handlers of a node",
         run: crowd::handlers,
+    },
+    Row {
+        name: "hostile",
+        about: "a peer that takes no replies, exceeds its credit, or sends garbage, next to an honest one",
+        run: hostile::run,
     },
     Row {
         name: "pollers",

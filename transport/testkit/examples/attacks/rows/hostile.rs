@@ -1,0 +1,83 @@
+//! A peer of each kind of misbehaviour next to an honest one that is as busy.
+
+use super::flooded::nothing_lost;
+use crate::findings::Findings;
+use crate::honest::{Pair, Setup};
+use crate::hostile::Hostility;
+use crate::{Outcome, Plan};
+use clap::ValueEnum as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
+const CALLS: [(usize, usize); 2] = [(100, 16_000), (4, 1_000_000)];
+/// Pollers of a busy peer. Each has queues of its own at the attacked node.
+const POLLERS: u16 = 4;
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What one peer can make a node hold in MiB, by docs/budgets.md, and what a node takes without any.
+const CEILING_MIB: u64 = 1024;
+/// Part of the calls next to a busy honest peer that are made next to a hostile one.
+const PART: f64 = 0.5;
+/// Sessions of peers that break the protocol, rather than take their time, are over within this.
+const ENDS: Duration = Duration::from_secs(10);
+/// A peer that takes nothing loses its session after a minute.
+const STALLED: Duration = Duration::from_secs(75);
+
+pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    for hostility in Hostility::HOSTILE {
+        let honest = next_to(plan, Hostility::None, findings)?;
+        let calls = next_to(plan, hostility, findings)?;
+        let ratio = calls as f64 / honest.max(1) as f64;
+        let measured = format!("{calls} calls, {honest} next to an honest peer: x{ratio:.2}");
+        findings.claim(ratio >= PART, &format!("{}-throughput", name(hostility)), &measured);
+    }
+    Ok(())
+}
+
+fn name(hostility: Hostility) -> String {
+    hostility.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The calls that an honest pair makes next to a busy peer.
+fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Findings) -> Outcome<u64> {
+    let name = name(hostility);
+    let mut pair = Pair::start(plan, false)?;
+    let server = pair.server.address;
+    // Not more memory than this, whatever happens: the machine is others' too.
+    let id = pair.server.process.id().to_string();
+    Command::new("prlimit").args(["--pid", &id, "--as=6442450944"]).status()?;
+    let mut busy = Setup::new(&pair.folder, plan).pollers(POLLERS).hostile(&name).start()?;
+    let before = pair.client.tally()?;
+    let start = Instant::now();
+    while start.elapsed() < plan.over() / 2 {
+        for (count, bytes) in CALLS {
+            busy.process.ask(&format!("flood {server} {count} {bytes}"))?;
+        }
+    }
+    let after = pair.client.tally()?;
+    let calls = after["small"] + after["large"] - before["small"] - before["large"];
+    findings.note(&name, &format!("{calls} calls next to it"));
+    nothing_lost(findings, &before, &after);
+    let most = pair.server.most_mib()?;
+    findings.claim(most <= CEILING_MIB, &format!("{name}-memory"), &format!("{most} MiB at most"));
+    findings.claim(
+        pair.server.process.wait(Duration::ZERO).is_none(),
+        &format!("{name}-lives"),
+        "the attacked node",
+    );
+    let takes_long = [Hostility::Stingy, Hostility::Unfinished].contains(&hostility);
+    if hostility != Hostility::None && (!takes_long || plan.strict) {
+        let within = if takes_long { STALLED } else { ENDS };
+        let about = format!("address=\"{}\"", busy.address);
+        let ends = loop {
+            let ended = pair.server.log_line(&["session down", &about])?;
+            if ended.is_some() || start.elapsed() > plan.over() + within {
+                break ended;
+            }
+            std::thread::sleep(PAUSE);
+        };
+        findings.claim(ends.is_some(), &format!("{name}-session-ends"), &format!("{ends:?}"));
+    }
+    Ok(calls)
+}
