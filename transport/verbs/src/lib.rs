@@ -14,6 +14,7 @@ mod async_event;
 mod channel;
 mod cm;
 mod completion;
+mod copy;
 mod counters;
 mod cq;
 mod device;

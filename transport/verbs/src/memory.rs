@@ -4,7 +4,7 @@
 //! A NIC or another thread may write at the same time, so no Rust reference to the bytes is formed
 //! except by the two `unsafe` functions, whose callers guarantee exclusion for the range.
 
-use crate::IoAddress;
+use crate::{IoAddress, copy};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub struct Memory {
 // SAFETY: the block is plain bytes without thread affinity, and the methods of this type access it
 // by raw copies or atomics only.
 unsafe impl Send for Memory {}
-// SAFETY: shared access is by raw copies, which may tear but form no references, and by atomics.
+// SAFETY: shared access is by the copies of `copy`, which may tear but are defined whoever else reads and writes,
+// and by atomics.
 // The callers of `slice` and `slice_mut` guarantee exclusion for the range they borrow.
 unsafe impl Sync for Memory {}
 
@@ -115,7 +116,7 @@ impl Memory {
         // SAFETY: `check` has verified that the source range is inside the block. `into` is exclusive, so
         // it can overlap the range only if `slice_mut` lent it, whose callers guarantee that no other
         // access to the range happens.
-        unsafe { self.start.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        unsafe { copy::read(self.start.as_ptr().add(offset), into) };
         Ok(())
     }
 
@@ -125,9 +126,9 @@ impl Memory {
     /// [`MemoryError::OutOfBounds`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, from.len())?;
-        // SAFETY: `check` has verified that the destination range is inside the block. `copy_from` allows
-        // `from` to overlap it, as a slice lent by `slice` may.
-        unsafe { self.start.as_ptr().add(offset).copy_from(from.as_ptr(), from.len()) };
+        // SAFETY: `check` has verified that the destination range is inside the block. `from` can overlap it
+        // only if `slice` or `slice_mut` lent it, whose callers guarantee that nobody writes to the range.
+        unsafe { copy::write(from, self.start.as_ptr().add(offset)) };
         Ok(())
     }
 
@@ -230,6 +231,27 @@ mod tests {
         assert_eq!(memory.offset_of(memory.address(16), 0), Ok(16));
         assert_eq!(memory.offset_of(memory.address(16), 1), Err(MemoryError::OutOfBounds));
         assert_eq!(memory.offset_of(IoAddress(0), 1), Err(MemoryError::OutOfBounds));
+    }
+
+    /// For Miri and ThreadSanitizer, which fail it when a copy is a data race.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "threads that race are what is tested")]
+    fn threads_may_copy_in_and_out_at_the_same_time() {
+        let memory = Memory::zeroed(600).unwrap();
+        let rounds = if cfg!(miri) { 3 } else { 2_000 };
+        std::thread::scope(|scope| {
+            for filled in [1_u8, 2] {
+                let memory = &memory;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        memory.write(round % 9, &[filled; 500]).unwrap();
+                        let mut out = [0; 500];
+                        memory.read(round % 7, &mut out).unwrap();
+                        assert!(out.iter().all(|byte| *byte <= 2));
+                    }
+                });
+            }
+        });
     }
 
     #[test]

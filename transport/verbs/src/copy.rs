@@ -1,0 +1,71 @@
+//! Copies of memory that others may access at the same time.
+//!
+//! Owns the one way in which bytes are copied out of and into memory that a device, a NIC or another thread may
+//! write or read meanwhile. Such a copy may tear, and mean nothing then; it must never be undefined, since programs
+//! without unsafe code can cause it. [`Memory`](crate::Memory) calls it for ranges that it has checked.
+//!
+//! | where | how |
+//! |---|---|
+//! | x86-64 | inline assembly: the compiler assumes nothing about what it moves |
+//! | other processors | relaxed atomics, of words where the shared side is aligned |
+//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes, which they follow |
+
+#[cfg(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies"))))]
+mod x86_64;
+
+#[cfg(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies"))))]
+use x86_64 as how;
+
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies")))))]
+mod relaxed;
+
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies")))))]
+use relaxed as how;
+
+/// Copies `into.len()` bytes from shared memory.
+///
+/// # Safety
+/// `from` is valid for reads of that many bytes, which others may write meanwhile, and `into` does not overlap them.
+pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
+    // SAFETY: this function's contract; `into` is exclusive.
+    unsafe { how::read(from, into) }
+}
+
+/// Copies all of `from` to shared memory.
+///
+/// # Safety
+/// `to` is valid for writes of that many bytes, which others may read and write meanwhile, and `from` does not
+/// overlap them.
+pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
+    // SAFETY: this function's contract.
+    unsafe { how::write(from, to) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_at_any_alignment_is_copied_whole_and_nothing_beyond() {
+        let source: Vec<u8> =
+            (0..10_000_u32).map(|index| index.to_le_bytes()[0] ^ index.to_le_bytes()[1]).collect();
+        let step = if cfg!(miri) { 97 } else { 1 };
+        for length in (0..700).step_by(step).chain([4095, 4096, 4097, 8192]) {
+            for (from, to) in [(0, 0), (1, 0), (0, 3), (7, 5), (16, 31)] {
+                let mut target = vec![0xee; length + 64];
+                // SAFETY: both ranges are inside their vectors, which are distinct.
+                unsafe { write(&source[from..from + length], target.as_mut_ptr().add(to)) };
+                assert_eq!(target[to..to + length], source[from..from + length], "{length} bytes");
+                assert!(
+                    target[..to].iter().chain(&target[to + length..]).all(|byte| *byte == 0xee),
+                    "{length}"
+                );
+                let mut back = vec![0xdd; length + 2];
+                // SAFETY: as before.
+                unsafe { read(target.as_ptr().add(to), &mut back[1..=length]) };
+                assert_eq!(back[1..=length], source[from..from + length]);
+                assert_eq!((back[0], back[length + 1]), (0xdd, 0xdd));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Copies by relaxed atomics.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// How many bytes at the start are copied one by one, so that words follow. Miri refuses accesses of several sizes
+/// to one place, and is slow anyway: there all are.
+fn head(shared: *const u8, length: usize) -> usize {
+    if cfg!(any(miri, feature = "relaxed-copies")) { length } else { shared.align_offset(WORD).min(length) }
+}
+
+/// See [`super::read`].
+pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
+    let (head, rest) = into.split_at_mut(head(from, into.len()));
+    let (words, tail) = rest.as_chunks_mut::<WORD>();
+    let mut at = from.cast_mut();
+    let bytes = |bytes: &mut [u8], at: &mut *mut u8| {
+        for byte in bytes {
+            // SAFETY: the caller's range is as long as `into`; a byte has no alignment.
+            *byte = unsafe { AtomicU8::from_ptr(*at) }.load(Ordering::Relaxed);
+            *at = at.wrapping_add(1);
+        }
+    };
+    bytes(head, &mut at);
+    for word in words {
+        // SAFETY: as before; after `head` the address is a multiple of a word, unless there are no words.
+        *word = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed).to_ne_bytes();
+        at = at.wrapping_add(WORD);
+    }
+    bytes(tail, &mut at);
+}
+
+/// See [`super::write`].
+pub(super) unsafe fn write(from: &[u8], to: *mut u8) {
+    let (head, rest) = from.split_at(head(to, from.len()));
+    let (words, tail) = rest.as_chunks::<WORD>();
+    let mut at = to;
+    let bytes = |bytes: &[u8], at: &mut *mut u8| {
+        for byte in bytes {
+            // SAFETY: the caller's range is as long as `from`; a byte has no alignment.
+            unsafe { AtomicU8::from_ptr(*at) }.store(*byte, Ordering::Relaxed);
+            *at = at.wrapping_add(1);
+        }
+    };
+    bytes(head, &mut at);
+    for word in words {
+        // SAFETY: as before; after `head` the address is a multiple of a word, unless there are no words.
+        unsafe { AtomicU64::from_ptr(at.cast()) }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        at = at.wrapping_add(WORD);
+    }
+    bytes(tail, &mut at);
+}

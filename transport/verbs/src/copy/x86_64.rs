@@ -1,0 +1,215 @@
+//! Copies by inline assembly.
+//!
+//! Short ones move their first and their last bytes, which may overlap; longer ones go through vector registers in a
+//! loop, and move their last bytes the same way. From 2 KiB on it is as fast as `memcpy`, up to 64 bytes faster; in
+//! between, where `memcpy` has registers of 64 bytes, it takes up to twice the 8 ns.
+
+use std::arch::asm;
+
+/// Below this, vectors of 16 bytes are as fast as longer ones.
+const WIDE: usize = 256;
+/// From here on the processor's own string move is faster.
+const STRING: usize = 2048;
+
+/// See [`super::read`].
+pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
+    // SAFETY: the caller's contract; `into` is exclusive.
+    unsafe { copy(from, into.as_mut_ptr(), into.len()) }
+}
+
+/// See [`super::write`].
+pub(super) unsafe fn write(from: &[u8], to: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { copy(from.as_ptr(), to, from.len()) }
+}
+
+/// Copies from the first byte on.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `length` bytes, and the two do not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    match length {
+        0 => {}
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        1..4 => unsafe { bytes(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        4..8 => unsafe { ends_of_4(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        8..16 => unsafe { ends_of_8(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        16..=32 => unsafe { ends_of_16(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        33..WIDE => unsafe { narrow(from, to, length) },
+        // SAFETY: as the others, and the processor has AVX.
+        WIDE..STRING if std::arch::is_x86_feature_detected!("avx") => unsafe { wide(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        WIDE..STRING => unsafe { narrow(from, to, length) },
+        // SAFETY: this function's contract, for a length that the other one is made for.
+        _ => unsafe { string(from, to, length) },
+    }
+}
+
+/// Moves each byte.
+///
+/// # Safety
+/// As [`copy`], for 1 to 3 bytes.
+unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: it reads and writes `length` bytes from the two addresses on; the caller guarantees the ranges.
+    unsafe {
+        asm!(
+            "2:",
+            "movzx {byte:e}, byte ptr [{from} + {left} - 1]",
+            "mov byte ptr [{to} + {left} - 1], {byte:l}",
+            "dec {left}",
+            "jnz 2b",
+            from = in(reg) from, to = in(reg) to, left = inout(reg) length => _, byte = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Moves the first and the last 4 bytes.
+///
+/// # Safety
+/// As [`copy`], for 4 to 8 bytes.
+unsafe fn ends_of_4(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: it moves the first and the last 4 bytes of the ranges that the caller guarantees.
+    unsafe {
+        asm!(
+            "mov {first:e}, dword ptr [{from}]",
+            "mov {last:e}, dword ptr [{from} + {length} - 4]",
+            "mov dword ptr [{to}], {first:e}",
+            "mov dword ptr [{to} + {length} - 4], {last:e}",
+            from = in(reg) from, to = in(reg) to, length = in(reg) length,
+            first = out(reg) _, last = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Moves the first and the last 8 bytes.
+///
+/// # Safety
+/// As [`copy`], for 8 to 16 bytes.
+unsafe fn ends_of_8(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: it moves the first and the last 8 bytes of the ranges that the caller guarantees.
+    unsafe {
+        asm!(
+            "mov {first}, qword ptr [{from}]",
+            "mov {last}, qword ptr [{from} + {length} - 8]",
+            "mov qword ptr [{to}], {first}",
+            "mov qword ptr [{to} + {length} - 8], {last}",
+            from = in(reg) from, to = in(reg) to, length = in(reg) length,
+            first = out(reg) _, last = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Moves the first and the last 16 bytes.
+///
+/// # Safety
+/// As [`copy`], for 16 to 32 bytes.
+unsafe fn ends_of_16(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: it moves the first and the last 16 bytes of the ranges that the caller guarantees.
+    unsafe {
+        asm!(
+            "movdqu xmm0, xmmword ptr [{from}]",
+            "movdqu xmm1, xmmword ptr [{from} + {length} - 16]",
+            "movdqu xmmword ptr [{to}], xmm0",
+            "movdqu xmmword ptr [{to} + {length} - 16], xmm1",
+            from = in(reg) from, to = in(reg) to, length = in(reg) length,
+            out("xmm0") _, out("xmm1") _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Moves 32 bytes at a time.
+///
+/// # Safety
+/// As [`copy`], for 32 bytes or more.
+unsafe fn narrow(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the last 32 bytes are read first and written at the end; until then it moves 32 bytes at a time, as long
+    // as more than 32 are left. All are in the ranges that the caller guarantees.
+    unsafe {
+        asm!(
+            "movdqu xmm2, xmmword ptr [{from} + {left} - 32]",
+            "movdqu xmm3, xmmword ptr [{from} + {left} - 16]",
+            "lea {end}, [{to} + {left} - 32]",
+            "2:",
+            "movdqu xmm0, xmmword ptr [{from}]",
+            "movdqu xmm1, xmmword ptr [{from} + 16]",
+            "movdqu xmmword ptr [{to}], xmm0",
+            "movdqu xmmword ptr [{to} + 16], xmm1",
+            "add {from}, 32",
+            "add {to}, 32",
+            "sub {left}, 32",
+            "cmp {left}, 32",
+            "ja 2b",
+            "movdqu xmmword ptr [{end}], xmm2",
+            "movdqu xmmword ptr [{end} + 16], xmm3",
+            from = inout(reg) from => _, to = inout(reg) to => _, left = inout(reg) length => _, end = out(reg) _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Moves 128 bytes at a time.
+///
+/// # Safety
+/// As [`copy`], for 128 bytes or more, on a processor with AVX.
+unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as `narrow`, with 128 bytes; the caller guarantees that there are these instructions. The upper halves of
+    // the registers are cleared, as code without AVX expects.
+    unsafe {
+        asm!(
+            "vmovdqu ymm4, ymmword ptr [{from} + {left} - 128]",
+            "vmovdqu ymm5, ymmword ptr [{from} + {left} - 96]",
+            "vmovdqu ymm6, ymmword ptr [{from} + {left} - 64]",
+            "vmovdqu ymm7, ymmword ptr [{from} + {left} - 32]",
+            "lea {end}, [{to} + {left} - 128]",
+            "2:",
+            "vmovdqu ymm0, ymmword ptr [{from}]",
+            "vmovdqu ymm1, ymmword ptr [{from} + 32]",
+            "vmovdqu ymm2, ymmword ptr [{from} + 64]",
+            "vmovdqu ymm3, ymmword ptr [{from} + 96]",
+            "vmovdqu ymmword ptr [{to}], ymm0",
+            "vmovdqu ymmword ptr [{to} + 32], ymm1",
+            "vmovdqu ymmword ptr [{to} + 64], ymm2",
+            "vmovdqu ymmword ptr [{to} + 96], ymm3",
+            "sub {from}, -128",
+            "sub {to}, -128",
+            "add {left}, -128",
+            "cmp {left}, 128",
+            "ja 2b",
+            "vmovdqu ymmword ptr [{end}], ymm4",
+            "vmovdqu ymmword ptr [{end} + 32], ymm5",
+            "vmovdqu ymmword ptr [{end} + 64], ymm6",
+            "vmovdqu ymmword ptr [{end} + 96], ymm7",
+            "vzeroupper",
+            from = inout(reg) from => _, to = inout(reg) to => _, left = inout(reg) length => _, end = out(reg) _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+            out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Has the processor move a string.
+///
+/// # Safety
+/// As [`copy`].
+unsafe fn string(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: it moves `length` bytes from the two addresses on; the caller guarantees the ranges. The direction flag
+    // is clear, as the ABI demands.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rsi") from => _, inout("rdi") to => _, inout("rcx") length => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
