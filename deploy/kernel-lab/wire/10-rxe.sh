@@ -74,6 +74,53 @@ perftest() {
     done
 }
 
+# Two processes at our address against the guest's device: one at full rate, next to which the other exchanges messages again and again.
+# The guest counts one identification for its packets to both. LAB_NEIGHBOUR_SECONDS says how long.
+neighbours() {
+    neighbour wire-neighbour-there there
+    neighbour wire-neighbour-here here
+}
+
+# neighbour NAME SIDE: the servers on SIDE.
+neighbour() {
+    local name=$1 side=$2
+    if ! chosen "$name"; then return; fi
+    if ((listing)); then
+        echo "$name"
+        return
+    fi
+    local began=$SECONDS busy_port=$((next_port++)) length=${LAB_NEIGHBOUR_SECONDS:-10} busy pid problem="" rounds=0
+    busy="ib_send_bw -F -D $length -s 65536 -p $busy_port"
+    if [[ $side == there ]]; then
+        tell 20 start busy $((length + 30)) "$busy -d rxe0 -x $there_gid"
+        tell 20 listens tcp "$busy_port" || problem="the busy server there did not listen; "
+        # shellcheck disable=SC2086 # the commands are lists of words
+        start near "$scratch/busy" $busy -x 0 "$there"
+        pid=$started
+    else
+        # shellcheck disable=SC2086
+        start near "$scratch/busy" $busy -x 0
+        pid=$started
+        serves_here tcp "$busy_port" "$pid" || problem="the busy server here did not listen; "
+        tell 20 start busy $((length + 30)) "$busy -d rxe0 -x $there_gid $here"
+    fi
+    local here_has="-g 0" there_has="-d rxe0 -g $there_gid" server client
+    server=$there_has client=$here_has
+    if [[ $side == here ]]; then server=$here_has client=$there_has; fi
+    while [[ -z $problem ]] && kill -0 "$pid" 2>/dev/null && ((SECONDS < began + length + 30)); do
+        meet "$side" tcp 30 "ibv_rc_pingpong $server -p %p -m 1024 -c -n 50 -s 4097" "ibv_rc_pingpong $client -p %p -m 1024 -c -n 50 -s 4097 %s"
+        problem=$why
+        if [[ -n $why ]]; then show; fi
+        ((rounds++))
+    done
+    ended_here "$pid" 30 || problem+="the busy program here ended with status $status; "
+    tell $((length + 35)) wait busy || problem+="the busy program there ended with status $?; "
+    if ((rounds < 2)); then problem+="only $rounds exchanges next to it"; fi
+    echo "    $rounds exchanges next to the busy program"
+    record "$name" "$problem" $((SECONDS - began))
+    if [[ -n $problem ]]; then tail -n 12 "$scratch/busy.out" "$scratch/busy.err" "$there_said" | sed 's/^/    busy:  /'; fi
+}
+
 # The project's own program against Debian's.
 own_against_debian() {
     one wire-own-rdma-client there cm 20 "rdma_server -s %s -p %p" "$own rdma-client $here %s %p"
@@ -207,6 +254,7 @@ identifications() {
 run_all() {
     debian
     perftest
+    neighbours
     own_against_debian
     captured
     peers
