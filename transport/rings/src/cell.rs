@@ -175,6 +175,9 @@ impl<T> Getter<T> {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
         // SYNC: cell-word
         let before = shared.word.fetch_or(ABANDONED, Ordering::AcqRel);
+        // Dropping a waker or a value may panic, and then the getter is dropped: it must not come here again, since
+        // the setter may take the value from now on.
+        self.taken = true;
         if before & DONE == 0 {
             // SAFETY: ABANDONED came before DONE, which keeps the setter away from the waker.
             drop(unsafe { shared.replace_waker(None) });
@@ -182,7 +185,6 @@ impl<T> Getter<T> {
             // SAFETY: after DONE the value is the getter's.
             drop(unsafe { shared.replace_value(None) });
         }
-        self.taken = true;
     }
 }
 

@@ -222,6 +222,40 @@ fn cell_survives_a_changed_waker() {
     });
 }
 
+/// A waker whose drop panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "on purpose");
+    }
+}
+
+#[test]
+fn cell_value_ends_once_although_the_waker_panics_when_it_is_dropped() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    std::panic::set_hook(Box::new(|_expected| {}));
+    model(|| {
+        let (setter, mut getter) = cell::pair();
+        let waker = Waker::from(std::sync::Arc::new(Bomb));
+        let polled = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        // The cell has the last reference.
+        drop(waker);
+        let answering = thread::spawn(move || {
+            // It takes the waker, or gets its value back.
+            let _panicked = catch_unwind(AssertUnwindSafe(|| setter.set(Box::new(5))));
+        });
+        let _panicked = catch_unwind(AssertUnwindSafe(|| drop(getter.rest())));
+        answering.join().unwrap();
+    });
+    let _quiet = std::panic::take_hook();
+}
+
 #[test]
 fn cell_reports_a_dropped_setter() {
     model(|| {
