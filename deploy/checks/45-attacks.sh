@@ -47,6 +47,8 @@ attack lockout lockout
 attack amplifier amplify
 attack handlers handlers
 attack hostile-peers hostile
+attack many-pollers pollers
+attack keys keys
 attack full-disk full-disk
 attack descriptors descriptors
 attack limits limits
