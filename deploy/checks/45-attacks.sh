@@ -22,6 +22,9 @@ if ! build trunkline-testkit --example attacks; then
 fi
 program="${CARGO_TARGET_DIR:-target}/release/examples/attacks"
 export TMPDIR=$scratch
+# Of each attack. One of full size has floods of some minutes, and its nodes are compared with others.
+limit_s=280
+if ((${#size[@]} > 0)); then limit_s=1500; fi
 
 # wanted NAME: whether the command line chose it.
 wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
@@ -31,11 +34,23 @@ attack() {
     local name=$1 status
     shift
     if ! wanted "$name"; then return; fi
-    timeout 280 "$program" run "$@" "${size[@]}" 2>"$scratch/errors" | tee "$scratch/claims"
+    timeout "$limit_s" "$program" run "$@" "${size[@]}" 2>"$scratch/errors" | tee "$scratch/claims"
     status=${PIPESTATUS[0]}
     if ((status != 0)); then tail -n 5 "$scratch/errors"; fi
     if ((status == 0)) && grep -q "^skip " "$scratch/claims"; then return; fi
     verdict "attack-$name" "$status" "see the claims above"
+}
+
+# tests NAME CARGO-ARGUMENT...: what a test of a crate shows; it fails when the arguments choose no test.
+tests() {
+    local name=$1 status
+    shift
+    if ! wanted "$name"; then return; fi
+    timeout "$limit_s" cargo test --locked --quiet "$@" >"$scratch/tests" 2>&1
+    status=$?
+    if ((status == 0)) && ! grep -qE '[1-9][0-9]* passed' "$scratch/tests"; then status=1; fi
+    if ((status != 0)); then tail -n 5 "$scratch/tests"; fi
+    verdict "attack-$name" "$status" "cargo test $*"
 }
 
 # In the order of the attackers in docs/security.md.
@@ -53,4 +68,8 @@ attack full-disk full-disk
 attack descriptors descriptors
 attack limits limits
 attack namespaces namespaces
+tests shared-copies --package trunkline-verbs --lib copy
+tests panicking-waker --package trunkline-rings --lib cell
+# With the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
+tests foreign-peers --package trunkline-softrdma --test device foreign
 exit "$check_status"
