@@ -242,7 +242,7 @@ impl MemberPorts {
         has_changed
     }
 
-    /// Reads all records anew, and keeps ports that are gone for their last packets.
+    /// Reads all records again, and keeps ports that are gone for their last packets.
     fn read(&mut self, now: Time) {
         let moment = Moment { now, batch: self.batch };
         let mut before = std::mem::take(&mut self.addresses);

@@ -55,7 +55,6 @@ impl Addresses {
         self.gids.addresses().iter().copied().filter(wanted).collect()
     }
 
-    /// Claims a service among the devices that share the addresses; nothing to claim without any.
     /// The process ends with its sockets open.
     pub(super) fn ports_end(&self) {
         if let Some(host) = &self.host {
@@ -63,6 +62,7 @@ impl Addresses {
         }
     }
 
+    /// Claims a service among the devices that share the addresses; nothing to claim without any.
     /// The unspecified address means all of the host, but only those of the table when the user named
     /// them: other devices may have other names.
     pub(super) fn claim_port(
