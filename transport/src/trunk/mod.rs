@@ -61,8 +61,8 @@ pub(crate) struct Trunk {
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
-    /// When the peer was heard of last, in milliseconds of the poller.
-    heard_ms: u64,
+    /// When the peer has been silent for so long that a keepalive is due, in milliseconds of the poller.
+    keepalive_due_ms: u64,
     /// A keepalive is staged or in flight.
     keepalive_out: bool,
     /// It is in the poller's list of trunks to stage and post.
@@ -104,7 +104,9 @@ impl Trunk {
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth.max(1))),
-            heard_ms: res.time.now_ms(),
+            // The first keepalive is due at once: a QP waits longer for its first answer than for later ones, and a
+            // peer that dies before it has sent anything must not be noticed later than others.
+            keepalive_due_ms: res.time.now_ms(),
             keepalive_out: false,
             marked: false,
         }

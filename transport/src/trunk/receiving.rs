@@ -27,7 +27,7 @@ impl Trunk {
             }
             return Ok(());
         }
-        self.heard_ms = res.time.now_ms();
+        self.heard(res);
         let Some(known) = self.lanes.get_mut(lane) else {
             return Err(FrameError("frame from a poller that the session does not have"));
         };

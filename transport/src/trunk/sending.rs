@@ -100,7 +100,7 @@ impl Trunk {
         }
         self.keepalive_out &= !self.pipeline.is_idle();
         if success {
-            self.heard_ms = res.time.now_ms();
+            self.heard(res);
         }
         self.mark(res);
     }

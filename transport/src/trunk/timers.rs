@@ -36,7 +36,7 @@ impl Trunk {
         if !self.is_live() {
             return Some(again);
         }
-        let keepalive = self.pipeline.is_idle().then(|| self.heard_ms + res.shared.limits.keepalive_ms);
+        let keepalive = self.pipeline.is_idle().then_some(self.keepalive_due_ms);
         let of_lanes = self.lanes.iter().flat_map(|lane| {
             let release = lane.spender.release_due_ms().filter(|_| lane.may_announce_credit());
             [release.map(|ms| res.time.at_ms(ms)), lane.queue.next_deadline()]
@@ -51,10 +51,15 @@ impl Trunk {
         self.is_live() && self.lanes.iter().any(|lane| lane.is_stalled(now_ms, limit_ms))
     }
 
+    /// The peer was heard of.
+    pub(super) fn heard(&mut self, res: &Resources) {
+        self.keepalive_due_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
+    }
+
     /// Stages a keepalive when the peer was silent for long.
     fn probe(&mut self, res: &mut Resources) {
-        let silent = res.time.now_ms() >= self.heard_ms + res.shared.limits.keepalive_ms;
-        let due = silent && !self.keepalive_out && self.pipeline.is_empty();
+        let due =
+            res.time.now_ms() >= self.keepalive_due_ms && !self.keepalive_out && self.pipeline.is_empty();
         if due
             && !mutant!(keepalive_is_not_sent)
             && let Some(lane) = self.lanes.first()
