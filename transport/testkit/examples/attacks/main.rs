@@ -65,8 +65,8 @@ struct Plan {
     /// Pollers of the attacked node.
     #[arg(long, default_value_t = 1)]
     pollers: u16,
-    /// Judges the ratio of the 99th percentiles too; without it, the ratio is only printed, because a busy
-    /// machine makes it say little.
+    /// Judges the ratios of 99th percentiles and of throughput too, and waits for sessions that end after a minute;
+    /// without it, the ratios are only printed, because a busy machine makes them say little.
     #[arg(long)]
     strict: bool,
     /// One JSON object instead of lines.

@@ -30,7 +30,13 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let calls = next_to(plan, hostility, findings)?;
         let ratio = calls as f64 / honest.max(1) as f64;
         let measured = format!("{calls} calls, {honest} next to an honest peer: x{ratio:.2}");
-        findings.claim(ratio >= PART, &format!("{}-throughput", name(hostility)), &measured);
+        let claim = format!("{}-throughput", name(hostility));
+        // A comparison of times: a busy machine makes it say little.
+        if plan.strict {
+            findings.claim(ratio >= PART, &claim, &measured);
+        } else {
+            findings.note(&claim, &measured);
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::findings::Findings;
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
 use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline_testkit::Folder;
@@ -84,16 +85,27 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
         return Ok(());
     }
-    let folder = Folder::new()?;
-    open_to_all(&folder)?;
-    // The limit does not hold for root. Another user without any process may have one, which is the main thread.
-    let prefix = ["setpriv", "--reuid=64123", "--clear-groups", "prlimit", "--nproc=1"];
     let runtime = std::env::temp_dir().join(format!("trunkline-attacks-{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&runtime)?;
     std::os::unix::fs::chown(&runtime, Some(64_123), None)?;
-    let outcome = judge(findings, "threads", &Setup::new(&folder, plan).runtime(&runtime).within(&prefix));
+    let outcome = threads_of_another(plan, &runtime, findings);
     std::fs::remove_dir_all(&runtime)?;
     outcome
+}
+
+/// The limit on threads does not hold for root. Another user without any process may have one thread, the main one.
+fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Findings) -> Outcome<()> {
+    const USER: [&str; 3] = ["setpriv", "--reuid=64123", "--clear-groups"];
+    let folder = Folder::new()?;
+    open_to_all(&folder)?;
+    let setup = || Setup::new(&folder, plan).runtime(runtime);
+    // If it does not serve without the limit, something else refuses it.
+    if setup().within(&USER).spawn()?.find(BOUND, |line| line.starts_with("READY")).is_none() {
+        findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
+        return Ok(());
+    }
+    let limited = [&USER[..], &["prlimit", "--nproc=1"]].concat();
+    judge(findings, "threads", &setup().within(&limited))
 }
 
 fn open_to_all(folder: &Folder) -> Outcome<()> {
