@@ -1,35 +1,60 @@
 //! The hashes that identify services and methods on the wire.
 
-/// 64-bit FNV-1a of the service's name, a zero byte and the method's name; with an empty `method`, of
-/// the service's name alone. It is part of the protocol and never changes.
+use crate::payload::Payload;
+
+/// 64-bit FNV-1a of the service's name. It is part of the protocol and never changes.
 #[must_use]
-pub const fn method_hash(service: &str, method: &str) -> u64 {
-    let mut hash = mix(0xcbf2_9ce4_8422_2325, service.as_bytes());
-    if !method.is_empty() {
-        hash = mix(hash, &[0]);
-        hash = mix(hash, method.as_bytes());
-    }
-    hash
+pub fn service_hash(service: &str) -> u64 {
+    mix(0xcbf2_9ce4_8422_2325, service.as_bytes())
 }
 
-const fn mix(mut hash: u64, bytes: &[u8]) -> u64 {
-    let mut at = 0;
-    while at < bytes.len() {
-        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
-        at += 1;
+/// 64-bit FNV-1a of the service's name, a zero byte and the method's name. It is part of the protocol and never
+/// changes.
+///
+/// What a method sends as raw bytes follows, because both sides must agree on it: for a raw argument a zero byte, an
+/// `a` and its position among all arguments; for a raw result a zero byte and an `r`, or an `o` if it is optional.
+#[must_use]
+pub fn method_hash(service: &str, method: &str, raw_argument: Option<usize>, result: Payload) -> u64 {
+    let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());
+    if let Some(position) = raw_argument.and_then(|position| u8::try_from(position).ok()) {
+        hash = mix(hash, &[0, b'a', position]);
     }
-    hash
+    match result {
+        Payload::Coded => hash,
+        Payload::Bytes => mix(hash, &[0, b'r']),
+        Payload::OptionalBytes => mix(hash, &[0, b'o']),
+    }
+}
+
+fn mix(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::method_hash;
+    use super::*;
 
     #[test]
     fn hashes_are_those_of_fnv_1a() {
-        assert_eq!(method_hash("", ""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(method_hash("a", ""), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(method_hash("foobar", ""), 0x8594_4171_f739_67e8);
-        assert_ne!(method_hash("a", "bc"), method_hash("ab", "c"));
+        assert_eq!(service_hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(service_hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(service_hash("foobar"), 0x8594_4171_f739_67e8);
+        let hash = |service, method| method_hash(service, method, None, Payload::Coded);
+        assert_eq!(hash("a", "bc"), service_hash("a\0bc"));
+        assert_ne!(hash("a", "bc"), hash("ab", "c"));
+    }
+
+    #[test]
+    fn methods_that_send_other_parts_raw_differ() {
+        let positions = [None, Some(0), Some(1)];
+        let results = [Payload::Coded, Payload::Bytes, Payload::OptionalBytes];
+        let mut all: Vec<_> = positions
+            .into_iter()
+            .flat_map(|position| results.map(|result| method_hash("s", "m", position, result)))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 9);
+        assert_eq!(method_hash("s", "m", Some(1), Payload::Bytes), service_hash("s\0m\0a\u{1}\0r"));
     }
 }

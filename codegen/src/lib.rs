@@ -11,9 +11,11 @@ mod hash;
 mod model;
 mod options;
 mod parse;
+mod payload;
 
-pub use hash::method_hash;
-pub use model::{Argument, Method, Output, Payload, Service};
+pub use hash::{method_hash, service_hash};
+pub use model::{Argument, ErrorType, Method, Output, Service};
+pub use payload::Payload;
 
 use proc_macro2::TokenStream;
 use quote::quote;

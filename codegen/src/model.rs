@@ -1,6 +1,7 @@
 //! The model of a service whose trait has been checked.
 
-use crate::method_hash;
+use crate::hash::{method_hash, service_hash};
+use crate::payload::Payload;
 use syn::ext::IdentExt as _;
 use syn::{Attribute, Ident, Type, Visibility};
 
@@ -56,32 +57,33 @@ pub struct Output {
     pub ty: Type,
     /// How a success is sent.
     pub payload: Payload,
-    /// Whether the trait's method returns a `Result`; the clients' methods always do.
-    pub fallible: bool,
+    /// The type named `Bytes` in it, if it is sent as raw bytes.
+    pub raw: Option<Type>,
+    /// Its error, if the trait's method returns a `Result`; the clients' methods always do.
+    pub error: Option<ErrorType>,
 }
 
-/// How a result is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Payload {
-    /// Encoded by the codec.
-    Coded,
-    /// As raw bytes: `Bytes`.
-    Bytes,
-    /// As an encoded flag, then raw bytes: `Option<Bytes>`.
-    OptionalBytes,
+/// The error of a method.
+#[derive(Debug, Clone)]
+pub enum ErrorType {
+    /// A type named `Status`.
+    Status(Type),
+    /// Another one. It is sent as it is, unless it is `Status` by another name.
+    Other(Type),
 }
 
 impl Service {
     /// The hash that identifies it on the wire.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        method_hash(&self.name, "")
+        service_hash(&self.name)
     }
 
-    /// The hash that identifies one of its methods on the wire.
+    /// The hash that identifies one of its methods on the wire, with what it sends as raw bytes.
     #[must_use]
     pub fn method_hash(&self, method: &Method) -> u64 {
-        method_hash(&self.name, &method.name())
+        let raw_argument = method.arguments.iter().position(|argument| argument.raw);
+        method_hash(&self.name, &method.name(), raw_argument, method.output.payload)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Parses a trait into the model, and reports an error at each place that a service cannot have.
 
-use crate::model::{Argument, Method, Output, Payload, Service};
+use crate::model::{Argument, ErrorType, Method, Output, Service};
 use crate::options::Options;
+use crate::payload::Payload;
+use quote::quote_spanned;
 use std::collections::HashSet;
 use syn::ext::IdentExt as _;
 use syn::spanned::Spanned as _;
@@ -60,7 +62,7 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
 }
 
 /// Names of functions that the stubs define.
-const TAKEN: [&str; 4] = ["connect", "with_timeout", "clone", "service"];
+const TAKEN: [&str; 6] = ["connect", "ordered", "with", "with_timeout", "clone", "service"];
 
 fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     let TraitItemFn { mut attrs, sig, default, .. } = function;
@@ -78,7 +80,8 @@ fn method(function: TraitItemFn, errors: &mut Errors) -> Option<Method> {
     }
     let arguments = arguments(&sig, errors);
     let output = output(&sig.output);
-    if one_way.is_some() && !matches!(&output, Some(output) if is_unit(&output.ty) && !output.fallible) {
+    if one_way.is_some() && !matches!(&output, Some(output) if is_unit(&output.ty) && output.error.is_none())
+    {
         errors.add(&sig.output, "a one-way method returns nothing; remove the return type");
     }
     let Some(output) = output else {
@@ -144,18 +147,25 @@ fn output(output: &ReturnType) -> Option<Output> {
     if !owns_its_data(&whole) {
         return None;
     }
-    let (ty, fallible) = match generic_argument(&whole, "Result") {
-        Some(success) => (success.clone(), true),
-        None => (whole.clone(), false),
+    let (ty, error) = match generic_arguments(&whole, "Result").as_slice() {
+        [success, error, ..] if is_named(error, "Status") => {
+            ((*success).clone(), Some(ErrorType::Status((*error).clone())))
+        }
+        [success, error, ..] => ((*success).clone(), Some(ErrorType::Other((*error).clone()))),
+        // An alias; the compiler finds the error in it.
+        [success] => {
+            let error = quote_spanned!(whole.span()=> <#whole as ::trunkline::stub::Fallible>::Error);
+            ((*success).clone(), Some(ErrorType::Other(Type::Verbatim(error))))
+        }
+        [] => (whole.clone(), None),
     };
-    let payload = if is_bytes(&ty) {
-        Payload::Bytes
-    } else if generic_argument(&ty, "Option").is_some_and(is_bytes) {
-        Payload::OptionalBytes
-    } else {
-        Payload::Coded
+    let optional = generic_arguments(&ty, "Option").first().copied().filter(|ty| is_bytes(ty));
+    let (payload, raw) = match optional {
+        Some(bytes) => (Payload::OptionalBytes, Some(bytes.clone())),
+        None if is_bytes(&ty) => (Payload::Bytes, Some(ty.clone())),
+        None => (Payload::Coded, None),
     };
-    Some(Output { whole, ty, payload, fallible })
+    Some(Output { whole, ty, payload, raw, error })
 }
 
 /// References and `impl` types cannot be decoded from received bytes. Nested ones are left to the
@@ -169,20 +179,26 @@ fn is_unit(ty: &Type) -> bool {
 }
 
 fn is_bytes(ty: &Type) -> bool {
-    let Type::Path(path) = ty else { return false };
-    path.qself.is_none()
-        && path.path.segments.last().is_some_and(|last| last.ident == "Bytes" && last.arguments.is_empty())
+    is_named(ty, "Bytes")
 }
 
-/// The first type argument if `ty` is `name<...>`.
-fn generic_argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
-    let Type::Path(path) = ty else { return None };
-    let last = path.path.segments.last().filter(|last| last.ident == name)?;
-    let PathArguments::AngleBracketed(list) = &last.arguments else { return None };
-    list.args.iter().find_map(|argument| match argument {
+/// Whether it is a type of this name, without parameters.
+fn is_named(ty: &Type, name: &str) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.qself.is_none()
+        && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
+}
+
+/// The type arguments if `ty` is `name<...>`.
+fn generic_arguments<'a>(ty: &'a Type, name: &str) -> Vec<&'a Type> {
+    let Type::Path(path) = ty else { return Vec::new() };
+    let Some(last) = path.path.segments.last().filter(|last| last.ident == name) else { return Vec::new() };
+    let PathArguments::AngleBracketed(list) = &last.arguments else { return Vec::new() };
+    let types = list.args.iter().filter_map(|argument| match argument {
         GenericArgument::Type(ty) => Some(ty),
         _ => None,
-    })
+    });
+    types.collect()
 }
 
 /// Collects errors, so that the user sees all of them at once.

@@ -7,7 +7,7 @@
 mod tests {
     use std::fs;
     use std::path::PathBuf;
-    use trunkline_codegen::generate;
+    use trunkline_codegen::{Payload, generate};
 
     fn golden(name: &str) -> PathBuf {
         [env!("CARGO_MANIFEST_DIR"), "tests/golden", name].iter().collect()
@@ -84,6 +84,8 @@ mod tests {
     #[test]
     fn hashes_are_stable() {
         // The hash is part of the protocol: another value would break every deployed peer.
-        assert_eq!(trunkline_codegen::method_hash("golden.Kv", "get"), 0x2ad5_80a9_e5e3_f733);
+        let hash = |raw, payload| trunkline_codegen::method_hash("golden.Kv", "get", raw, payload);
+        assert_eq!(hash(None, Payload::Coded), 0x2ad5_80a9_e5e3_f733);
+        assert_eq!(hash(Some(1), Payload::OptionalBytes), 0x4dcc_6051_f0aa_6aaa);
     }
 }

@@ -12,9 +12,30 @@ size=()
 chosen=()
 while (($# > 0)); do
     case $1 in
-    --packets | --seconds) size+=("$1" "$2") && shift 2 ;;
+    --packets | --seconds)
+        if ! [[ ${2-} =~ ^[1-9][0-9]*$ ]]; then
+            echo "45-attacks.sh: $1 needs a number" >&2
+            exit 2
+        fi
+        size+=("$1" "$2") && shift 2
+        ;;
     --strict) size+=("$1") && shift ;;
-    *) chosen+=("$1") && shift ;;
+    --help | -h)
+        sed -n '2,/^# The full ones/s/^# \?//p' "$0"
+        echo "Attacks:" && sed -nE 's/^(attack|tests) ([a-z-]+) .*/  \2/p' "$0"
+        exit 0
+        ;;
+    -*)
+        echo "45-attacks.sh: no option is named $1; --help lists options and attacks" >&2
+        exit 2
+        ;;
+    *)
+        if ! [[ $1 =~ ^[a-z-]+$ ]] || ! grep -qE "^(attack|tests) $1 " "$0"; then
+            echo "45-attacks.sh: no attack is named $1; --help lists options and attacks" >&2
+            exit 2
+        fi
+        chosen+=("$1") && shift
+        ;;
     esac
 done
 
@@ -65,8 +86,11 @@ attack claimed-restart restart
 attack lockout lockout
 attack amplifier amplify
 attack handlers handlers
+attack decoded-arguments decoded
 attack hostile-peers hostile
 attack many-pollers pollers
+attack half-made-frames half-made
+attack hoarded-credit hoarding
 attack keys keys
 attack full-disk full-disk
 attack descriptors descriptors
@@ -74,6 +98,8 @@ attack limits limits
 attack namespaces namespaces
 tests shared-copies --package trunkline-verbs --lib copy
 tests panicking-waker --package trunkline-rings --lib cell
+tests panicking-values --package trunkline --test calls panicking
+tests nested-values --package trunkline --lib codec::stack
 # With the kernel as the peer: deploy/kernel-lab/run.sh wire-neighbour.
 tests foreign-peers --package trunkline-softrdma --test device foreign
 exit "$check_status"

@@ -41,10 +41,9 @@ tail=$((RANDOM % 250 + 2))
 address=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 1)).$tail
 other=${address%.*}.$((tail + 1))
 unset TRUNKLINE_PROVIDER TRUNKLINE_DEVICE TRUNKLINE_GID_INDEX TRUNKLINE_CONNECTIONS TRUNKLINE_ADDRESS TRUNKLINE_XRC TRUNKLINE_FAULTS TRUNKLINE_PCAP
-on_drop_in() {
-    env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RUNTIME_DIR="$scratch/runtime" \
-        TRUNKLINE_REQUIRE_DEVICE=1 "$@"
-}
+drop_in=(env LD_LIBRARY_PATH="$PWD/target/dropin" TMPDIR="$scratch" TRUNKLINE_RUNTIME_DIR="$scratch/runtime"
+    TRUNKLINE_REQUIRE_DEVICE=1)
+on_drop_in() { "${drop_in[@]}" "$@"; }
 
 # check NAME SECONDS COMMAND...: on the drop-in libraries; its output is shown when it fails.
 check() {
@@ -165,7 +164,8 @@ fi
 serve() {
     local name=$1 line
     shift
-    exec {said}< <(on_drop_in "$@" 2>"$scratch/$name.err" & echo $!; wait)
+    # Not by the function: a subshell would run it, whose id is not the server's.
+    exec {said}< <("${drop_in[@]}" "$@" 2>"$scratch/$name.err" & echo $!; wait)
     read -rt 30 -u "$said" server && read -rt 30 -u "$said" line && served=${line#listening } && [[ -n $served ]]
 }
 

@@ -13,9 +13,10 @@ use trunkline_softrdma::device::{put_back, take_away};
 #[derive(Debug, Subcommand)]
 pub enum DeviceCommand {
     /// Remove devices, as `rdma link delete` does: their users get an event, and all calls on them return
-    /// EIO. It affects programs that run with TRUNKLINE_REMOVABLE=on, within a tenth of a second
+    /// EIO. It affects programs that run with TRUNKLINE_REMOVABLE=on, within a tenth of a second, and those that are
+    /// started before the devices are restored
     Remove(Which),
-    /// Restore devices
+    /// Restore devices that were removed
     Restore(Which),
 }
 
@@ -29,14 +30,14 @@ pub struct Which {
 /// Runs the operation. Exit status 1 if there was nothing to do or it failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
-    let done = match command {
-        DeviceCommand::Remove(which) => take_away(None, which.address),
-        DeviceCommand::Restore(which) => put_back(None, which.address),
+    let (done, nothing) = match command {
+        DeviceCommand::Remove(which) => (take_away(None, which.address), "they were removed before"),
+        DeviceCommand::Restore(which) => (put_back(None, which.address), "none of them was removed"),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("trunkctl: nothing to do: the devices are in that state already");
+            eprintln!("trunkctl: nothing to do: {nothing}");
             ExitCode::FAILURE
         }
         Err(error) => {

@@ -1,4 +1,4 @@
-//! What one peer, and all together, may have running on a node: handlers, and calls to it.
+//! What one peer, and all together, may have running on a node: handlers with their arguments, and calls to it.
 //!
 //! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
 
@@ -7,11 +7,20 @@ use std::sync::Arc;
 use trunkline_transport::budget::{Budget, Share};
 use trunkline_transport::{BudgetReport, Limit, PollerIndex};
 
+/// The setting of the limit of decoded values, by which refusals name it.
+pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
+/// The name of the budget of decoded arguments.
+pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
+/// Least that decoded values may take.
+const LEAST_DECODED: usize = 64 << 10;
+
 /// The limits of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) handlers: Limit,
     pub(crate) calls: Limit,
+    /// Bytes.
+    pub(crate) decoded: Limit,
 }
 
 impl Default for Limits {
@@ -19,12 +28,13 @@ impl Default for Limits {
         Self {
             handlers: Limit { per_peer: 16_384, in_all: 65_536 },
             calls: Limit { per_peer: 65_536, in_all: 262_144 },
+            decoded: Limit { per_peer: 256 << 20, in_all: 1 << 30 },
         }
     }
 }
 
 impl Limits {
-    /// Refuses limits that are none.
+    /// Refuses limits of 0, and those for all that are lower than those for one.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         for (option, limit) in [("handler_limit", self.handlers), ("call_limit", self.calls)] {
             limit.check(option, 1, "choose 1 or more").map_err(StartError::from_transport)?;
@@ -32,7 +42,8 @@ impl Limits {
                 return Err(StartError::bad_option(option, limit.in_all, "choose less than 2^32"));
             }
         }
-        Ok(())
+        let decoded = self.decoded.check(DECODED_BYTES, LEAST_DECODED, "choose 64 KiB or more");
+        decoded.map_err(StartError::from_transport)
     }
 }
 
@@ -41,6 +52,9 @@ impl Limits {
 pub(crate) struct Budgets {
     handlers: Arc<Budget>,
     calls: Arc<Budget>,
+    decoded: Arc<Budget>,
+    /// Most bytes that one decoded reply may take.
+    pub(crate) most_decoded: usize,
 }
 
 impl Budgets {
@@ -49,6 +63,8 @@ impl Budgets {
         Self {
             handlers: Budget::new("running handlers", limits.handlers, pollers),
             calls: Budget::new("calls under way", limits.calls, pollers),
+            decoded: Budget::new(ARGUMENTS, limits.decoded, pollers),
+            most_decoded: limits.decoded.per_peer,
         }
     }
 
@@ -62,7 +78,12 @@ impl Budgets {
         Share::new(&self.calls, poller.0)
     }
 
-    pub(crate) fn report(&self) -> [BudgetReport; 2] {
-        [self.handlers.report(), self.calls.report()]
+    /// A poller's share of the bytes that decoded arguments may take.
+    pub(crate) fn arguments(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.decoded, poller.0)
+    }
+
+    pub(crate) fn report(&self) -> [BudgetReport; 3] {
+        [self.handlers.report(), self.decoded.report(), self.calls.report()]
     }
 }

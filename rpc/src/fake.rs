@@ -3,8 +3,9 @@
 use crate::budgets::{Budgets, Limits};
 use crate::call::{Outcome, Submission};
 use crate::inbox::{Inbox, Work};
+use crate::lifecycle::Lifecycle;
 use crate::name::{MethodName, ServiceName};
-use crate::server::Service;
+use crate::server::{MethodNumbers, Service};
 use crate::status::Status;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Carrier, Exhausted, Origin, Outgoing, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome,
-    SessionNumber, Token, Upper as _,
+    Carrier, Exhausted, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome,
+    SessionNumber, Token, Toward, Turn, Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -25,7 +26,7 @@ pub(crate) const LIMIT: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) peer: PeerKey,
-    pub(crate) poller: Option<PollerIndex>,
+    pub(crate) toward: Toward,
     pub(crate) session: Option<SessionNumber>,
     pub(crate) bytes: Bytes,
     pub(crate) token: Token,
@@ -37,18 +38,29 @@ pub(crate) struct FakeCarrier {
     pub(crate) now: Time,
     pub(crate) given: Vec<Given>,
     pub(crate) cancelled: Vec<Token>,
+    /// Whether what is cancelled has not left yet.
+    pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
+    /// Why its peers cannot be reached.
+    pub(crate) away: Option<PeerDown>,
 }
 
 impl FakeCarrier {
     pub(crate) fn new() -> Self {
-        Self { now: Time(1_000_000), given: Vec::new(), cancelled: Vec::new(), refusal: None }
+        Self {
+            now: Time(1_000_000),
+            given: Vec::new(),
+            cancelled: Vec::new(),
+            holds_messages: false,
+            refusal: None,
+            away: None,
+        }
     }
 
     /// The key of the peer at an address.
     pub(crate) fn key(address: SocketAddr) -> PeerKey {
-        PeerKey(u64::from(address.port()))
+        PeerKey::new(address)
     }
 
     /// Advances its clock.
@@ -74,7 +86,7 @@ impl Carrier for FakeCarrier {
         Self::key(address)
     }
 
-    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError> {
+    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError> {
         let bytes = message.head.len() + message.body.len();
         if let Some(error) = self.refusal {
             return Err(error);
@@ -84,16 +96,21 @@ impl Carrier for FakeCarrier {
         }
         self.given.push(Given {
             peer: message.peer,
-            poller: message.poller,
+            toward: message.toward,
             session: message.session,
             bytes: [message.head, &message.body].concat().into(),
             token: message.token,
         });
-        Ok(())
+        Ok(Turn(u32::try_from(self.given.len()).unwrap_or_default()))
     }
 
-    fn cancel(&mut self, token: Token) {
+    fn cancel(&mut self, token: Token) -> bool {
         self.cancelled.push(token);
+        self.holds_messages
+    }
+
+    fn away(&self, _: PeerKey) -> Option<PeerDown> {
+        self.away
     }
 
     fn has_reply_room(&mut self, _: PeerKey) -> Result<(), Exhausted> {
@@ -111,11 +128,12 @@ impl Carrier for FakeCarrier {
 /// A service whose methods each do one thing.
 static SERVICE: ServiceName = ServiceName { name: "fake", version: 2, hash: 0x5e41 };
 /// Methods of the fake service, and one that it does not have.
-pub(crate) static METHODS: [MethodName; 5] = [
+pub(crate) static METHODS: [MethodName; 6] = [
     MethodName { service: &SERVICE, name: "echo", hash: 1 },
     MethodName { service: &SERVICE, name: "hang", hash: 2 },
     MethodName { service: &SERVICE, name: "decode", hash: 3 },
     MethodName { service: &SERVICE, name: "fail", hash: 4 },
+    MethodName { service: &SERVICE, name: "keep", hash: 6 },
     MethodName { service: &SERVICE, name: "missing", hash: 5 },
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
@@ -123,18 +141,22 @@ pub(crate) const HANG: &MethodName = &METHODS[1];
 
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
-        let [echo, hang, decode, fail, _] = &METHODS;
+        let [echo, hang, decode, fail, keep, _] = &METHODS;
         methods.add(echo, |request| async move {
             let replier = request.replier();
             replier.bytes(request.into_body())
         });
         methods.add(hang, |_| std::future::pending());
         methods.add(decode, |request| async move {
-            let value: (u64, Vec<Option<String>>) = request.arguments()?;
+            let value: (u64, Vec<Option<String>>) = request.arguments(&["number", "texts"])?;
             request.replier().value(&value)
         });
         methods.add(fail, |request| async move {
-            Err(Status::aborted("it fails").with_details(request.into_body()))
+            Err(Status::aborted("it fails").with_details(request.into_body()).into())
+        });
+        methods.add(keep, |request| async move {
+            let (_texts,): (Vec<String>,) = request.arguments(&["texts"])?;
+            std::future::pending().await
         });
     })
 }
@@ -155,9 +177,15 @@ impl Rig {
     /// The same with other limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         let budgets = Budgets::new(limits, 1);
-        let inbox = Arc::new(Inbox::new());
-        let poller =
-            RpcPoller::new(PollerIndex(0), Arc::clone(&inbox), &[service()], Clock::monotonic(), &budgets);
+        let numbers = MethodNumbers::default();
+        let inbox = Arc::new(Inbox::new(Lifecycle::new(1)));
+        let poller = RpcPoller::new(
+            PollerIndex(0),
+            Arc::clone(&inbox),
+            (&[service()], &numbers),
+            Clock::monotonic(),
+            &budgets,
+        );
         Self { carrier: FakeCarrier::new(), inbox, poller }
     }
 
@@ -169,14 +197,29 @@ impl Rig {
         limit: Duration,
         one_way: bool,
     ) -> Getter<Outcome> {
+        self.submit_as(port, method, limit, one_way, false)
+    }
+
+    /// The same, as a handler does if `nested`.
+    pub(crate) fn submit_as(
+        &self,
+        port: u16,
+        method: &'static MethodName,
+        limit: Duration,
+        one_way: bool,
+        nested: bool,
+    ) -> Getter<Outcome> {
         let (setter, getter) = cell::pair();
         let submission = Submission {
+            connect: trunkline_transport::Connect::FailFast,
+            order: None,
             server: SocketAddr::new([127, 0, 0, 1].into(), port),
             method,
             one_way,
             encoded: vec![7],
-            body: Bytes::from_static(b"body"),
+            body: Bytes::from_static(b"body").into(),
             deadline: self.carrier.now + limit,
+            nested,
             answer: setter,
         };
         let _ = self.inbox.push(Work::Call(submission));

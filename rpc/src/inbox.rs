@@ -4,9 +4,11 @@
 
 use crate::call::{Outcome, Submission};
 use crate::context::Spawn;
+use crate::lifecycle::Lifecycle;
+use crate::occupant::Occupant;
 use crossbeam_queue::ArrayQueue;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use trunkline_rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
@@ -38,10 +40,17 @@ pub(crate) struct Inbox {
     spare: ArrayQueue<Vec<u8>>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
+    lifecycle: Arc<Lifecycle>,
+    occupant: Occupant,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
+    /// Memory of one in bytes, within a few.
+    pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
+        + SPARE * (size_of::<Vec<u8>>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
+
+    /// Of a poller of this node.
+    pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
             sweep: AtomicBool::new(false),
@@ -49,7 +58,19 @@ impl Inbox {
             spare: ArrayQueue::new(SPARE),
             cells: ArrayQueue::new(SPARE),
             handle: OnceLock::new(),
+            lifecycle,
+            occupant: Occupant::default(),
         }
+    }
+
+    /// How far the node has come.
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// Whose code the poller is in.
+    pub(crate) fn occupant(&self) -> &Occupant {
+        &self.occupant
     }
 
     /// Sets the poller to wake, once it runs, and wakes it so that it looks at the queue.

@@ -26,13 +26,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls wait for it.
-//! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls wait for it; it awaits
+//! the calls that it makes itself ([`block_on`] refuses to wait for them).
+//! It is dropped at an `await` when its call's time limit has passed, and in a call with a reply also when the caller has dropped
+//! the future or its session has ended: what must not stop half-way does not belong into it.
+//! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs. Whether it waits for
+//! a server that is not there yet is one of its [`CallOptions`].
+//!
+//! Nodes log through `tracing`; a program sees that when it has installed a subscriber.
 
 #![forbid(unsafe_code)]
 
 mod budgets;
 mod call;
+mod call_error;
 mod client;
 mod codec;
 mod context;
@@ -44,8 +51,13 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod inbox;
+mod lifecycle;
 mod name;
 mod node;
+mod occupant;
+mod on_poller;
+mod proof;
+mod reason;
 mod server;
 mod start_error;
 mod status;
@@ -53,16 +65,18 @@ pub mod stub;
 mod upper;
 
 pub use bytes::Bytes;
-pub use client::{Channel, LocalChannel};
+pub use call_error::CallError;
+pub use client::{CallOptions, Channel, LocalChannel};
 pub use context::PollerContext;
 #[cfg(feature = "clap")]
 pub use flags::DeviceFlags;
-pub use futures_lite::future::block_on;
 pub use node::{Node, NodeBuilder, RunOn};
+pub use on_poller::block_on;
+pub use reason::{Origin, Reason};
 pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
-    BudgetReport, Connections, DeviceCounter, LaneReport, Limit, NicOptions, NoNic, NodeReport, PeerKey,
-    Pinning, PollerIndex, ProviderChoice,
+    BudgetReport, Connect, Connections, DeviceCounter, LaneReport, Limit, NicOptions, NoNic, NodeReport,
+    PeerKey, Pinning, PollerIndex, ProviderChoice, RegisteredBuffer,
 };

@@ -18,7 +18,7 @@ pub struct MethodName {
     pub service: &'static ServiceName,
     /// Its name on the wire.
     pub name: &'static str,
-    /// 64-bit FNV-1a of the service's name, a zero byte and the method's name.
+    /// 64-bit FNV-1a of the service's name, a zero byte and the method's name, and of what it sends as raw bytes.
     pub hash: u64,
 }
 

@@ -1,12 +1,15 @@
 //! A node: what a program starts once, and everything it serves and calls through.
 //!
-//! Owns the pollers' inboxes and the transport's node. Applications and [`Channel`]s call it from any thread.
+//! Owns the pollers' inboxes and the transport's node; how it ends is in `ending`. Applications and [`Channel`]s call it from any thread.
 
 use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
-use crate::server::Service;
+use crate::lifecycle::Lifecycle;
+use crate::on_poller;
+use crate::reason::Reason;
+use crate::server::{MethodNumbers, Service};
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
@@ -18,12 +21,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter};
 use trunkline_transport::{
-    Connections, Limit, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex, ProviderChoice,
+    Connections, DeviceCounter, Limit, NicOptions, NodeOptions, NodeReport, Pinning, PollerIndex,
+    ProviderChoice, RegisteredBuffer,
 };
-use trunkline_verbs::Clock;
+use trunkline_verbs::{Clock, headroom};
 
-/// How long a shutdown waits for handlers that still run.
-const GRACE: Duration = Duration::from_secs(1);
+mod ending;
 
 /// The settings of a node to start. The defaults suit one service on one machine.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub struct NodeBuilder {
     pollers: u16,
     limits: Limits,
     services: Vec<Service>,
+    grace: Duration,
 }
 
 impl NodeBuilder {
@@ -44,6 +48,7 @@ impl NodeBuilder {
             pollers: 1,
             limits: Limits::default(),
             services: Vec::new(),
+            grace: ending::DEFAULT_GRACE,
         }
     }
 
@@ -68,6 +73,13 @@ impl NodeBuilder {
     /// Number of pollers, 1 (the default) to 32. Each is a thread with its own handler of every service.
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
+        self
+    }
+
+    /// How long [`Node::drain`] and [`Node::shutdown`] wait for handlers that run; 10 s by default, which is the time
+    /// limit of a call that was not given another: after it nobody waits for such a handler.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
         self
     }
 
@@ -173,6 +185,15 @@ impl NodeBuilder {
         self
     }
 
+    /// Bytes of memory that the decoded arguments of handlers that run may take for one peer, and for all: 256 MiB
+    /// and 1 GiB by default, at least 64 KiB. A call beyond that is refused with `ResourceExhausted` and has not
+    /// run. A reply may take as much as one peer's arguments while it is decoded; then it is the caller's. `Bytes`
+    /// are not decoded.
+    pub fn decoded_bytes(mut self, limit: Limit) -> Self {
+        self.limits.decoded = limit;
+        self
+    }
+
     /// Injects faults on the software device's link, in the format of `TRUNKLINE_FAULTS` and in place of
     /// that variable: `drop=0.01,reorder=0.01,seed=7`.
     ///
@@ -211,12 +232,17 @@ impl NodeBuilder {
             }
         }
         self.limits.check()?;
+        headroom::check(usize::from(self.pollers).saturating_mul(Inbox::BYTES))
+            .map_err(StartError::no_room)?;
         let budgets = Budgets::new(self.limits, self.pollers);
-        let inboxes: Arc<[_]> = (0..self.pollers).map(|_| Arc::new(Inbox::new())).collect();
+        let lifecycle = Lifecycle::new(self.pollers);
+        let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
+        let inboxes: Arc<[_]> = (0..self.pollers).map(inbox).collect();
+        let numbers = MethodNumbers::default();
         let (of_pollers, of_node, shared) = (Arc::clone(&inboxes), clock.clone(), budgets.clone());
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
             let inbox = Arc::clone(&of_pollers[usize::from(index.0)]);
-            RpcPoller::new(index, inbox, &services, clock.clone(), &shared)
+            RpcPoller::new(index, inbox, (&services, &numbers), clock.clone(), &shared)
         })
         .map_err(StartError::from_transport)?;
         for (inbox, handle) in inboxes.iter().zip(node.poller_handles()) {
@@ -227,22 +253,27 @@ impl NodeBuilder {
             clock: of_node,
             inboxes,
             budgets,
-            state: Mutex::new(State::Running(node)),
+            grace: self.grace,
+            lifecycle,
+            state: Mutex::new(State::Running(Arc::new(node))),
         })
     }
 }
 
-/// A running node. Dropping it shuts it down, with a shorter grace period than [`Node::shutdown`].
+/// A running node. Dropping it shuts it down, with a grace period of at most 200 ms; see [`Node::shutdown`].
 pub struct Node {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<[Arc<Inbox>]>,
     budgets: Budgets,
+    grace: Duration,
+    lifecycle: Arc<Lifecycle>,
     state: Mutex<State>,
 }
 
 enum State {
-    Running(trunkline_transport::Node),
+    /// Whoever does more than a look clones it, so that nobody waits for the lock.
+    Running(Arc<trunkline_transport::Node>),
     /// Holds the last report.
     Ended(Box<NodeReport>),
 }
@@ -262,15 +293,38 @@ impl Node {
     /// The node's state and counters; after a shutdown, those from before it.
     #[must_use]
     pub fn report(&self) -> NodeReport {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => self.complete(node.report()),
-            State::Ended(report) => (**report).clone(),
-        }
+        let node = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Running(node) => Arc::clone(node),
+            State::Ended(report) => return (**report).clone(),
+        };
+        self.complete(node.report())
+    }
+
+    /// Registered memory of so many bytes, zeros or left over from earlier buffers of this node, to fill and to freeze:
+    /// an argument or a reply of type [`Bytes`](crate::Bytes) of more than 8 KiB that is all of it, or a slice of it, is
+    /// sent without a copy when the other arguments are few. The peer can read the bytes that it is sent, and no
+    /// others of the buffer. A slice is registered for each message, which a NIC may need long for: send whole
+    /// buffers where that matters.
+    ///
+    /// `None` when the machine has no memory left, when it cannot be registered, as while the device is away, and when
+    /// the node has shut down.
+    #[must_use]
+    pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
+        let node = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Running(node) => Arc::clone(node),
+            State::Ended(_) => return None,
+        };
+        node.buffer(bytes)
     }
 
     /// The transport's report with what this layer adds.
     fn complete(&self, mut report: NodeReport) -> NodeReport {
         report.budgets.splice(0..0, self.budgets.report());
+        let unknown = self.lifecycle.unknown_extensions();
+        report.counters.extend([
+            DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },
+            DeviceCounter { name: "requests_of_unknown_extension", value: unknown },
+        ]);
         report
     }
 
@@ -279,7 +333,8 @@ impl Node {
     ///
     /// # Errors
     /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full,
-    /// `Unavailable` when the node has shut down, `Internal` when the task panicked.
+    /// `Unavailable` when the node has shut down, `Internal` when the task panicked, or is waited for by
+    /// [`crate::block_on`] on a poller's thread.
     pub fn run_on<F, R>(
         &self,
         poller: PollerIndex,
@@ -301,43 +356,16 @@ impl Node {
         }));
         let inbox = self.inboxes.get(usize::from(poller.0));
         let refusal = match inbox {
-            None => Some(Status::not_run(Code::InvalidArgument, format!("there is no poller {}", poller.0))),
-            Some(inbox) => inbox
-                .push(spawn)
-                .err()
-                .map(|_| Status::not_run(Code::ResourceExhausted, "the queue of this poller is full")),
+            None => {
+                let text = format!("there is no poller {}", poller.0);
+                Some(Status::not_run(Code::InvalidArgument, text).because(Reason::Misuse))
+            }
+            Some(inbox) => inbox.push(spawn).err().map(|_| {
+                let text = "the queue of this poller is full";
+                Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
+            }),
         };
         RunOn { refusal, getter, inbox: inbox.cloned() }
-    }
-
-    /// Shuts the node down and waits for the end: new calls are refused, handlers that run have 1 s to
-    /// finish, and the sessions with peers are closed.
-    pub fn shutdown(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State::Running(node) = &*state else { return };
-        let ended = State::Ended(Box::new(self.complete(node.report())));
-        if let State::Running(node) = std::mem::replace(&mut *state, ended) {
-            node.shutdown(GRACE);
-        }
-    }
-
-    /// For simulations: begins what [`Node::shutdown`] does and does not wait. Has no effect after the
-    /// first shutdown.
-    #[doc(hidden)]
-    pub fn begin_shutdown(&self, grace: Duration) {
-        if let State::Running(node) = &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            node.begin_shutdown(grace);
-        }
-    }
-
-    /// For simulations: whether all machines of the node have ended.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn is_ended(&self) -> bool {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(node) => node.is_ended(),
-            State::Ended(_) => true,
-        }
     }
 }
 
@@ -367,10 +395,14 @@ impl<R> Future for RunOn<R> {
         if let Some(status) = self.refusal.take() {
             return Poll::Ready(Err(status));
         }
-        let ended = std::task::ready!(Pin::new(&mut self.getter).poll(context));
+        let Poll::Ready(ended) = Pin::new(&mut self.getter).poll(context) else {
+            return on_poller::interruption().map_or(Poll::Pending, |status| Poll::Ready(Err(status)));
+        };
         Poll::Ready(ended.map_err(|_| match &self.inbox {
-            Some(inbox) if inbox.is_closed() => Status::unavailable("this node has shut down"),
-            _ => Status::internal("the task panicked"),
+            Some(inbox) if inbox.is_closed() => {
+                Status::ran(Code::Unavailable, "this node has shut down").because(Reason::Draining)
+            }
+            _ => Status::ran(Code::Internal, "the task panicked").because(Reason::Panicked),
         }))
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
+use trunkline_verbs::headroom::NoRoom;
 
 /// Why a node did not start. Each text names the cause and the remedy; `Debug` prints it too, since that
 /// is what a `main` that returns an error prints.
@@ -59,6 +60,11 @@ impl StartError {
     /// A setting that is out of range.
     pub(crate) fn bad_option(option: &'static str, value: usize, remedy: &'static str) -> Self {
         Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
+    }
+
+    /// A limit of the process leaves too little memory.
+    pub(crate) fn no_room(cause: NoRoom) -> Self {
+        Self::from_transport(Transport::NoRoom { doing: "start a node", cause })
     }
 
     /// The same failure in the terms of the public API.

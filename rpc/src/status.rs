@@ -1,11 +1,20 @@
-//! The status of a call that failed: a code, a message, and whether its handler may have run.
+//! The status of a call that failed: a code, who ended it and why, and whether its handler may have run.
 //!
 //! Used by every other module; knows of none but the transport's reasons for a lost peer.
 
+use crate::reason::{Origin, Reason};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use trunkline_transport::PeerDown;
+use trunkline_transport::{Body, PeerDown};
+
+/// Longest message that is sent, in bytes; a longer one is cut.
+pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
+/// Most causes of a status, and the longest text of one in bytes; longer ones are cut.
+pub(crate) const MOST_CAUSES: usize = 16;
+pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
+/// Most bytes of details that are sent.
+pub(crate) const MOST_DETAILS: usize = 1 << 20;
 
 /// What kind of failure a [`Status`] is, with gRPC's names and numbers (1 to 16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,12 +86,16 @@ impl Code {
     }
 }
 
-/// Why a call failed: a code for programs, a message for humans, and optional details.
+/// Why a call failed: a code for programs, a message for humans, who ended it, and optional details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
     message: String,
-    details: Bytes,
+    /// Within the limits, the nearest first.
+    causes: Vec<String>,
+    details: Body,
+    origin: Origin,
+    reason: Option<Reason>,
     may_have_run: bool,
 }
 
@@ -90,13 +103,36 @@ impl Status {
     /// A status for a handler to return. [`Status::may_have_run`] is `true`.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        // A handler that returns a status has run.
-        Self { code, message: message.into(), details: Bytes::new(), may_have_run: true }
+        Self {
+            code,
+            message: message.into(),
+            causes: Vec::new(),
+            details: Body::new(),
+            origin: Origin::Handler,
+            reason: None,
+            // A handler that returns a status has run.
+            may_have_run: true,
+        }
     }
 
-    /// The status of a call whose handler has certainly not run.
+    /// The status of a call whose handler has certainly not run, as this node ends it.
     pub(crate) fn not_run(code: Code, message: impl Into<String>) -> Self {
-        Self { may_have_run: false, ..Self::new(code, message) }
+        Self { may_have_run: false, ..Self::ran(code, message) }
+    }
+
+    /// The status of a call whose handler may have run, as this node ends it.
+    pub(crate) fn ran(code: Code, message: impl Into<String>) -> Self {
+        Self { origin: Origin::Local, ..Self::new(code, message) }
+    }
+
+    /// The same with a named reason.
+    pub(crate) fn because(self, reason: Reason) -> Self {
+        Self { reason: Some(reason), ..self }
+    }
+
+    /// The same as the server's node ended it.
+    pub(crate) fn of_peer(self) -> Self {
+        Self { origin: Origin::Peer, ..self }
     }
 
     /// The kind of failure.
@@ -111,21 +147,72 @@ impl Status {
         &self.message
     }
 
-    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default.
+    /// What led to it, in a human-readable form, the nearest cause first; empty by default.
+    #[must_use]
+    pub fn causes(&self) -> &[String] {
+        &self.causes
+    }
+
+    /// The same status with one more cause, which led to the last one. At most 16 are kept, of 1 KiB each.
+    #[must_use]
+    pub fn with_cause(mut self, cause: impl fmt::Display) -> Self {
+        if self.causes.len() < MOST_CAUSES {
+            let mut text = cause.to_string();
+            text.truncate(cut(&text, MOST_CAUSE_BYTES).len());
+            self.causes.push(text);
+        }
+        self
+    }
+
+    /// The same status with an error and its sources as causes.
+    #[must_use]
+    pub fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
+        let mut next = Some(error);
+        while let Some(error) = next.filter(|_| self.causes.len() < MOST_CAUSES) {
+            self = self.with_cause(error);
+            next = error.source();
+        }
+        self
+    }
+
+    /// The same status with these causes, which are within the limits.
+    pub(crate) fn with_causes(mut self, causes: Vec<String>) -> Self {
+        self.causes = causes;
+        self
+    }
+
+    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default. At
+    /// most 1 MiB is sent: a reply with more ends its call with `ResourceExhausted`.
     #[must_use]
     pub fn details(&self) -> &Bytes {
-        &self.details
+        self.details.as_bytes()
     }
 
     /// The same status with details.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
-        self.details = details.into();
+        self.details = Body::from(details.into());
         self
+    }
+
+    /// Who ended the call.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Why a node ended the call in the handler's place. `None` is a status that a handler returned, or that the
+    /// program made.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason
     }
 
     /// Whether the handler may have run. `false` is a guarantee that it has not; `true` means that it
     /// has, or that nobody knows.
+    ///
+    /// It is about the call that ended with this status, and each node decides it for its own calls. A handler
+    /// that returns the status of a call that it made has run, whatever became of that call.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.may_have_run
@@ -133,14 +220,32 @@ impl Status {
 
     /// The status of a call to a peer that was lost, or whose request could not be sent.
     pub(crate) fn unreachable(peer: impl fmt::Display, cause: PeerDown, may_have_run: bool) -> Self {
-        let code = match cause {
-            PeerDown::Deadline => Code::DeadlineExceeded,
-            PeerDown::Cancelled => Code::Cancelled,
-            PeerDown::ResourceExhausted => Code::ResourceExhausted,
-            _ => Code::Unavailable,
-        };
-        Self { may_have_run, ..Self::new(code, format!("{peer}: {cause}")) }
+        let (code, reason) = Self::of(cause);
+        Self { may_have_run, ..Self::ran(code, format!("{peer}: {cause}")) }.because(reason)
     }
+
+    /// What a call ends with for such a cause.
+    pub(crate) fn of(cause: PeerDown) -> (Code, Reason) {
+        match cause {
+            PeerDown::Deadline => (Code::DeadlineExceeded, Reason::Expired),
+            PeerDown::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
+            PeerDown::ResourceExhausted | PeerDown::NotRegistered(_) => {
+                (Code::ResourceExhausted, Reason::Overloaded)
+            }
+            PeerDown::NoAddress { .. } => (Code::FailedPrecondition, Reason::Unreachable),
+            PeerDown::Version { .. } | PeerDown::UnknownFrame(_) | PeerDown::UnknownSetting(_) => {
+                (Code::FailedPrecondition, Reason::OtherProtocol)
+            }
+            PeerDown::ShuttingDown => (Code::Unavailable, Reason::Draining),
+            _ => (Code::Unavailable, Reason::Unreachable),
+        }
+    }
+}
+
+/// The beginning of a text, of so many bytes at most.
+pub(crate) fn cut(text: &str, most_bytes: usize) -> &str {
+    let end = (0..=most_bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
 
 macro_rules! constructors {
@@ -168,6 +273,9 @@ constructors!(
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.code, self.message)?;
+        for cause in &self.causes {
+            write!(f, ": {cause}")?;
+        }
         if self.code == Code::Unavailable && self.may_have_run {
             write!(f, " (the call may have run)")?;
         }
@@ -189,5 +297,20 @@ mod tests {
         assert_eq!(Code::from_number(0), Code::Unknown);
         assert_eq!(Code::from_number(200), Code::Unknown);
         assert_eq!(Code::Unavailable.number(), 14);
+    }
+
+    #[test]
+    fn causes_are_a_bounded_chain() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the disk is full")]
+        struct Full;
+        #[derive(Debug, thiserror::Error)]
+        #[error("not saved")]
+        struct NotSaved(#[source] Full);
+        let status = Status::aborted("no").caused_by(&NotSaved(Full));
+        assert_eq!(status.causes(), ["not saved", "the disk is full"]);
+        assert_eq!(status.to_string(), "Aborted: no: not saved: the disk is full");
+        let many = (0..100).fold(Status::aborted(""), |status, _| status.with_cause("ä".repeat(1000)));
+        assert_eq!((many.causes().len(), many.causes()[0].len()), (MOST_CAUSES, MOST_CAUSE_BYTES));
     }
 }

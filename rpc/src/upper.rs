@@ -8,9 +8,10 @@ use crate::budgets::Budgets;
 use crate::client::Table;
 use crate::context::PollerContext;
 use crate::executor::{Ready, TaskId, Tasks};
-use crate::frame::{Header, NOBODY};
+use crate::frame::{FrameError, Header, NOBODY, Unread};
 use crate::inbox::{Inbox, Work};
-use crate::server::{Dispatch, Service};
+use crate::on_poller::OnPoller;
+use crate::server::{Dispatch, MethodNumbers, Service};
 use std::sync::Arc;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
@@ -29,26 +30,31 @@ pub(crate) struct RpcPoller {
     table: Table,
     dispatch: Dispatch,
     tasks: Tasks,
+    /// It has reported that its handlers have ended.
+    is_drained: bool,
 }
 
 impl RpcPoller {
     pub(crate) fn new(
         index: PollerIndex,
         inbox: Arc<Inbox>,
-        services: &[Service],
+        (services, numbers): (&[Service], &MethodNumbers),
         clock: Clock,
         budgets: &Budgets,
     ) -> Self {
+        let _here = OnPoller::enter(inbox.lifecycle());
         let context = PollerContext::new(index, clock);
         let ready = Ready::new(Arc::clone(&inbox));
-        let dispatch = Dispatch::new(services, &context, budgets.handlers(index));
+        let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
+        let dispatch = Dispatch::new(services, numbers, &context, handlers, arguments, &inbox);
         Self {
             inbox,
             context,
             ready,
-            table: Table::new(budgets.calls(index)),
+            table: Table::new(budgets.calls(index), budgets.most_decoded),
             dispatch,
             tasks: Tasks::default(),
+            is_drained: false,
         }
     }
 
@@ -89,6 +95,7 @@ impl RpcPoller {
         for _ in 0..count {
             let Some(task) = self.ready.pop() else { break };
             if task.table == TaskId::SPAWNED {
+                self.inbox.occupant().task();
                 self.tasks.poll(task.slot);
             } else {
                 self.dispatch.poll(carrier, task);
@@ -96,36 +103,65 @@ impl RpcPoller {
         }
         count > 0
     }
+
+    /// A message that is not a frame, or one of which too much is unknown: who waits for an answer gets one.
+    fn unread(&mut self, carrier: &mut dyn Carrier, from: Origin, message: &[u8], error: FrameError) {
+        match Header::unread(message) {
+            Some(Unread::Request { call, one_way }) => {
+                self.dispatch.refuse(carrier, from, (call, one_way), error);
+            }
+            Some(Unread::Reply { call }) => self.table.unread(from.peer, call, error),
+            // Not a warning, because a peer could fill the log with them.
+            None => {
+                tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
+            }
+        }
+    }
+
+    /// Whether the node drains, and this poller's handlers have ended since.
+    fn has_drained(&self) -> bool {
+        !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
+    }
+
+    fn report_drained(&mut self) {
+        if self.has_drained() {
+            self.is_drained = true;
+            self.inbox.lifecycle().poller_drained();
+        }
+    }
 }
 
 impl Upper for RpcPoller {
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
+        let _here = OnPoller::enter(self.inbox.lifecycle());
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
-                // Not a warning, because a peer could fill the log with them.
-                tracing::debug!(peer = ?from.peer, %error, "a message that is not an RPC frame was dropped");
-                return;
+                return self.unread(carrier, from, message.as_slice(), error);
             }
         };
         match header {
             Header::Request(request) => {
                 self.dispatch.request(carrier, from, request, message, encoded, &self.ready);
             }
-            Header::Reply { call, code, reason } => {
-                self.table.reply(from.peer, (call, code, reason), message, encoded);
+            Header::Reply { call, code, by, number } => {
+                number.into_iter().for_each(|number| self.table.learn(from, number));
+                self.table.reply(from.peer, (call, code, by), message, encoded);
             }
+            Header::Number { number, .. } => self.table.learn(from, number),
             Header::Cancel { call } => self.dispatch.cancel(from, call),
         }
+        self.inbox.occupant().nobody();
     }
 
-    fn sent(&mut self, _: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
+    fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
         if token != NOBODY {
-            self.table.sent(token, outcome);
+            self.table.sent(carrier, token, outcome);
         }
     }
 
     fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+        let _here = OnPoller::enter(self.inbox.lifecycle());
         match event {
             PeerEvent::Up { pollers, .. } => self.table.up(peer, pollers),
             PeerEvent::Down { cause } => {
@@ -133,12 +169,16 @@ impl Upper for RpcPoller {
                 self.dispatch.down(peer);
             }
         }
+        self.inbox.occupant().nobody();
     }
 
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
+        let _here = OnPoller::enter(self.inbox.lifecycle());
         let took = self.take_work(carrier);
         let ran = self.run_ready(carrier);
         let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());
+        self.inbox.occupant().nobody();
+        self.report_drained();
         took | ran | expired
     }
 
@@ -147,11 +187,16 @@ impl Upper for RpcPoller {
     }
 
     fn is_ready(&self) -> bool {
-        self.inbox.has_work() || !self.ready.is_empty() || self.context.calls().has_work()
+        self.inbox.has_work()
+            || !self.ready.is_empty()
+            || self.context.calls().has_work()
+            || self.has_drained()
     }
 
     fn shutdown(&mut self, _: &mut dyn Carrier) {
-        self.table.close();
+        // Already done, unless the node ends because another poller has panicked.
+        self.inbox.lifecycle().begin_end();
+        self.table.close_to_outside();
     }
 
     fn is_drained(&self) -> bool {
@@ -165,18 +210,27 @@ impl Upper for RpcPoller {
             handlers,
             slots: self.dispatch.slots(),
             has_timer: self.next_timer().is_some(),
-            budgets: vec![self.dispatch.budget(), self.table.budget()],
+            budgets: self.dispatch.budgets().into_iter().chain([self.table.budget()]).collect(),
         }
     }
 }
 
 impl Drop for RpcPoller {
     fn drop(&mut self) {
+        let _here = OnPoller::enter(self.inbox.lifecycle());
         self.inbox.close();
+        if !self.is_drained {
+            let lifecycle = self.inbox.lifecycle();
+            if self.dispatch.len() == 0 { lifecycle.poller_drained() } else { lifecycle.poller_cut() }
+        }
         // A poller may end without a shutdown; nobody knows then whether its calls have run.
         self.table.close();
         self.dispatch.close();
+        self.inbox.occupant().task();
         self.tasks.close();
+        // Now, while calls that it waits for are refused: nobody would make them.
+        self.dispatch.drop_services();
+        self.inbox.occupant().nobody();
     }
 }
 

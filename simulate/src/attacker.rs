@@ -1,27 +1,19 @@
-//! An attacker off the path: it sends what it likes from any address, and sees nothing of others' packets.
+//! An attacker off the path, who forges packets of live sessions and sees nothing of others' packets.
 //!
-//! Owns what it forges, and the rules of what nobody may send because of it. The network has it observe
+//! Owns what it forges, and the rule that nobody sends anything to its UDP port. The network has it observe
 //! datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed all of them.
-//! What protects a session is what it must not take from there: PSNs, epochs, communication ids. A PSN near
+//! What protects a session is what it must not take from there: PSNs and communication ids. A PSN near
 //! a live one would be a lucky guess, whose odds docs/security.md has, and is left out.
-//!
-//! | rule | broken when |
-//! |---|---|
-//! | nothing is diverted | a packet goes to the attacker's own UDP port |
-//! | nothing is amplified | more than 1.2 bytes go to the address that it claims for each byte sent |
 
+use crate::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use trunkline_roce::wire::cm::{ADDRESS_HEADER_BYTES, CmMessage, Dreq, Ids, Rej, Req};
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Packet, QP1, ROCE_PORT, icrc, mad_packet};
+use std::net::{IpAddr, SocketAddr};
+use trunkline_roce::wire::cm::{Answered, CmMessage, Dreq, Ids, Rej};
+use trunkline_roce::wire::{Bth, QP1};
 use trunkline_softrdma::link::Datagram;
-use trunkline_verbs::{Psn, QpNumber, RejectReason};
+use trunkline_verbs::{Psn, RejectReason};
 
-/// The UDP port that it has, as another user of a host.
-pub(crate) const PORT: u16 = 6666;
-/// An address that it claims in requests, and that belongs to nobody.
-const CLAIMED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 7, 7, 66));
-/// Shapes kept of packets, and of connection requests.
+/// Shapes that are kept of packets.
 const KEPT: usize = 64;
 /// Distance from a live PSN within which a guess counts as lucky.
 const LUCKY: u32 = 1 << 14;
@@ -29,23 +21,6 @@ const LUCKY: u32 = 1 << 14;
 const MASK_24: u32 = 0xff_ffff;
 /// Position of the PSN in a packet.
 const PSN: usize = 9;
-/// The private data of a session: its length, and where its epoch, its number and the echo are.
-const EPOCH: usize = ADDRESS_HEADER_BYTES + 8;
-const NUMBER: usize = ADDRESS_HEADER_BYTES + 16;
-const ECHO: usize = ADDRESS_HEADER_BYTES + 20;
-/// Tenths of a byte that may be sent to the claimed address for each that it sent.
-const GAIN_TENTHS: u64 = 12;
-
-/// What it forges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forgery {
-    /// A packet of a connection with another PSN: a request, an acknowledgement or a READ response.
-    Packet,
-    /// A connection request of a new incarnation of an honest node, or of a node that does not exist.
-    Request,
-    /// Another message of the connection manager, with guessed ids.
-    Message,
-}
 
 /// A datagram as it was seen.
 #[derive(Debug, Clone)]
@@ -56,25 +31,13 @@ struct Shape {
     body: Vec<u8>,
 }
 
-/// A forged datagram.
-#[derive(Debug)]
-pub(crate) struct Forged {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
-    pub(crate) bytes: Vec<u8>,
-}
-
 /// The attacker of a run.
 #[derive(Debug)]
 pub(crate) struct Attacker {
     random: fastrand::Rng,
     packets: Vec<Shape>,
-    requests: Vec<Shape>,
     /// The last PSN towards a QP.
     live: BTreeMap<(IpAddr, u32), u32>,
-    /// Bytes that it sent in the name of the claimed address, and that went there.
-    claimed_bytes: u64,
-    drawn_bytes: u64,
     diverted: Option<String>,
 }
 
@@ -83,10 +46,7 @@ impl Attacker {
         Self {
             random: fastrand::Rng::with_seed(seed),
             packets: Vec::new(),
-            requests: Vec::new(),
             live: BTreeMap::new(),
-            claimed_bytes: 0,
-            drawn_bytes: 0,
             diverted: None,
         }
     }
@@ -97,44 +57,36 @@ impl Attacker {
         if destination.port() == PORT && self.diverted.is_none() {
             self.diverted = Some(format!("{} bytes from {source} went to the attacker", bytes.len()));
         }
-        if destination.ip() == CLAIMED {
-            self.drawn_bytes += bytes.len() as u64;
-        }
-        let Some(body) = bytes.len().checked_sub(ICRC_LENGTH).map(|length| &bytes[..length]) else { return };
+        let Some(body) = packet_of(bytes) else { return };
         let Ok(bth) = Bth::parse(body) else { return };
-        let shape = || Shape { source, destination, body: body.to_vec() };
         if bth.destination == QP1 {
-            if matches!(message(body), Some(CmMessage::Req(_))) {
-                keep(&mut self.requests, shape(), &mut self.random);
-            }
+            return;
+        }
+        self.live.insert((destination.ip(), bth.destination.get()), bth.psn.get());
+        let shape = Shape { source, destination, body: body.to_vec() };
+        if self.packets.len() < KEPT {
+            self.packets.push(shape);
         } else {
-            self.live.insert((destination.ip(), bth.destination.get()), bth.psn.get());
-            keep(&mut self.packets, shape(), &mut self.random);
+            let at = self.random.usize(..KEPT);
+            self.packets[at] = shape;
         }
-    }
-
-    /// Something forged, once there is a shape for it.
-    pub(crate) fn forge(&mut self, forgery: Forgery) -> Option<Forged> {
-        let (source, destination, mut bytes) = match forgery {
-            Forgery::Packet => self.packet()?,
-            Forgery::Request => self.request()?,
-            Forgery::Message => self.message()?,
-        };
-        icrc::append(&IpUdp::new(source, destination), &mut bytes);
-        if source.ip() == CLAIMED {
-            self.claimed_bytes += bytes.len() as u64;
-        }
-        Some(Forged { source, destination, bytes })
     }
 
     /// The rule that honest nodes have broken, if they have.
-    pub(crate) fn broken(&self) -> Option<String> {
-        let is_amplified = self.drawn_bytes * 10 > self.claimed_bytes * GAIN_TENTHS;
-        let amplified = || {
-            let (drawn, sent) = (self.drawn_bytes, self.claimed_bytes);
-            format!("{sent} bytes of strangers drew {drawn} bytes to the address that they claim")
-        };
-        self.diverted.clone().or_else(|| is_amplified.then(amplified))
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.diverted.as_deref()
+    }
+
+    /// A packet of a connection with another PSN, once one was observed: a request, an acknowledgement or a READ
+    /// response.
+    pub(crate) fn packet(&mut self) -> Option<Forged> {
+        let shape = self.random.choice(&self.packets)?.clone();
+        let bth = Bth::parse(&shape.body).ok()?;
+        let live = *self.live.get(&(shape.destination.ip(), bth.destination.get()))?;
+        let psn = live.wrapping_add(self.random.u32(LUCKY..MASK_24 - LUCKY)) & MASK_24;
+        let mut body = shape.body.clone();
+        body[PSN..PSN + 3].copy_from_slice(&psn.to_be_bytes()[1..]);
+        Some(Forged::packet(self.source_of(&shape), shape.destination, body))
     }
 
     /// As another user of the host, or as another host that claims port 4791.
@@ -143,31 +95,8 @@ impl Attacker {
         SocketAddr::new(shape.source.ip(), port)
     }
 
-    fn packet(&mut self) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
-        let shape = self.random.choice(&self.packets)?.clone();
-        let bth = Bth::parse(&shape.body).ok()?;
-        let live = *self.live.get(&(shape.destination.ip(), bth.destination.get()))?;
-        let psn = live.wrapping_add(self.random.u32(LUCKY..MASK_24 - LUCKY)) & MASK_24;
-        let mut body = shape.body.clone();
-        body[PSN..PSN + 3].copy_from_slice(&psn.to_be_bytes()[1..]);
-        Some((self.source_of(&shape), shape.destination, body))
-    }
-
-    fn request(&mut self) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
-        let shape = self.random.choice(&self.requests)?.clone();
-        let Some(CmMessage::Req(seen)) = message(&shape.body) else { return None };
-        let mut request = Req { local_id: self.random.u32(1..), ..seen };
-        request.ca_guid ^= u64::from(self.random.bool());
-        request.qpn = QpNumber::new(self.random.u32(2..MASK_24));
-        request.starting_psn = Psn::new(self.random.u32(..MASK_24));
-        request.private[EPOCH..NUMBER].copy_from_slice(&self.random.u64(1..).to_be_bytes());
-        request.private[NUMBER..ECHO].copy_from_slice(&self.random.u32(1..4).to_be_bytes());
-        // It answers no session, and has no proof of its address.
-        request.private[ECHO..ECHO + 12].fill(0);
-        Some((self.source_of(&shape), shape.destination, self.mad(CmMessage::Req(request))))
-    }
-
-    fn message(&mut self) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+    /// A message of the connection manager with guessed ids, once a packet was observed.
+    pub(crate) fn message(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let (local_id, remote_id) = (self.random.u32(1..), self.random.u32(1..));
         let message = match self.random.u8(..4) {
@@ -181,7 +110,7 @@ impl Attacker {
             1 => CmMessage::Rej(Rej {
                 local_id,
                 remote_id,
-                answered: trunkline_roce::wire::cm::Answered::REQ,
+                answered: Answered::REQ,
                 reserved_8: 0,
                 info_length: 0,
                 reserved_9: false,
@@ -192,35 +121,17 @@ impl Attacker {
             2 => CmMessage::Rtu(Ids { local_id, remote_id, private: [0; 224] }),
             _ => CmMessage::Drep(Ids { local_id, remote_id, private: [0; 224] }),
         };
-        let destination = SocketAddr::new(shape.destination.ip(), ROCE_PORT);
-        Some((self.source_of(&shape), destination, self.mad(message)))
-    }
-
-    fn mad(&mut self, message: CmMessage) -> Vec<u8> {
-        let bytes = message.mad(self.random.u64(..)).to_bytes();
-        let mut body = Vec::new();
-        mad_packet(Psn::new(self.random.u32(..MASK_24)), &bytes).emit(&mut body);
-        body
-    }
-}
-
-fn message(body: &[u8]) -> Option<CmMessage> {
-    Mad::from_packet(&Packet::parse(body).ok()?).as_ref().map(CmMessage::parse)
-}
-
-/// Keeps a shape, in place of another one when there are enough.
-fn keep(shapes: &mut Vec<Shape>, shape: Shape, random: &mut fastrand::Rng) {
-    if shapes.len() < KEPT {
-        shapes.push(shape);
-    } else {
-        let at = random.usize(..KEPT);
-        shapes[at] = shape;
+        let psn = Psn::new(self.random.u32(..MASK_24));
+        let mad = message.mad(self.random.u64(..));
+        Some(Forged::mad(self.source_of(&shape), shape.destination.ip(), psn, &mad))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_roce::wire::{IpUdp, Opcode, Packet, icrc};
+    use trunkline_verbs::QpNumber;
 
     fn at(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -236,28 +147,19 @@ mod tests {
         let destination = SocketAddr::new(honest.ip(), PORT);
         attacker.observe(&Datagram { source, destination, bytes: &bytes });
         assert!(attacker.broken().is_some());
-
-        let mut attacker = Attacker::new(1);
-        attacker.claimed_bytes = 100;
-        let destination = SocketAddr::new(CLAIMED, ROCE_PORT);
-        attacker.observe(&Datagram { source, destination, bytes: &bytes });
-        assert_eq!(attacker.broken(), None);
-        attacker.observe(&Datagram { source, destination, bytes: &bytes });
-        assert!(attacker.broken().is_some());
     }
 
     #[test]
     fn forged_packets_name_live_qps_and_miss_live_psns() {
         let mut attacker = Attacker::new(2);
-        assert!(attacker.forge(Forgery::Packet).is_none() && attacker.forge(Forgery::Request).is_none());
+        assert!(attacker.packet().is_none() && attacker.message().is_none());
         let mut body = Vec::new();
-        Packet::new(trunkline_roce::wire::Opcode(0x04), QpNumber::new(77), Psn::new(5), b"12345678")
-            .emit(&mut body);
+        Packet::new(Opcode(0x04), QpNumber::new(77), Psn::new(5), b"12345678").emit(&mut body);
         let (source, destination) = (at("127.7.7.1:4791"), at("127.7.7.2:4791"));
-        icrc::append(&IpUdp::new(source, destination), &mut body);
-        attacker.observe(&Datagram { source, destination, bytes: &body });
+        let live = Forged::packet(source, destination, body);
+        attacker.observe(&Datagram { source, destination, bytes: &live.bytes });
         for _ in 0..100 {
-            let forged = attacker.forge(Forgery::Packet).unwrap();
+            let forged = attacker.packet().unwrap();
             let bth = Bth::parse(&forged.bytes).unwrap();
             let distance = bth.psn.get().wrapping_sub(5) & MASK_24;
             assert!(bth.destination.get() == 77 && (LUCKY..=MASK_24 - LUCKY).contains(&distance));

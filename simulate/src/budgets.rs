@@ -4,7 +4,7 @@
 //! charge together is within the node's limits.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use trunkline_transport::PeerKey;
 use trunkline_transport::ledger::{BudgetLedger, PollerLedger};
 
@@ -12,6 +12,7 @@ use trunkline_transport::ledger::{BudgetLedger, PollerLedger};
 #[derive(Debug, Default)]
 struct Sum {
     all: usize,
+    of_host: BTreeMap<IpAddr, usize>,
     of_peer: BTreeMap<PeerKey, usize>,
 }
 
@@ -24,9 +25,14 @@ pub(crate) fn kept(ledgers: &[PollerLedger]) -> Result<(), String> {
             let sum = sums.entry((ledger.node, budget.name)).or_default();
             for (peer, units) in &budget.used {
                 let of_peer = sum.of_peer.entry(*peer).or_default();
+                let of_host = sum.of_host.entry(peer.host()).or_default();
                 *of_peer += units;
+                *of_host += units;
                 sum.all += units;
-                if *of_peer > budget.limit.per_peer || sum.all > budget.limit.in_all {
+                let limit = budget.limit;
+                let is_kept =
+                    *of_peer <= limit.per_peer && *of_host <= limit.per_host() && sum.all <= limit.in_all;
+                if !is_kept {
                     return Err(format!(
                         "the budget of {} is exceeded at {}: {sum:?}, allowed: {:?}",
                         budget.name, ledger.node, budget.limit

@@ -3,6 +3,7 @@
 use crate::coverage::{Coverage, Kind};
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::plan::Pollers;
 use crate::run::{Outcome, run};
 use crate::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,6 +33,8 @@ pub(crate) struct Failure {
 pub(crate) struct Summary {
     /// The first seed; the others follow it without a gap.
     pub(crate) first: u64,
+    /// Pollers of nodes, if not what seeds draw.
+    pub(crate) pollers: Option<Pollers>,
     /// The signal that ended it early: its number and name.
     pub(crate) interrupted: Option<(u8, &'static str)>,
     pub(crate) runs: u64,
@@ -77,7 +80,9 @@ impl Summary {
                 all.push(format!("{mean:.1} {what} a run; at least {least} are needed"));
             }
         }
-        for (kind, (_, with)) in Kind::ALL.iter().zip(&self.kinds) {
+        let cannot =
+            |kind| kind == Kind::SeveralPollers && self.pollers.is_some_and(|all| !all.are_several());
+        for (kind, (_, with)) in Kind::ALL.iter().zip(&self.kinds).filter(|(kind, _)| !cannot(**kind)) {
             let share = *with as f64 / runs;
             if share < LEAST_SHARE {
                 all.push(format!(
@@ -92,9 +97,9 @@ impl Summary {
 }
 
 /// Runs one seed. A panic of the project's own code is a failure like any other.
-pub(crate) fn run_one(seed: u64, trace: Trace) -> Outcome {
+pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let kept = trace.clone();
-    catch_unwind(AssertUnwindSafe(|| run(seed, trace))).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(|| run(seed, pollers, trace))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of unknown kind");
         kept.verdict(format_args!("seed {seed} FAILED: a panic: {text}"));
@@ -122,6 +127,8 @@ pub(crate) struct CampaignPlan<'a> {
     pub(crate) jobs: usize,
     /// Whether it goes on after a run that fails.
     pub(crate) keep_going: bool,
+    /// Pollers of nodes, if not what seeds draw.
+    pub(crate) pollers: Option<Pollers>,
     /// The deliberate fault that is on.
     pub(crate) mutant: Option<&'a str>,
     /// Ends it early.
@@ -131,13 +138,13 @@ pub(crate) struct CampaignPlan<'a> {
 /// Runs seeds from the first on until so many have run, the time is over, or one fails.
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
-    let CampaignPlan { first, runs, time, jobs, keep_going, mutant, ref interrupt } = *plan;
+    let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
     // There is no seed after the last.
     let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
-    let summary = Mutex::new(Summary { first, ..Summary::default() });
+    let summary = Mutex::new(Summary { first, pollers, ..Summary::default() });
     let bar = bar(runs, mutant);
     let said = Mutex::new(began);
     std::thread::scope(|scope| {
@@ -153,7 +160,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
                         return;
                     }
                     let seed = first.wrapping_add(run);
-                    let outcome = run_one(seed, Trace::checksum_only());
+                    let outcome = run_one(seed, pollers, Trace::checksum_only());
                     let mut summary = summary.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     summary.add(&outcome);
                     if let Some(why) = outcome.broken {

@@ -1,5 +1,6 @@
 //! What the command line asks for.
 
+use crate::plan::Pollers;
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::time::Duration;
 ///   cargo simulate --seed 7 --trace run.txt  one run, written down line by line
 ///   cargo simulate --seed 7 --runs 500       seeds 7 to 506
 ///   cargo simulate --minutes 30              as many runs as 30 minutes allow
+///   cargo simulate --pollers 32/1            nodes with 32 pollers and with one
 ///   cargo simulate --mutant all              each deliberate fault must be caught
 ///   cargo simulate --mutant replies_match_any_call --seed 1 --trace run.txt
 ///                                           one run with a deliberate fault
@@ -37,6 +39,9 @@ pub(crate) struct Cli {
     /// For how long to begin runs; with --runs, whichever ends first.
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<f64>,
+    /// Pollers of the nodes in turn, 1 to 32 each, for example 4/1. Default: each seed draws 1 to 3 a node.
+    #[arg(long, value_name = "N/M")]
+    pub(crate) pollers: Option<Pollers>,
     /// Write the trace of the only run here; needs --seed.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -131,6 +136,10 @@ mod tests {
             assert!(check(&wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(check(&["--seed", "7", "--runs", "500", "--jobs", "2"]), Ok(()));
+        for wrong in ["4", "0/1", "1/33", "1/", "a/b", "1/2/3"] {
+            assert!(check(&["--pollers", wrong]).is_err_and(|why| why.contains("as in 4/1")), "{wrong}");
+        }
+        assert_eq!(check(&["--pollers", "32/1"]), Ok(()));
     }
 
     #[test]

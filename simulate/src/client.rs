@@ -11,7 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use trunkline::{Node, PollerIndex, Status};
+use trunkline::{Bytes, CallOptions, Connect, Node, PollerIndex, Status};
+
+/// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
+pub(crate) const TEXTS: usize = 3000;
+/// Arguments from this length on may be in registered buffers, which have so many bytes beside them.
+const LENT: usize = 16 << 10;
+const BESIDE: usize = 512;
 
 /// A client of one node.
 #[derive(Clone)]
@@ -43,9 +49,11 @@ impl Client {
                 69..=71 => self.panic(server).await,
                 72..=73 => self.hang(server).await,
                 74..=79 => self.nested(server).await,
-                80..=87 => self.tell(server).await,
-                88..=91 => self.burst(server).await,
-                92..=95 => self.cancel(server).await,
+                80..=83 => self.keep(server).await,
+                84..=86 => self.tell(server).await,
+                87..=89 => self.burst(server).await,
+                90..=92 => self.cancel(server).await,
+                93..=95 => self.in_order(server).await,
                 _ => self.local(server).await,
             }
         }
@@ -55,12 +63,12 @@ impl Client {
         self.servers[self.random.usize(..self.servers.len())]
     }
 
-    fn timeout(&mut self) -> Duration {
+    pub(crate) fn timeout(&mut self) -> Duration {
         let (least, most) = if self.random.u8(..4) == 0 { (1, 30) } else { (200, 2000) };
         Duration::from_millis(self.random.u64(least..most))
     }
 
-    fn connect(&self, server: SocketAddr, timeout: Duration) -> Option<WorkClient> {
+    pub(crate) fn connect(&self, server: SocketAddr, timeout: Duration) -> Option<WorkClient> {
         match WorkClient::connect(&self.node, server) {
             Ok(client) => Some(client.with_timeout(timeout)),
             Err(error) => {
@@ -137,7 +145,7 @@ impl Client {
         let id = self.oracle.made(self.process, server, "echo", timeout);
         let open = Open::new(&self.oracle, id);
         let reply_bytes = u32::try_from(back).unwrap_or(u32::MAX);
-        let outcome = client.echo(id, wait_us, reply_bytes, pattern(id, there).into()).await;
+        let outcome = client.echo(id, wait_us, reply_bytes, self.body(id, there)).await;
         open.ended();
         match outcome {
             Ok(reply) => {
@@ -152,9 +160,36 @@ impl Client {
         }
     }
 
+    /// Bytes that belong to a call. Large ones are in turn in plain memory, all of a registered buffer, and a slice of
+    /// one.
+    fn body(&self, id: u64, bytes: usize) -> Bytes {
+        let body = pattern(id, bytes);
+        let beside = if id.is_multiple_of(4) { 0 } else { BESIDE };
+        if bytes < LENT || id % 4 == 1 {
+            return body.into();
+        }
+        let Some(mut buffer) = self.node.buffer(bytes + 2 * beside) else { return body.into() };
+        self.coverage.count(Kind::LentMessage);
+        let range = beside..beside + bytes;
+        buffer[range.clone()].copy_from_slice(&body);
+        buffer.freeze().slice(range)
+    }
+
     async fn number(&mut self, server: SocketAddr) {
         let timeout = self.timeout();
-        let _outcome = self.number_of(server, timeout).await;
+        let _outcome = if self.random.u8(..4) == 0 {
+            self.number_waiting(server, timeout).await
+        } else {
+            self.number_of(server, timeout).await
+        };
+    }
+
+    /// A small call that waits for its server; returns how it failed, if it did.
+    pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
+        self.coverage.count(Kind::CallWaited);
+        let options = CallOptions::new().connect(Connect::Wait);
+        let call = |client: WorkClient, id| async move { client.with(&options).number(id).await };
+        self.judge(server, "number, waiting for its server", timeout, call).await
     }
 
     /// A small call; returns how it failed, if it did.
@@ -170,8 +205,18 @@ impl Client {
 
     async fn block(&mut self, server: SocketAddr) {
         let (timeout, work) = (self.timeout(), self.random.u64(..10_000));
-        let call = |client: WorkClient, id| async move { client.block(id, work).await };
-        let _outcome = self.judge(server, "block", timeout, call).await;
+        let _outcome = self.block_at(server, timeout, work).await;
+    }
+
+    /// Makes a call whose handler blocks its poller; returns how it failed, if it did.
+    pub(crate) async fn block_at(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        block_us: u64,
+    ) -> Option<Status> {
+        let call = |client: WorkClient, id| async move { client.block(id, block_us).await };
+        self.judge(server, "block", timeout, call).await
     }
 
     async fn refuse(&mut self, server: SocketAddr) {
@@ -262,6 +307,37 @@ impl Client {
         let (timeout, at) = (self.timeout(), self.server());
         let call = |client: WorkClient, id| async move { client.nested(id, at.to_string()).await };
         let _outcome = self.judge(server, "nested", timeout, call).await;
+    }
+
+    /// Makes a call whose handler makes calls; returns how it failed, if it did.
+    pub(crate) async fn forward_of(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        wait_us: u64,
+        (near, far): (SocketAddr, SocketAddr),
+    ) -> Option<Status> {
+        let (near, far) = (near.to_string(), far.to_string());
+        let call = |client: WorkClient, id| async move { client.forward(id, wait_us, near, far).await };
+        self.judge(server, "forward", timeout, call).await
+    }
+
+    async fn keep(&mut self, server: SocketAddr) {
+        let (timeout, wait, texts) = (self.timeout(), self.random.u64(..30_000), self.random.usize(..TEXTS));
+        let _outcome = self.keep_at(server, timeout, wait, texts).await;
+    }
+
+    /// Makes a call whose handler keeps so many empty texts while it waits; returns how it failed, if it did.
+    pub(crate) async fn keep_at(
+        &self,
+        server: SocketAddr,
+        timeout: Duration,
+        wait: u64,
+        texts: usize,
+    ) -> Option<Status> {
+        let texts = vec![String::new(); texts];
+        let call = |client: WorkClient, id| async move { client.keep(id, wait, texts).await };
+        self.judge(server, "keep", timeout, call).await
     }
 
     async fn tell(&mut self, server: SocketAddr) {

@@ -13,6 +13,9 @@ use trunkline_verbs::QpNumber;
 /// A difference of positions beyond this is a negative one.
 const NEGATIVE: u32 = 1 << 31;
 
+/// Bytes that sessions which are not up may leave at a poller.
+const MOST_EARLY: usize = 16 << 20;
+
 /// Counts at any time. Returns how many pairs were compared.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     let mut grants = BTreeMap::new();
@@ -84,17 +87,36 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     })
 }
 
-/// What a poller has granted is within what its SRQs have.
+/// What a poller has granted is within what its SRQs have, and within what each peer may have; only sessions that are
+/// up hold credit, and each of their pairs has its base.
 fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
-    for (home, (outstanding, capacity)) in (0..).zip(&ledger.outstanding) {
-        let of_home = ledger.granting.iter().filter(|granting| granting.home == home);
-        let sum = of_home.map(Granting::outstanding).fold(0, u32::wrapping_add);
-        if sum != *outstanding || outstanding > capacity {
+    let at = || format!("at poller {} of {}", ledger.poller, ledger.node);
+    for (home, srq) in (0..).zip(&ledger.outstanding) {
+        let of_home = || ledger.granting.iter().filter(|granting| granting.home == home);
+        let sum = of_home().map(Granting::outstanding).fold(0, u32::wrapping_add);
+        if sum != srq.outstanding || sum > srq.capacity {
             return Err(format!(
-                "{sum} credits of SRQ {home} are outstanding at poller {} of {}, which counts {outstanding} of {capacity}",
-                ledger.poller, ledger.node
+                "{sum} credits of SRQ {home} are outstanding {}, which counts {srq:?}",
+                at()
             ));
         }
+        if let Some(granting) = of_home().find(|granting| !granting.is_up || granting.outstanding() == 0) {
+            return Err(format!("a pair has no session, or not its base credit, {}: {granting:?}", at()));
+        }
+        let mut peers = BTreeMap::<_, (u32, u32)>::new();
+        for granting in of_home() {
+            let (pairs, credits) = peers.entry(granting.peer).or_default();
+            (*pairs, *credits) = (*pairs + 1, *credits + granting.outstanding());
+        }
+        if let Some((peer, (_, credits))) =
+            peers.into_iter().find(|(_, (pairs, credits))| *credits > srq.per_peer + pairs)
+        {
+            return Err(format!("{peer:?} has {credits} credits of SRQ {home} {}: {srq:?}", at()));
+        }
+    }
+    let (bytes, slots) = ledger.early;
+    if bytes > MOST_EARLY || slots > 0 {
+        return Err(format!("{bytes} bytes of early frames are kept {}, in {slots} receive slots", at()));
     }
     Ok(())
 }

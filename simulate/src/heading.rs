@@ -31,6 +31,12 @@ pub(crate) fn write(trace: &Trace, seed: u64, plan: &Plan, addresses: &[SocketAd
             ),
         );
     }
+    if let Some(hostility) = plan.hostility {
+        line(
+            "plan",
+            format_args!("one more node, on a host of its own, breaks the rules: it is {hostility}"),
+        );
+    }
     let (calls, think) = (plan.calls_per_client, plan.think);
     line(
         "plan",
@@ -75,12 +81,22 @@ impl fmt::Display for Described {
             Fault::ShutDown { node, restart_after } => {
                 write!(f, "shut node {node} down, start it again after {restart_after:?}")
             }
+            Fault::Drain { node, shut_down_after, restart_after } => write!(
+                f,
+                "drain node {node}, shut it down after {shut_down_after:?}, start it again after {restart_after:?} more"
+            ),
             Fault::Partition { a, b, lasts } => write!(f, "part nodes {a} and {b} for {lasts:?}"),
             Fault::Forge { node, other, requests } => write!(
                 f,
                 "forge connection requests to node {node}: {requests} from nowhere, one in the name of node {other}, \
                  one from a stranger"
             ),
+            Fault::Crowd { node } => {
+                write!(
+                    f,
+                    "a stranger begins sessions with node {node} in the name of many, and completes none"
+                )
+            }
             Fault::RemoveDevice { node, lasts } => {
                 write!(f, "remove the device of node {node} for {lasts:?}")
             }

@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `scheduler` | who runs next, and when: machines, clients, bells, timers, and the clock |
 //! | `network` | the hosts, datagrams between them, and what happens to these on the way |
-//! | `attacker` | forges packets from any address; what nobody may send because of it |
+//! | `forged` | a forged datagram, with a right ICRC |
+//! | `attacker` | forges packets of live sessions; nobody sends anything to it because of that |
+//! | `strangers` | forge connection requests; what no node does for them |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `service`, `client` | what nodes offer, and what programs do with it |
+//! | `service`, `client`, `ordered` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
+//! | `half_made` | what must be true of sessions that are not up yet |
+//! | `ended` | ends of sessions, with the causes that nodes log |
 //! | `trace`, `heading`, `packet` | what a reader can see of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
 //! | `cli`, `report`, `output`, `interrupt` | the command line, what is printed, and signals |
@@ -19,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announced;
 mod attacker;
 mod budgets;
 mod campaign;
@@ -27,16 +32,21 @@ mod client;
 mod coverage;
 mod credits;
 mod crowd;
+mod ended;
+mod forged;
+mod half_made;
 mod heading;
 mod interrupt;
 mod mutants;
 mod network;
 mod node;
 mod oracle;
+mod ordered;
 mod output;
 mod packet;
 mod plan;
 mod report;
+mod returns;
 mod run;
 mod scheduler;
 mod service;
@@ -54,6 +64,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use trace::Trace;
+use trunkline_verbs::headroom;
 
 /// All runs passed.
 const PASSED: u8 = 0;
@@ -66,6 +77,7 @@ const SIGNAL: u8 = 128;
 
 fn main() -> ExitCode {
     quiet_panics();
+    headroom::return_large_blocks();
     let cli = Cli::parse();
     let code = act(&cli).unwrap_or_else(|error| {
         output::err(&format!("error: {error}"));
@@ -141,11 +153,11 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     }
     #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
     let began = Instant::now();
-    let outcome = campaign::run_one(seed, trace.clone());
+    let outcome = campaign::run_one(seed, cli.pollers, trace.clone());
     if let (Err(error), Some(path)) = (trace.close(), &cli.trace) {
         return Err(format!("cannot write the trace {}: {error}", path.display()));
     }
-    let mut summary = Summary { first: seed, ..Summary::default() };
+    let mut summary = Summary { first: seed, pollers: cli.pollers, ..Summary::default() };
     summary.add(&outcome);
     summary.took = began.elapsed();
     if let Some(why) = outcome.broken {
@@ -162,7 +174,7 @@ fn run_one(cli: &Cli) -> Result<u8, String> {
     if let Some(Failure { why, .. }) = summary.failures.first() {
         output::err(&format!("seed {seed} FAILED: {why}"));
         if cli.trace.is_none() {
-            output::err(&format!("replay it with: {}", report::replay(seed, mutant)));
+            output::err(&format!("replay it with: {}", report::replay(seed, cli.pollers, mutant)));
         }
         return Ok(FAILED);
     }
@@ -196,6 +208,7 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
         time: cli.time(),
         jobs: cli.jobs(),
         keep_going: cli.keep_going,
+        pollers: cli.pollers,
         mutant,
         interrupt: interrupt()?,
     });
@@ -206,7 +219,7 @@ fn simulate(cli: &Cli) -> Result<u8, String> {
     }
     for failure in &summary.failures {
         output::err(&format!("seed {} FAILED: {}", failure.seed, failure.why));
-        output::err(&format!("replay it with: {}", report::replay(failure.seed, mutant)));
+        output::err(&format!("replay it with: {}", report::replay(failure.seed, cli.pollers, mutant)));
     }
     if let Some((number, signal)) = summary.interrupted {
         let seeds = match summary.runs {
@@ -238,7 +251,7 @@ fn hunt_all(cli: &Cli) -> Result<u8, String> {
     let mut caught = 0;
     let mut hunts = Vec::new();
     for mutant in mutants::ALL {
-        let summary = mutants::hunt(*mutant, cli.seed.unwrap_or(1), cli.jobs(), &interrupt);
+        let summary = mutants::hunt(*mutant, cli.seed.unwrap_or(1), cli.pollers, cli.jobs(), &interrupt);
         let (name, runs, failure) = (mutant.name, summary.runs, summary.failures.first());
         hunts.push(json!({
             "name": name,

@@ -2,6 +2,7 @@
 
 use crate::campaign::{CampaignPlan, Summary, campaign};
 use crate::interrupt::Interrupt;
+use crate::plan::Pollers;
 use std::time::Duration;
 
 /// Runs in which a fault must be caught.
@@ -29,6 +30,16 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "arming: a poller sleeps without asking for the next completion",
     },
     Mutant { name: "message_uses_no_credit", what: "credit: a sender does not count what it sends" },
+    Mutant {
+        name: "base_credit_is_not_returned",
+        what: "credit: a pair that has used its base credit has it back only while there is enough for all",
+    },
+    Mutant { name: "one_peer_takes_all_credit", what: "credit: one peer may hold all that is granted" },
+    Mutant {
+        name: "early_frames_keep_their_slots",
+        what: "half-made sessions: a frame that comes before its session is up keeps its receive slot",
+    },
+    Mutant { name: "settings_are_not_sent", what: "settings: a node does not begin its lanes" },
     Mutant { name: "receive_is_not_reposted", what: "repost: one receive of each batch is not posted again" },
     Mutant {
         name: "fin_is_not_sent",
@@ -43,6 +54,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "budget: a peer stays charged with handlers that have ended",
     },
     Mutant {
+        name: "decoded_bytes_stay_charged",
+        what: "budget: a peer stays charged with the arguments of handlers that have ended",
+    },
+    Mutant {
         name: "queued_messages_stay_charged",
         what: "budget: a peer stays charged with messages that have left",
     },
@@ -52,6 +67,7 @@ pub(crate) const ALL: &[Mutant] = &[
     },
     Mutant { name: "another_peer_is_charged", what: "budget: what a peer uses is charged to another" },
     Mutant { name: "budgets_have_no_limit", what: "budget: a peer may use more than its limit" },
+    Mutant { name: "hosts_have_no_limit", what: "budget: the peers of a host may use more than its limit" },
     Mutant { name: "keepalive_is_not_sent", what: "keepalive: a silent peer is not probed" },
     Mutant {
         name: "epoch_is_always_the_same",
@@ -71,8 +87,20 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "reply matching: a late reply is taken for a later call's",
     },
     Mutant {
+        name: "numbers_outlive_their_session",
+        what: "method numbers: a client keeps a server's numbers when that is restarted",
+    },
+    Mutant {
         name: "failed_requests_count_as_not_run",
         what: "may_have_run: a request that may have arrived counts as not run",
+    },
+    Mutant {
+        name: "forwarded_status_is_trusted",
+        what: "may_have_run: a handler's status of another call decides whether the handler has run",
+    },
+    Mutant {
+        name: "expired_in_the_queue_counts_as_run",
+        what: "may_have_run: a call whose request never left counts as one that may have run",
     },
     Mutant {
         name: "drained_is_not_reported",
@@ -104,8 +132,21 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "budget: peers may READ memory of large messages after the end of their message",
     },
     Mutant {
+        name: "key_covers_the_neighbours",
+        what: "memory: the key of an announced message opens what is beside it",
+    },
+    Mutant {
         name: "sources_of_broken_trunk_leak",
         what: "session end: large messages that were not READ keep their memory",
+    },
+    Mutant {
+        name: "draining_ends_nested_calls",
+        what: "draining: the calls that handlers make end when their node shuts down",
+    },
+    Mutant { name: "draining_starts_handlers", what: "draining: a node that drains still starts handlers" },
+    Mutant {
+        name: "busy_pollers_delay_a_shutdown",
+        what: "shutdown: a node waits for a poller that a handler keeps busy before it closes its sessions",
     },
     Mutant {
         name: "shutdown_does_not_wait_for_handlers",
@@ -131,17 +172,48 @@ pub(crate) const ALL: &[Mutant] = &[
         name: "all_pollers_dial_at_once",
         what: "dial-backs: a stranger that proved its address is dialed for every poller at once",
     },
+    Mutant {
+        name: "credit_is_charged_at_the_request",
+        what: "half-made sessions: a peer's request takes credit before its session is up",
+    },
+    Mutant {
+        name: "half_made_sessions_have_no_bound",
+        what: "half-made sessions: one host may have any number of them",
+    },
+    Mutant {
+        name: "ordered_calls_overtake",
+        what: "order: a small ordered message leaves before the peer has read a large one that went before it",
+    },
+    Mutant {
+        name: "calls_wait_for_the_next_attempt",
+        what: "backoff: a call to a peer that is known to be away waits for another attempt to connect",
+    },
+    Mutant {
+        name: "waiting_calls_fail_with_their_attempt",
+        what: "backoff: a call that asked to wait for its server fails with an attempt to connect",
+    },
+    Mutant {
+        name: "next_attempt_is_never_due",
+        what: "backoff: after an attempt to connect that failed nobody may make another",
+    },
     Mutant { name: "timers_do_not_fire", what: "timer: a QP's retransmission timer does nothing" },
 ];
 
 /// Looks for a fault until it is caught.
-pub(crate) fn hunt(mutant: Mutant, first_seed: u64, jobs: usize, interrupt: &Interrupt) -> Summary {
+pub(crate) fn hunt(
+    mutant: Mutant,
+    first_seed: u64,
+    pollers: Option<Pollers>,
+    jobs: usize,
+    interrupt: &Interrupt,
+) -> Summary {
     campaign(&CampaignPlan {
         first: first_seed,
         runs: MOST_RUNS,
         time: Duration::MAX,
         jobs,
         keep_going: false,
+        pollers,
         mutant: Some(mutant.name),
         interrupt: interrupt.clone(),
     })

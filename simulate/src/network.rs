@@ -5,10 +5,12 @@
 //! datagrams to the [`Wire`]; the scheduler has those that are due delivered, and asks when the next
 //! one arrives.
 
-use crate::attacker::{Attacker, Forgery};
+use crate::announced::Announced;
+use crate::attacker::Attacker;
 use crate::coverage::{Coverage, Kind};
+use crate::forged::Forged;
 use crate::packet;
-use crate::strangers::{Forged, Sent, Strangers};
+use crate::strangers::{Request, Strangers};
 use crate::trace::{Pen, Since};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,6 +20,7 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_softrdma::link::Datagram;
 use trunkline_softrdma::simulation::{self, SimulatedHost};
+use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Time, VirtualClock};
 
 /// Datagrams that are on the way at a time before further ones are dropped.
@@ -52,6 +55,10 @@ struct State {
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
+    /// What changes the frames of nodes that break the rules, by their address.
+    hostile: BTreeMap<IpAddr, HostilePeer>,
+    /// What those were allowed to READ.
+    announced: Announced,
     sent: u64,
     coverage: Arc<Coverage>,
     /// Writes the trace, if there is one.
@@ -88,6 +95,8 @@ impl Network {
             random: fastrand::Rng::with_seed(seed),
             attacker: Attacker::new(seed ^ 0x666f_7267),
             strangers: Strangers::default(),
+            hostile: BTreeMap::new(),
+            announced: Announced::default(),
             sent: 0,
             coverage: Arc::clone(coverage),
             pen,
@@ -125,40 +134,50 @@ impl Network {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
     }
 
-    /// The attacker forges something, which is on the way from a time on.
-    pub(crate) fn forge(&self, at: Time, forgery: Forgery) {
-        let mut state = self.wire.lock();
-        let Some(forged) = state.attacker.forge(forgery) else { return };
-        state.coverage.count(match forgery {
-            Forgery::Packet => Kind::PacketForged,
-            Forgery::Request => Kind::RequestForged,
-            Forgery::Message => Kind::MessageForged,
-        });
-        state.sent += 1;
-        let (source, destination) = (forged.source, forged.destination);
-        let datagram = Datagram { source, destination, bytes: &forged.bytes };
-        let arrives = at + state.conditions.least_delay;
-        state.tell(self.wire.clock.now(), &datagram, format_args!("forged, arrives at {}", Since(arrives)));
-        state.put(arrives, &datagram, forged.bytes.clone());
+    /// The node at this address breaks the rules from now on.
+    pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
+        self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }
 
-    /// The rule that honest nodes have broken towards the attacker or a stranger, if they have.
+    /// The attacker forges a packet of a session, which it sends at that time; or nothing while it has seen none.
+    pub(crate) fn forge_packet(&self, at: Time) {
+        let mut state = self.wire.lock();
+        if let Some(forged) = state.attacker.packet() {
+            state.coverage.count(Kind::PacketForged);
+            state.launch(self.wire.clock.now(), at, &forged);
+        }
+    }
+
+    /// The same with a message of the connection manager.
+    pub(crate) fn forge_message(&self, at: Time) {
+        let mut state = self.wire.lock();
+        if let Some(forged) = state.attacker.message() {
+            state.coverage.count(Kind::MessageForged);
+            state.launch(self.wire.clock.now(), at, &forged);
+        }
+    }
+
+    /// A stranger sends a connection request at that time.
+    pub(crate) fn forge_request(&self, at: Time, request: Request) {
+        let mut state = self.wire.lock();
+        let forged = state.strangers.forge(request);
+        state.coverage.count(Kind::RequestForged);
+        state.launch(self.wire.clock.now(), at, &forged);
+    }
+
+    /// The rule that honest nodes have broken towards the attacker, a stranger or a hostile peer, if they have.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
-        state.attacker.broken().or_else(|| state.strangers.broken().map(str::to_owned))
+        let broken = state.attacker.broken().or_else(|| state.strangers.broken());
+        broken.or_else(|| state.announced.broken()).map(str::to_owned)
     }
 
-    /// A stranger sends a connection request.
-    pub(crate) fn forge_request(&self, now: Time, forged: Forged) {
+    /// Delivers what has arrived by now; returns whether anything has.
+    pub(crate) fn deliver(&self, now: Time) -> bool {
         let mut state = self.wire.lock();
-        let sent = state.strangers.forge(forged);
-        state.send_for_stranger(now, &sent);
-    }
-
-    /// Delivers what has arrived by now.
-    pub(crate) fn deliver(&self, now: Time) {
-        let mut state = self.wire.lock();
+        let mut any = false;
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
+            any = true;
             let UnderWay { source, destination, bytes } = first.remove();
             let datagram = Datagram { source, destination, bytes: &bytes };
             let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
@@ -166,6 +185,7 @@ impl Network {
                 state.tell(now, &datagram, format_args!("arrives at nobody"));
             }
         }
+        any
     }
 
     /// When the next datagram arrives.
@@ -200,9 +220,17 @@ impl fmt::Debug for Wire {
 impl State {
     fn send(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+        if self.hostile.contains_key(&to) {
+            self.announced.see(&datagram);
+        }
+        let changed = self.changed(&datagram);
+        let datagram = Datagram { bytes: changed.as_deref().unwrap_or(datagram.bytes), ..datagram };
+        if self.hostile.contains_key(&from) {
+            self.announced.see(&datagram);
+        }
         if let Some(answer) = self.strangers.see(&datagram) {
             self.coverage.count(Kind::CookieReturned);
-            self.send_for_stranger(now, &answer);
+            self.launch(now, now, &answer);
         }
         self.sent += 1;
         self.attacker.observe(&datagram);
@@ -247,12 +275,22 @@ impl State {
         self.put(arrives, &datagram, bytes);
     }
 
-    fn send_for_stranger(&mut self, now: Time, sent: &Sent) {
-        let Sent { source, destination, bytes } = sent;
+    /// What is on the way in place of a datagram from or to a node that breaks the rules.
+    fn changed(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
+        let Datagram { source, destination, bytes } = *datagram;
+        if let Some(sender) = self.hostile.get_mut(&source.ip()) {
+            return sender.outgoing(source, destination, bytes);
+        }
+        self.hostile.get(&destination.ip())?.incoming(source, destination, bytes)
+    }
+
+    /// Puts a forged datagram on the way, at a time from now on.
+    fn launch(&mut self, now: Time, at: Time, forged: &Forged) {
+        let Forged { source, destination, bytes } = forged;
         let datagram = Datagram { source: *source, destination: *destination, bytes };
         self.sent += 1;
-        let arrives = now + self.conditions.least_delay;
-        self.tell(now, &datagram, format_args!("sent by a stranger, arrives at {}", Since(arrives)));
+        let arrives = at + self.conditions.least_delay;
+        self.tell(now, &datagram, format_args!("forged, arrives at {}", Since(arrives)));
         self.put(arrives, &datagram, bytes.clone());
     }
 

@@ -3,7 +3,7 @@
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
-use crate::service::{WorkServer, Worker};
+use crate::service::{IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,12 +20,20 @@ pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
 /// Handlers that a node runs at once: more than the calls of the phases without faults need, fewer than
 /// clients make while handlers hang.
-pub(crate) const HANDLERS: Limit = Limit { per_peer: 3, in_all: 9 };
+pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 12 };
+/// Memory of decoded arguments: that of two calls that keep `client::TEXTS` for one peer, and of three for a host.
+const DECODED_BYTES: Limit = Limit { per_peer: 200 << 10, in_all: 640 << 10 };
+
+/// Messages that may wait at a node: more than clients make, fewer than the replies that a hostile peer does not take.
+pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 /// A node of the run, whether it runs now or not.
 pub(crate) struct SimNode {
     plan: NodePlan,
     rc: bool,
+    handlers: Limit,
+    /// Clients of the process that its handlers share with the program.
+    shared: SharedClients,
     /// Where it listens.
     pub(crate) address: SocketAddr,
     /// Where its device sits.
@@ -48,7 +56,32 @@ impl SimNode {
         let last = u8::try_from(plan.host + 1).unwrap_or(u8::MAX);
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 7, 7, last)), port);
-        Self { plan, rc, address, slot: Slot::new(), running: None, ending: None }
+        Self {
+            plan,
+            rc,
+            handlers: HANDLERS,
+            shared: SharedClients::default(),
+            address,
+            slot: Slot::new(),
+            running: None,
+            ending: None,
+        }
+    }
+
+    /// The same, with another limit of handlers.
+    #[cfg(test)]
+    pub(crate) fn with_handlers(self, handlers: Limit) -> Self {
+        Self { handlers, ..self }
+    }
+
+    /// Makes clients of these servers for its handlers to share.
+    pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
+        let Some((_, node)) = self.running() else { return };
+        for server in servers {
+            if let Ok(client) = WorkClient::connect(node, server) {
+                self.shared.add(*server, client);
+            }
+        }
     }
 
     /// The running node and its process.
@@ -93,19 +126,24 @@ impl SimNode {
             .connections(if self.rc { Connections::Rc } else { Connections::Xrc })
             .srq_depth(self.plan.srq_depth)
             .max_message_bytes(512 << 10)
+            .queued_messages(QUEUED)
             .rendezvous_bytes(self.plan.rendezvous_bytes);
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
+        let shared = self.shared.clone();
         let make = move |context: &trunkline::PollerContext| {
-            Worker::new(oracle.clone(), timers.clone(), Arc::clone(&coverage), context.clone(), process)
+            let of_run = (oracle.clone(), timers.clone(), Arc::clone(&coverage));
+            Worker::new(of_run, context.clone(), process, shared.clone())
         };
         let node = Node::builder()
             .transport(options)
             .listen(self.address)
             .pollers(self.plan.pollers)
-            .handler_limit(HANDLERS)
-            .serve(WorkServer::with_context(make))
-            .start();
+            .handler_limit(self.handlers)
+            .decoded_bytes(DECODED_BYTES);
+        // The methods of every other process have other numbers.
+        let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(|| Idler)) };
+        let node = node.serve(WorkServer::with_context(make)).start();
         match node {
             Ok(node) => {
                 scheduler.oracle.serves(self.address, process);
@@ -139,12 +177,27 @@ impl SimNode {
         drop(running);
     }
 
+    /// Asks it to drain. It goes on running.
+    pub(crate) fn begin_drain(&self, scheduler: &Scheduler) {
+        let Some((process, node)) = self.running() else { return };
+        scheduler.trace.line(scheduler.now(), "fault", format_args!("drain {}", self.address));
+        scheduler.oracle.disturbed(self.address);
+        scheduler.oracle.drains(process);
+        node.begin_drain();
+    }
+
     /// Asks it to end.
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
+        self.begin_shutdown_within(scheduler, GRACE);
+    }
+
+    /// The same, with another grace.
+    pub(crate) fn begin_shutdown_within(&mut self, scheduler: &Scheduler, grace: Duration) {
         let Some(running) = self.running.take() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("shut down {}", self.address));
         scheduler.oracle.disturbed(self.address);
-        running.node.begin_shutdown(GRACE);
+        scheduler.oracle.drains(running.process);
+        running.node.begin_shutdown(grace);
         self.ending = Some(running);
     }
 
@@ -172,12 +225,18 @@ impl SimNode {
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
     }
 
-    /// Calls that its process has not run because handlers were at their limit.
-    pub(crate) fn refused_handlers(&self) -> u64 {
+    /// Pollers that it has.
+    pub(crate) fn pollers(&self) -> u16 {
+        self.plan.pollers
+    }
+
+    /// Calls that its process has not run because a budget was used up: handlers, or messages that wait.
+    pub(crate) fn refused_calls(&self) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         let report = node.report();
-        let of_handlers = report.budgets.iter().filter(|budget| budget.name == "running handlers");
-        of_handlers.map(|budget| budget.refused_to_peer + budget.refused_to_all).sum()
+        let names = ["running handlers", "queued messages", "queued bytes"];
+        let of_calls = report.budgets.iter().filter(|budget| names.contains(&budget.name));
+        of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
     }
 
     /// Takes its device away.

@@ -4,23 +4,31 @@
 //! |---|---|
 //! | each call ends, once | a call is open long after its deadline, or when the run is over |
 //! | no call runs twice | a handler is entered twice for one call |
+//! | no call runs as another | the handler of another method is entered for a call, whatever numbers methods have had at its server before |
+//! | ordered calls start in order | a call on an ordered channel starts after one that was made later on it |
 //! | bytes are equal | arguments or a reply differ from what was sent |
 //! | no reply crosses | a reply is another call's |
 //! | success is true | a call succeeds whose handler did not run, or had not returned |
 //! | errors are equal | a code that only handlers return, its text or its details differ from what this call's handler returned |
 //! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
+//! | what never left has not run | more calls to a server that is stopped may have run than it has receives (`run/unsent.rs`) |
 //! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |
 //! | credits are conserved | of what a grantor granted, any is neither held, on its way nor used, or all exceed its SRQ's depth (`credits`) |
 //! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, memory for large messages in use or registered for no use, or a call, a handler or its deadline left (`credits`) |
 //! | handlers end | one runs on although its deadline has passed, its caller gave up, or its peer died (`run/endings.rs`) |
+//! | draining starts nothing | a handler is entered in a process that drains or shuts down; a call that is refused so counts as one that may have run |
+//! | draining ends nothing | a handler that ran when its node began to drain, or the calls that it makes, fail within the grace, or a new call is not refused within 50 ms (`run/draining.rs`) |
 //! | shutdown keeps its grace | a call that runs when its server is shut down, and ends within the grace, fails |
-//! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second |
+//! | peers notice a shutdown | its peers' calls end, or the node itself, later than the grace and a tenth of a second, or the node that long after its last handler; when a handler blocks its poller, its peers' calls another twentieth later (`run/draining.rs`) |
+//! | a peer that is away | once an attempt to connect has failed, a call waits longer than for one attempt, or waits although the last one has just failed; or its server is not reached soon after it is back; or a call that asked to wait for it ends otherwise than by a success or its deadline (`run/away.rs`) |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
-//! | budgets are kept | a peer is charged for other than what it holds, or has more than its limit (`budgets.rs`) |
-//! | greed harms its owner | while a peer is at its limit of handlers, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
-//! | nothing is diverted or amplified | a packet goes to an attacker's port, or more bytes to an address than were sent in its name (`attacker`) |
+//! | budgets are kept | a peer is charged for other than what it holds, or it or its host has more than the limit (`budgets.rs`) |
+//! | half-made sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
+//! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
+//! | hostility harms its owner | next to a peer that breaks the rules of the session protocol an honest call fails or is late, its session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
+//! | nothing is diverted or amplified | a packet goes to a forger's port (`attacker`), or more bytes to an address than were sent in its name (`strangers`) |
 //! | calm is calm | without faults, with an attacker or not, a call takes longer than [`CALM_LIMIT`] or fails |
 //!
 //! [`NOT_JUDGED`] lists what is left out so far.
@@ -31,13 +39,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use trunkline::{Bytes, Code, Status};
+use trunkline::{Bytes, Code, Origin, Reason, Status};
 use trunkline_verbs::{Time, VirtualClock};
 
 /// What the workload leaves out or the oracle does not judge yet, and why.
 pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
-    ("may_have_run", "`true` is not held against a call that was never handed to the device"),
-    ("bounded shutdown", "a handler that never returns may keep a node from ending within its grace"),
+    ("may_have_run", "`true` is held against calls that were never handed to the device as a number only"),
+    ("abandoned threads", "that a node ends without a thread that never returns is tested with real threads"),
     (
         "deadlines under faults",
         "a handler's end after its deadline is judged once all faults are over, not among them",
@@ -51,7 +59,7 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
         "memory within a run",
         "what a session leaves when it breaks is counted at rest, of nodes that live until then",
     ),
-    ("order", "calls of one client may start in another order than they were made in"),
+    ("order", "calls on channels that are not ordered may start in another order than they were made in"),
 ];
 
 /// A call may end so long after its deadline: pollers look at deadlines every few milliseconds, and
@@ -70,6 +78,8 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
+    /// The ordered channel that it was made on.
+    channel: Option<u64>,
     /// The process that its handler was entered in last.
     ran_in: Option<u64>,
     made: Time,
@@ -97,12 +107,18 @@ struct State {
     calls: BTreeMap<u64, Call>,
     open: BTreeMap<u64, Time>,
     last: u64,
+    /// By ordered channel: the call that was made last of those that have started.
+    started: BTreeMap<u64, u64>,
     /// The process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,
     /// The process whose session a client's process has, by the address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
     /// When a process at an address last began, was about to end, ended, or lost or got its device.
     disturbed: BTreeMap<SocketAddr, Time>,
+    /// Where a peer breaks the rules of the session protocol.
+    hostile: Option<SocketAddr>,
+    /// Processes that drain or shut down: no handler starts there.
+    draining: BTreeSet<u64>,
     /// Where a client's last call met a session with a process that was gone.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Machines were stopped so long in all: nobody can be in time meanwhile.
@@ -155,6 +171,7 @@ impl Oracle {
             what,
             process,
             server,
+            channel: None,
             ran_in: None,
             made: self.clock.now(),
             entered: 0,
@@ -179,8 +196,23 @@ impl Oracle {
         id
     }
 
-    /// A handler was entered for a call, with these bytes.
-    pub(crate) fn entered(&self, id: u64, process: u64, body: &[u8]) {
+    /// The number of another ordered channel.
+    pub(crate) fn ordered_channel(&self) -> u64 {
+        let mut state = self.lock();
+        let number = state.started.len() as u64;
+        state.started.insert(number, 0);
+        number
+    }
+
+    /// A call that was just made is made on an ordered channel.
+    pub(crate) fn is_ordered(&self, id: u64, channel: u64) {
+        if let Some(call) = self.lock().calls.get_mut(&id) {
+            call.channel = Some(channel);
+        }
+    }
+
+    /// The handler of a method was entered for a call in a process, with these bytes.
+    pub(crate) fn entered(&self, id: u64, (process, method): (u64, &str), body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
             return self.fail(format!("call {id}: the handler got other bytes than were sent"));
@@ -192,8 +224,22 @@ impl Oracle {
         };
         call.entered += 1;
         call.ran_in = Some(process);
-        let (what, times, ended) = (call.what, call.entered, call.ended.clone());
+        let (what, times, ended, channel) = (call.what, call.entered, call.ended.clone(), call.channel);
+        let before = channel.and_then(|channel| state.started.insert(channel, id));
+        let drains = state.draining.contains(&process);
         drop(state);
+        // What a call is begins with its method.
+        if what.split([' ', ',']).next() != Some(method) {
+            self.fail(format!("call {id} ({what}) runs as the method {method}"));
+        }
+        if drains {
+            self.fail(format!("the handler of call {id} ({what}) starts in process {process}, which drains"));
+        }
+        if let Some(before) = before.filter(|before| *before > id) {
+            self.fail(format!(
+                "call {id} ({what}) starts after call {before}, which was made later on its channel"
+            ));
+        }
         if times > 1 {
             self.fail(format!("call {id} ({what}) runs for the {times}. time"));
         }
@@ -239,6 +285,11 @@ impl Oracle {
     pub(crate) fn serves(&self, address: SocketAddr, process: u64) {
         self.lock().serving.insert(address, process);
         self.disturbed(address);
+    }
+
+    /// A process drains or shuts down from now on: it starts no handler any more.
+    pub(crate) fn drains(&self, process: u64) {
+        self.lock().draining.insert(process);
     }
 
     /// What has arrived at an address may be lost: its process begins, is about to end, or ends, or its
@@ -304,6 +355,12 @@ impl Oracle {
                 "call {id} ({what}) has run, but its caller was told that it did not: {status}"
             ));
         }
+        if is_refused_by_draining(status) {
+            self.coverage.count(Kind::CallRefusedDraining);
+            if status.may_have_run() {
+                self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
+            }
+        }
         self.judge_error(id, status);
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
@@ -315,7 +372,18 @@ impl Oracle {
         if own.contains(&status.code()) {
             return;
         }
-        let refusal = self.lock().calls.get(&id).and_then(|call| call.refusal.clone());
+        let state = self.lock();
+        let Some(call) = state.calls.get(&id) else { return };
+        let may_not_follow = call.channel.is_some() && !status.may_have_run();
+        // Its frames may be of another protocol by chance.
+        let is_strange = state.hostile == Some(call.server) && status.reason() == Some(Reason::OtherProtocol);
+        let refusal = call.refusal.clone();
+        drop(state);
+        match status.code() {
+            Code::Aborted if may_not_follow => return,
+            Code::FailedPrecondition if is_strange => return,
+            _ => {}
+        }
         let is_equal = refusal.as_ref().is_some_and(|(code, message, details)| {
             *code == status.code() && message == status.message() && details == status.details()
         });
@@ -348,6 +416,11 @@ impl Oracle {
     pub(crate) fn allow(&self, pause: Duration) {
         let mut state = self.lock();
         state.allowance = state.allowance.saturating_add(pause);
+    }
+
+    /// The peer at this address breaks the rules of the session protocol.
+    pub(crate) fn is_hostile(&self, address: SocketAddr) {
+        self.lock().hostile = Some(address);
     }
 
     /// Calls that have not ended.
@@ -418,6 +491,11 @@ impl Drop for Open<'_> {
             self.oracle.given_up(id);
         }
     }
+}
+
+/// Whether a server refused a call because it drains.
+pub(crate) fn is_refused_by_draining(status: &Status) -> bool {
+    status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
 }
 
 /// Bytes that belong to one call.

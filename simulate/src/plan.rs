@@ -1,10 +1,23 @@
 //! What a run will be like: everything that its seed decides beforehand.
 
-use crate::attacker::Forgery;
 use crate::network::Conditions;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+use trunkline_testkit::Hostility;
 
-/// What an attacker forges, as often as it is listed.
+/// What can be forged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgery {
+    /// A packet of a connection with another PSN.
+    Packet,
+    /// A connection request in the name of a node, as if that had been restarted.
+    Request,
+    /// Another message of the connection manager, with guessed ids.
+    Message,
+}
+
+/// What is forged, as often as it is listed.
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
@@ -22,11 +35,16 @@ pub(crate) enum Fault {
     KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// A node is shut down, and started again after a while.
     ShutDown { node: usize, restart_after: Duration },
+    /// A node drains, is shut down after a while, and started again.
+    Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
     /// Two nodes cannot reach each other for a while.
     Partition { a: usize, b: usize, lasts: Duration },
     /// Strangers send a node connection requests: so many from nowhere, one in the name of another node, and one
     /// from an address of their own, where they get its answer.
     Forge { node: usize, other: usize, requests: u8 },
+    /// A host that proves its address sends a node requests in the name of many nodes, and leaves their sessions
+    /// half made.
+    Crowd { node: usize },
     /// A node's device is taken away for a while.
     RemoveDevice { node: usize, lasts: Duration },
 }
@@ -43,6 +61,38 @@ pub(crate) struct NodePlan {
     pub(crate) clients: usize,
 }
 
+/// How many pollers nodes have: the first, third, ... the one number, the others the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pollers(u16, u16);
+
+impl Pollers {
+    /// Whether any node has several.
+    pub(crate) fn are_several(self) -> bool {
+        self.0.max(self.1) > 1
+    }
+
+    fn of(self, node: usize) -> u16 {
+        if node.is_multiple_of(2) { self.0 } else { self.1 }
+    }
+}
+
+impl FromStr for Pollers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=32).contains(number));
+        let numbers = text.split_once('/').and_then(|(one, other)| number(one).zip(number(other)));
+        let (one, other) = numbers.ok_or("two numbers from 1 to 32 are needed, as in 4/1")?;
+        Ok(Self(one, other))
+    }
+}
+
+impl fmt::Display for Pollers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0, self.1)
+    }
+}
+
 /// The plan of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -57,6 +107,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When the attacker forges what, from the start.
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
+    /// How the peer misbehaves that breaks the rules of the session protocol, if there is one.
+    pub(crate) hostility: Option<Hostility>,
     /// How long faults go on.
     pub(crate) lasts: Duration,
 }
@@ -71,6 +123,14 @@ impl Plan {
     /// Whether any host has several nodes.
     pub(crate) fn shares_hosts(&self) -> bool {
         (1..self.nodes.len()).any(|at| self.nodes[..at].iter().any(|node| node.host == self.nodes[at].host))
+    }
+
+    /// The same with these numbers of pollers, if they are given.
+    pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
+        }
+        self
     }
 
     /// The plan of a seed.
@@ -94,6 +154,7 @@ impl Plan {
             .map(|_| (Duration::from_micros(random.u64(..as_us(lasts))), fault(&mut random, &hosts)))
             .collect::<Vec<_>>();
         let mut faults = faults;
+        faults.extend(crowd(seed, lasts, count));
         faults.sort_by_key(|(at, _)| *at);
         Self {
             rc: random.u8(..10) < 3,
@@ -102,6 +163,7 @@ impl Plan {
             conditions: conditions(&mut random),
             faults,
             forgeries: forgeries(seed, lasts),
+            hostility: hostility(seed),
             lasts,
             nodes,
         }
@@ -118,6 +180,20 @@ fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
         (Duration::from_micros(random.u64(..as_us(lasts))), forgery)
     });
     all.collect()
+}
+
+/// How the hostile peer of a run misbehaves: each sixth seed has one, and each kind comes in turn.
+fn hostility(seed: u64) -> Option<Hostility> {
+    let kinds = Hostility::HOSTILE.into_iter().chain([Hostility::Hoarding]).collect::<Vec<_>>();
+    let turn = usize::try_from(seed / 6 % kinds.len() as u64).unwrap_or(0);
+    seed.is_multiple_of(6).then(|| kinds[turn])
+}
+
+/// When a crowd of strangers comes, in one of four runs.
+fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
+    let at = Duration::from_micros(random.u64(..as_us(lasts)));
+    (random.u8(..4) == 0).then(|| (at, Fault::Crowd { node: random.usize(..nodes) }))
 }
 
 fn as_us(duration: Duration) -> u64 {
@@ -162,7 +238,8 @@ fn fault(random: &mut fastrand::Rng, hosts: &[usize]) -> Fault {
         7..=9 => Fault::StopProcess { node, pause: long },
         10..=11 => Fault::Kill { node, restart_after: short },
         12 => Fault::KillTwice { node, stores: random.u64(..60), restart_after: long },
-        13..=14 => Fault::ShutDown { node, restart_after: long },
+        13 => Fault::ShutDown { node, restart_after: long },
+        14 => Fault::Drain { node, shut_down_after: short, restart_after: long },
         15..=17 => {
             let b = (node + random.usize(1..nodes)) % nodes;
             if hosts[node] == hosts[b] {

@@ -6,13 +6,15 @@
 use crate::campaign::Summary;
 use crate::coverage::Kind;
 use crate::oracle;
+use crate::plan::Pollers;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// The command that replays a seed.
-pub(crate) fn replay(seed: u64, mutant: Option<&str>) -> String {
+pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) -> String {
+    let pollers = pollers.map(|pollers| format!(" --pollers {pollers}")).unwrap_or_default();
     let mutant = mutant.map(|name| format!(" --mutant {name}")).unwrap_or_default();
-    format!("cargo simulate --seed {seed}{mutant} --trace trace-{seed}.txt")
+    format!("cargo simulate --seed {seed}{pollers}{mutant} --trace trace-{seed}.txt")
 }
 
 /// So many runs, in words.

@@ -11,13 +11,14 @@ use crate::oracle::Oracle;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
 use crate::trace::{START, Since, Trace};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
 use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
-use trunkline_transport::ledger::PollerLedger;
+use trunkline_transport::ledger::{PollerLedger, SessionLedger};
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// Longest time that a turn takes unless it is charged.
@@ -81,27 +82,65 @@ struct Slot {
     turns: u64,
     /// Its last turns of which the trace has nothing.
     quiet: u64,
+    seen: Cell<Seen>,
+}
+
+/// What a machine that sleeps has been asked since the last event, which alone can change it: time that passes does
+/// not. To ask is most of what a run costs, and all machines are looked at several times for each event.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// The event after which it was asked.
+    event: u64,
+    is_woken: Option<bool>,
+    is_due: Option<bool>,
 }
 
 impl Slot {
-    fn is_runnable(&self, now: Time) -> bool {
+    fn is_runnable(&self, now: Time, event: u64) -> bool {
         if self.busy_until > now || self.stopped_until > now {
             return false;
         }
         match self.state {
             State::Ready => true,
-            State::Asleep(until) => until.is_some_and(|until| until <= now) || self.machine.is_woken(),
+            State::Asleep(until) => until.is_some_and(|until| until <= now) || self.is_woken(event),
         }
     }
 
     /// When it becomes runnable by itself, if it is not now.
-    fn next(&self) -> Option<Time> {
+    fn next(&self, event: u64) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
             State::Ready => Some(free),
-            State::Asleep(None) => self.machine.is_woken().then_some(free),
-            State::Asleep(Some(until)) => Some(if self.machine.is_woken() { free } else { until.max(free) }),
+            State::Asleep(None) => self.is_woken(event).then_some(free),
+            State::Asleep(Some(until)) => Some(if self.is_woken(event) { free } else { until.max(free) }),
         }
+    }
+
+    /// Whether it sleeps while work is due, and nobody is about to wake it.
+    fn is_forgotten(&self, now: Time, event: u64) -> bool {
+        let sleeps = matches!(self.state, State::Asleep(_)) && self.busy_until <= now;
+        sleeps && !self.is_runnable(now, event) && !self.is_woken(event) && self.is_due(event)
+    }
+
+    fn is_woken(&self, event: u64) -> bool {
+        let seen = self.seen(event);
+        let is_woken = seen.is_woken.unwrap_or_else(|| self.machine.is_woken());
+        debug_assert_eq!(is_woken, self.machine.is_woken(), "{} was woken by no event", self.name);
+        self.seen.set(Seen { is_woken: Some(is_woken), ..seen });
+        is_woken
+    }
+
+    fn is_due(&self, event: u64) -> bool {
+        let seen = self.seen(event);
+        let is_due = seen.is_due.unwrap_or_else(|| self.machine.is_due());
+        debug_assert_eq!(is_due, self.machine.is_due(), "work of {} became due by no event", self.name);
+        self.seen.set(Seen { is_due: Some(is_due), ..seen });
+        is_due
+    }
+
+    fn seen(&self, event: u64) -> Seen {
+        let seen = self.seen.get();
+        if seen.event == event { seen } else { Seen { event, ..Seen::default() } }
     }
 }
 
@@ -118,6 +157,8 @@ pub(crate) struct Scheduler {
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
+    /// Number of the last event, of those that may change what a machine sees.
+    event: u64,
     /// Turns so far.
     pub(crate) turns: u64,
     pub(crate) timers: Timers,
@@ -151,6 +192,7 @@ impl Scheduler {
             names: BTreeMap::new(),
             doomed: Vec::new(),
             now: clock.now(),
+            event: 1,
             turns: 0,
             timers: Timers::new(&clock),
             tasks: Tasks::default(),
@@ -218,8 +260,11 @@ impl Scheduler {
         let all = std::mem::take(&mut self.machines);
         let (dead, living) = all.into_iter().partition::<Vec<_>, _>(|slot| slot.process == process);
         self.machines = living;
-        lock(&self.requests).spawned.retain(|(owner, ..)| *owner != process);
-        drop(dead);
+        let spawned = std::mem::take(&mut lock(&self.requests).spawned);
+        let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
+        lock(&self.requests).spawned = others;
+        // Without the lock: what ends may wake others.
+        drop((dead, unmade));
     }
 
     /// Stops a machine of a process, or all of them, for so long.
@@ -255,13 +300,24 @@ impl Scheduler {
 
     /// What the pollers count, of all nodes that run.
     pub(crate) fn ledgers(&self) -> Vec<PollerLedger> {
+        self.inspected()
+    }
+
+    /// What the CM machines count, of all nodes that run.
+    pub(crate) fn sessions(&self) -> Vec<SessionLedger> {
+        self.inspected()
+    }
+
+    fn inspected<T: 'static>(&self) -> Vec<T> {
         let inspected = self.machines.iter().filter_map(|slot| slot.machine.inspect());
-        inspected.filter_map(|ledger| ledger.downcast::<PollerLedger>().ok()).map(|ledger| *ledger).collect()
+        inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
     /// Runs until `done` or that time; returns whether `done` came true. Ends early when a rule is
     /// broken.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
+        // Whatever the caller has done meanwhile.
+        self.event += 1;
         loop {
             self.take_requests();
             if done(self) {
@@ -282,6 +338,7 @@ impl Scheduler {
             (std::mem::take(&mut requests.spawned), std::mem::take(&mut requests.rung))
         };
         for (process, name, make) in spawned {
+            self.event += 1;
             let machine = match make() {
                 Ok(machine) => machine,
                 Err(error) => {
@@ -302,6 +359,7 @@ impl Scheduler {
                 stopped_until: Time(0),
                 turns: 0,
                 quiet: 0,
+                seen: Cell::default(),
             });
         }
         for bell in rung {
@@ -312,7 +370,9 @@ impl Scheduler {
 
     /// Executes one of the events that are possible now; `false` when none is.
     fn step(&mut self) -> bool {
-        self.network.deliver(self.now);
+        if self.network.deliver(self.now) {
+            self.event += 1;
+        }
         let mut choices = 0;
         let mut chosen = None;
         // Each is as likely as any other, without a list of them.
@@ -323,7 +383,7 @@ impl Scheduler {
             }
         };
         for (at, slot) in self.machines.iter().enumerate() {
-            if slot.is_runnable(self.now) {
+            if slot.is_runnable(self.now, self.event) {
                 offer(&mut self.random, Choice::Machine(at));
             }
         }
@@ -340,6 +400,7 @@ impl Scheduler {
         }
         let Some(choice) = chosen else { return false };
         self.turns += 1;
+        self.event += 1;
         self.clock.set(self.now);
         match choice {
             Choice::Machine(at) => self.turn(at),
@@ -412,7 +473,7 @@ impl Scheduler {
     /// before the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
-        let machines = self.machines.iter().filter_map(Slot::next);
+        let machines = self.machines.iter().filter_map(|slot| slot.next(self.event));
         let bells = self.bells.iter().map(|(due, _)| *due);
         let others = [self.timers.next(), self.network.next_arrival()];
         let next = machines.chain(bells).chain(others.into_iter().flatten()).min();
@@ -429,11 +490,8 @@ impl Scheduler {
         if !self.bells.is_empty() {
             return;
         }
-        for slot in &self.machines {
-            let sleeps = matches!(slot.state, State::Asleep(_)) && slot.busy_until <= self.now;
-            if sleeps && !slot.is_runnable(self.now) && !slot.machine.is_woken() && slot.machine.is_due() {
-                self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
-            }
+        for slot in self.machines.iter().filter(|slot| slot.is_forgotten(self.now, self.event)) {
+            self.oracle.fail(format!("{} sleeps while work is due, and nobody wakes it", slot.name));
         }
     }
 }

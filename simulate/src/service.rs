@@ -3,8 +3,9 @@
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
 use crate::timers::Timers;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, PollerContext, Status};
 
@@ -35,12 +36,59 @@ pub(crate) trait Work {
     /// Never returns.
     async fn hang(&self, id: u64) -> Result<u64, Status>;
 
-    /// Calls `number` at another node before it replies.
+    /// Keeps the texts while it waits.
+    async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status>;
+
+    /// Calls `number` at another node before it replies. Of a failure it returns the status itself, or one of its own.
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status>;
+
+    /// Calls `slow` at one node with a local client, and then `number` at another with a local client and at both
+    /// with clients that it shares with the program, before it replies.
+    async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status>;
 
     /// Takes bytes.
     #[oneway]
     async fn tell(&self, id: u64, body: Bytes);
+
+    /// Never returns, and nobody waits for it.
+    #[oneway]
+    async fn linger(&self);
+}
+
+/// A service without callers, by which the methods of [`Work`] have other numbers.
+#[trunkline::service(name = "trunkline.simulate.Idle", version = 1)]
+pub(crate) trait Idle {
+    /// Does nothing.
+    async fn nothing(&self);
+}
+
+/// Its handler.
+#[derive(Debug)]
+pub(crate) struct Idler;
+
+impl Idle for Idler {
+    async fn nothing(&self) {}
+}
+
+/// Time limit of a call that a handler makes.
+const INNER: Duration = Duration::from_millis(200);
+/// The same of one that forwards.
+const FORWARDED: Duration = Duration::from_secs(1);
+
+/// Clients that handlers of a process share with its program, by server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedClients(Arc<Mutex<BTreeMap<SocketAddr, WorkClient>>>);
+
+impl SharedClients {
+    /// Adds one, in place of an earlier one of the server.
+    pub(crate) fn add(&self, server: SocketAddr, client: WorkClient) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(server, client);
+    }
+
+    fn of(&self, server: SocketAddr) -> Result<WorkClient, Status> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&server).cloned().ok_or_else(|| Status::internal("no client of this server is shared"))
+    }
 }
 
 /// The handler of one poller.
@@ -51,18 +99,52 @@ pub(crate) struct Worker {
     coverage: Arc<Coverage>,
     poller: PollerContext,
     process: u64,
+    shared: SharedClients,
 }
 
 impl Worker {
     /// A handler for a poller.
     pub(crate) fn new(
-        oracle: Oracle,
-        timers: Timers,
-        coverage: Arc<Coverage>,
+        (oracle, timers, coverage): (Oracle, Timers, Arc<Coverage>),
         poller: PollerContext,
         process: u64,
+        shared: SharedClients,
     ) -> Self {
-        Self { oracle, timers, coverage, poller, process }
+        Self { oracle, timers, coverage, poller, process, shared }
+    }
+
+    fn local(&self, server: SocketAddr, timeout: Duration) -> Result<WorkLocal, Status> {
+        Ok(WorkLocal::connect(&self.poller, server)?.with_timeout(timeout))
+    }
+
+    /// The address in an argument.
+    fn address(&self, id: u64, text: &str) -> Result<SocketAddr, Status> {
+        text.parse().map_err(|_| self.refused(id, Status::invalid_argument("no address")))
+    }
+
+    /// Makes a call inside the handler of call `id`, which fails if it does, and has it judged.
+    async fn inner<F>(
+        &self,
+        id: u64,
+        (server, timeout): (SocketAddr, Duration),
+        what: &'static str,
+        call: impl FnOnce(u64) -> F,
+    ) -> Result<(), Status>
+    where
+        F: Future<Output = Result<u64, Status>>,
+    {
+        let inner = self.oracle.made(self.process, server, what, timeout);
+        let open = Open::new(&self.oracle, inner);
+        let reply = call(inner).await;
+        open.ended();
+        match &reply {
+            Ok(replied) => self.oracle.succeeded(inner, *replied, false),
+            Err(status) => self.oracle.failed(inner, status),
+        }
+        reply.map(|_| ()).map_err(|status| {
+            let own = if id.is_multiple_of(2) { Status::aborted(status.message()) } else { status };
+            self.refused(id, own)
+        })
     }
 
     fn refused(&self, id: u64, status: Status) -> Status {
@@ -78,7 +160,7 @@ impl Worker {
 
 impl Work for Worker {
     async fn echo(&self, id: u64, wait_us: u64, reply_bytes: u32, body: Bytes) -> Result<Bytes, Status> {
-        self.oracle.entered(id, self.process, &body);
+        self.oracle.entered(id, (self.process, "echo"), &body);
         if wait_us > 0 {
             self.timers.sleep(Duration::from_micros(wait_us)).await;
         }
@@ -87,26 +169,26 @@ impl Work for Worker {
     }
 
     async fn number(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "number"), &[]);
         self.done(id)
     }
 
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "slow"), &[]);
         self.coverage.count(Kind::HandlerSlept);
         self.timers.sleep(Duration::from_micros(wait_us)).await;
         self.done(id)
     }
 
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "block"), &[]);
         self.coverage.count(Kind::HandlerBlocked);
         self.timers.block(Duration::from_micros(block_us));
         self.done(id)
     }
 
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "refuse"), &[]);
         self.coverage.count(Kind::HandlerRefused);
         if wait_us > 0 {
             self.timers.sleep(Duration::from_micros(wait_us)).await;
@@ -116,43 +198,61 @@ impl Work for Worker {
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "panic"), &[]);
         self.coverage.count(Kind::HandlerPanicked);
         self.oracle.handler(id, "panics");
-        let _what_its_caller_is_told = self.refused(id, Status::internal("the handler panicked"));
+        let told = "trunkline.simulate.Work.panic: the handler panicked";
+        let _what_its_caller_is_told = self.refused(id, Status::internal(told));
         std::panic::panic_any(PANIC);
     }
 
     async fn hang(&self, id: u64) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "hang"), &[]);
         self.coverage.count(Kind::HandlerHung);
         self.oracle.handler(id, "never returns");
         std::future::pending().await
     }
 
+    async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status> {
+        self.oracle.entered(id, (self.process, "keep"), &[]);
+        self.coverage.count(Kind::ArgumentsKept);
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+        drop(texts);
+        self.done(id)
+    }
+
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status> {
-        self.oracle.entered(id, self.process, &[]);
+        self.oracle.entered(id, (self.process, "nested"), &[]);
         self.coverage.count(Kind::NestedCall);
-        let at: SocketAddr =
-            at.parse().map_err(|_| self.refused(id, Status::invalid_argument("no address")))?;
-        let timeout = Duration::from_millis(200);
-        let inner = self.oracle.made(self.process, at, "number inside a handler", timeout);
-        let open = Open::new(&self.oracle, inner);
-        let reply = match WorkLocal::connect(&self.poller, at) {
-            Ok(client) => client.with_timeout(timeout).number(inner).await,
-            Err(status) => Err(status),
-        };
-        open.ended();
-        match &reply {
-            Ok(replied) => self.oracle.succeeded(inner, *replied, false),
-            Err(status) => self.oracle.failed(inner, status),
+        let at = self.address(id, &at)?;
+        let call = |inner| async move { self.local(at, INNER)?.number(inner).await };
+        self.inner(id, (at, INNER), "number inside a handler", call).await?;
+        self.done(id)
+    }
+
+    async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status> {
+        self.oracle.entered(id, (self.process, "forward"), &[]);
+        self.coverage.count(Kind::NestedCall);
+        let (near, far) = (self.address(id, &near)?, self.address(id, &far)?);
+        let slow = |inner| async move { self.local(near, FORWARDED)?.slow(inner, wait_us).await };
+        self.inner(id, (near, FORWARDED), "slow inside a handler", slow).await?;
+        let number = |inner| async move { self.local(far, FORWARDED)?.number(inner).await };
+        self.inner(id, (far, FORWARDED), "number inside a handler", number).await?;
+        for server in [far, near] {
+            let shared =
+                |inner| async move { self.shared.of(server)?.with_timeout(FORWARDED).number(inner).await };
+            self.inner(id, (server, FORWARDED), "number inside a handler, by a shared client", shared)
+                .await?;
         }
-        reply.map_err(|status| self.refused(id, Status::aborted(status.message())))?;
         self.done(id)
     }
 
     async fn tell(&self, id: u64, body: Bytes) {
-        self.oracle.entered(id, self.process, &body);
+        self.oracle.entered(id, (self.process, "tell"), &body);
         self.oracle.returned(id);
+    }
+
+    async fn linger(&self) {
+        std::future::pending().await
     }
 }

@@ -9,52 +9,42 @@
 //!
 //! The stranger that proves its address returns the cookie that it gets, and answers nothing else.
 
+use crate::forged::{Forged, PORT, cm_message_of, packet_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use trunkline_roce::wire::cm::{
-    ADDRESS_HEADER_BYTES, AddressHeader, CmMessage, Path, REQ_PRIVATE_BYTES, Rej, Req, ServiceId,
-    TransportType,
-};
-use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Mad, Packet, ROCE_PORT, icrc, mad_packet};
+use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
+use trunkline_roce::wire::ROCE_PORT;
+use trunkline_roce::wire::cm::{CmMessage, Rej};
 use trunkline_softrdma::link::Datagram;
-use trunkline_verbs::{Gid, PKEY_DEFAULT, PortSpace, Psn, QpNumber};
-
-/// Comm ids of strangers begin here.
-const FIRST_ID: u32 = 0xf000_0000;
+use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
 
 /// Who forges a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// Somebody elsewhere, who claims an address at which nobody is.
+    /// Another host, which claims an address at which nobody is.
     Nowhere,
-    /// Somebody elsewhere, who claims to be a node that was restarted.
+    /// Another host, which claims to be a node that was restarted.
     InTheNameOf(SocketAddr),
-    /// Somebody at an address of its own, who returns the cookie that it gets there and answers nothing else.
+    /// A host at an address of its own, which returns the cookie that it gets there and answers nothing else.
     Present,
+    /// The same with a number: as that node of many on one host.
+    Crowd(u16),
 }
 
-/// A forged request.
+/// A request that is to be forged.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Forged {
+pub(crate) struct Request {
     pub(crate) sender: Sender,
     pub(crate) victim: SocketAddr,
     pub(crate) pollers: u16,
     pub(crate) is_rc: bool,
 }
 
-/// A datagram to be sent.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
-    pub(crate) bytes: Vec<u8>,
-}
-
 /// All that was forged in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
     /// Requests by claimed address and comm id, with the address of the claimed listener.
-    forged: BTreeMap<(IpAddr, u32), (Forged, SocketAddr)>,
+    forged: BTreeMap<(IpAddr, u32), (Request, SocketAddr)>,
     /// Requests that returned a cookie.
     proven: BTreeSet<(IpAddr, u32)>,
     /// Bytes from and to addresses at which nobody is.
@@ -71,10 +61,13 @@ impl Strangers {
     }
 
     /// Makes a request, to be sent.
-    pub(crate) fn forge(&mut self, forged: Forged) -> Sent {
+    pub(crate) fn forge(&mut self, request: Request) -> Forged {
         let [.., high, low] = self.forged.len().to_be_bytes();
         let own = SocketAddr::from(([10, 66, high, low], 7471));
-        let claimed = match forged.sender {
+        let claimed = match request.sender {
+            Sender::Crowd(number) => {
+                SocketAddr::new(IpAddr::from([10, 67, 0, 1]), own.port().saturating_add(number))
+            }
             Sender::InTheNameOf(node) => node,
             Sender::Present => {
                 self.dialled.insert(own.ip(), BTreeSet::new());
@@ -82,15 +75,15 @@ impl Strangers {
             }
             Sender::Nowhere => own,
         };
-        let sent = self.request(forged, claimed, [0; 16]);
-        if forged.sender == Sender::Nowhere {
+        let (_, sent) = self.request(request, claimed, [0; 16]);
+        if request.sender == Sender::Nowhere {
             self.traded.insert(own.ip(), (sent.bytes.len(), 0));
         }
         sent
     }
 
     /// Looks at what a node sends; returns what a stranger answers.
-    pub(crate) fn see(&mut self, datagram: &Datagram<'_>) -> Option<Sent> {
+    pub(crate) fn see(&mut self, datagram: &Datagram<'_>) -> Option<Forged> {
         if self.forged.is_empty() {
             return None;
         }
@@ -102,8 +95,7 @@ impl Strangers {
                 self.broken.get_or_insert(why);
             }
         }
-        let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
-        match CmMessage::parse(&Mad::from_packet(&Packet::parse(body).ok()?)?) {
+        match cm_message_of(packet_of(datagram.bytes)?)? {
             CmMessage::Rej(rej) => return self.refused(to, &rej),
             CmMessage::Rep(rep) => {
                 let request = (to, rep.remote_id);
@@ -127,91 +119,61 @@ impl Strangers {
     }
 
     /// A refusal: if it has a cookie for a stranger that is where it claims to be, that one returns it, once.
-    fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Sent> {
-        let (forged, claimed) = *self.forged.get(&(to, rej.remote_id))?;
-        let has_cookie = rej.private.get(..6)? == b"TRNK\x03\x0b";
-        let is_first = !self.proven.iter().any(|(proven, _)| *proven == to);
-        if !has_cookie || forged.sender != Sender::Present || !is_first {
+    fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
+        let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
+        let has_cookie = rej.private.get(..6)? == b"TRNK\x04\x0b";
+        let is_there = matches!(request.sender, Sender::Present | Sender::Crowd(_));
+        let of_claimed =
+            |one: &(IpAddr, u32)| self.forged.get(one).is_some_and(|(_, other)| *other == claimed);
+        if !has_cookie || !is_there || self.proven.iter().any(of_claimed) {
             return None;
         }
         let cookie: [u8; 16] = rej.private.get(8..24)?.try_into().ok()?;
-        let sent = self.request(forged, claimed, cookie);
-        self.proven.insert((to, self.last_id()));
+        let (id, sent) = self.request(request, claimed, cookie);
+        self.proven.insert((to, id));
         Some(sent)
     }
 
-    fn last_id(&self) -> u32 {
-        FIRST_ID + u32::try_from(self.forged.len()).unwrap_or(0)
-    }
-
-    /// A request under a comm id of its own.
-    fn request(&mut self, forged: Forged, claimed: SocketAddr, cookie: [u8; 16]) -> Sent {
-        let id = self.last_id() + 1;
+    /// A request as a device at the claimed address would send it, with its comm id.
+    fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
+        let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
+        let mut device = CmMachine::new(CmConfig::new(number.into(), number.into()));
+        let connect = Connect {
+            local: claimed,
+            remote: forged.victim,
+            port_space: PortSpace::Ib,
+            transport: if forged.is_rc { Transport::Rc } else { Transport::Xrc },
+            qpn: QpNumber::new(number | 2),
+            starting_psn: Psn::new(number),
+            mtu: Mtu::Mtu1024,
+            responder_resources: 0,
+            initiator_depth: 16,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: 15,
+            srq: true,
+            private: &hello(&forged, claimed, cookie),
+        };
+        let id = device.connect(0, &connect).expect("the first request of a device, which fits").0;
+        let mad = device.poll_transmit().expect("a request leaves at once").mad;
         self.forged.insert((claimed.ip(), id), (forged, claimed));
-        let mut private = [0; REQ_PRIVATE_BYTES];
-        AddressHeader::new(claimed, forged.victim.ip()).emit(&mut private);
-        let hello = hello(&forged, claimed, cookie);
-        private[ADDRESS_HEADER_BYTES..][..hello.len()].copy_from_slice(&hello);
-        let mad = CmMessage::Req(req(&forged, claimed, id, private)).mad(u64::from(id)).to_bytes();
-        let source = SocketAddr::new(claimed.ip(), 50_000);
-        let destination = SocketAddr::new(forged.victim.ip(), ROCE_PORT);
-        let mut bytes = Vec::new();
-        mad_packet(Psn::new(id & 0xff_ffff), &mad).emit(&mut bytes);
-        icrc::append(&IpUdp::new(source, destination), &mut bytes);
-        Sent { source, destination, bytes }
+        // As another user of that host, or as another host that claims the port of its devices.
+        let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
+        let source = SocketAddr::new(claimed.ip(), port);
+        (id, Forged::mad(source, forged.victim.ip(), Psn::new(number), &mad))
     }
 }
 
 /// The private data of the session protocol: a first session of a new incarnation.
-fn hello(forged: &Forged, claimed: SocketAddr, cookie: [u8; 16]) -> Vec<u8> {
-    let mut hello = b"TRNK\x03\0".to_vec();
+fn hello(forged: &Request, claimed: SocketAddr, cookie: [u8; 16]) -> Vec<u8> {
+    let mut hello = b"TRNK\x04\0".to_vec();
     hello.extend(claimed.port().to_be_bytes());
     hello.extend(0x7374_7261_6e67_6572_u64.to_be_bytes());
     hello.extend(1_u32.to_be_bytes());
     hello.extend([0; 12]);
     hello.extend(0_u16.to_be_bytes());
     hello.extend(forged.pollers.to_be_bytes());
-    hello.extend([if forged.is_rc { 2 } else { 1 }, 3]);
+    hello.extend([if forged.is_rc { 2 } else { 1 }, 4]);
     hello.extend(cookie);
     hello
-}
-
-fn req(forged: &Forged, claimed: SocketAddr, id: u32, private: [u8; REQ_PRIVATE_BYTES]) -> Req {
-    Req {
-        local_id: id,
-        reserved_4: 0,
-        vendor_id: 0,
-        service_id: ServiceId::new(PortSpace::Ib, forged.victim.port()),
-        ca_guid: u64::from(id),
-        reserved_24: 0,
-        qkey: 0,
-        qpn: QpNumber::new(id & 0xff_ffff | 2),
-        responder_resources: 0,
-        eecn: 0,
-        initiator_depth: 16,
-        remote_eecn: 0,
-        remote_timeout: 20,
-        transport: if forged.is_rc { TransportType::RC } else { TransportType::XRC },
-        flow_control: false,
-        starting_psn: Psn::new(id & 0xff_ffff),
-        local_timeout: 20,
-        retry_count: 7,
-        pkey: PKEY_DEFAULT,
-        mtu: 3,
-        rdc_exists: false,
-        rnr_retry: 7,
-        max_cm_retries: 15,
-        srq: forged.is_rc,
-        primary: Path {
-            local_lid: 0xffff,
-            remote_lid: 0xffff,
-            local_gid: Gid::from(claimed.ip()),
-            remote_gid: Gid::from(forged.victim.ip()),
-            hop_limit: 64,
-            ack_timeout: 15,
-            ..Path::default()
-        },
-        alternate: Path::default(),
-        private,
-    }
 }

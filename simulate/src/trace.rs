@@ -5,13 +5,17 @@
 //! the nodes' own code. Only virtual time and what the seed decides may be in a line: the same seed
 //! gives the same file. Writing never fails a run: the first error is kept for [`Trace::close`].
 
+use crate::ended::EndedSessions;
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use trunkline_verbs::Time;
 
 /// The virtual time at which a run begins. Time 0 is where a careless subtraction would hide.
@@ -36,6 +40,7 @@ pub(crate) struct Trace(Rc<Inner>);
 struct Inner {
     pen: Option<Pen>,
     checksum: RefCell<crc32fast::Hasher>,
+    ended: EndedSessions,
 }
 
 impl Trace {
@@ -50,7 +55,11 @@ impl Trace {
     }
 
     fn new(pen: Option<Pen>) -> Self {
-        Self(Rc::new(Inner { pen, checksum: RefCell::new(crc32fast::Hasher::new()) }))
+        Self(Rc::new(Inner {
+            pen,
+            checksum: RefCell::new(crc32fast::Hasher::new()),
+            ended: EndedSessions::default(),
+        }))
     }
 
     /// Whether lines are kept; whoever has much to compute for a line asks first.
@@ -102,16 +111,27 @@ impl Trace {
         self.0.checksum.borrow().clone().finalize()
     }
 
-    /// Writes the log of a node's own code into the trace, while the guard lives.
-    pub(crate) fn capture_log(&self) -> Option<tracing::subscriber::DefaultGuard> {
-        let pen = self.0.pen.clone()?;
+    /// Takes note of ends of sessions in the log of the nodes' own code, and writes all of it into the trace, while
+    /// the guard lives.
+    pub(crate) fn capture_log(&self) -> tracing::subscriber::DefaultGuard {
+        let ended = self.0.ended.clone();
+        let Some(pen) = self.0.pen.clone() else {
+            let subscriber = tracing_subscriber::registry().with(ended).with(LevelFilter::INFO);
+            return tracing::subscriber::set_default(subscriber);
+        };
         let subscriber = tracing_subscriber::fmt()
             .without_time()
             .with_ansi(false)
             .with_max_level(tracing::Level::DEBUG)
             .with_writer(move || LogLine(pen.clone()))
-            .finish();
-        Some(tracing::subscriber::set_default(subscriber))
+            .finish()
+            .with(ended);
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    /// Sessions that have ended since the last time: the peer that a node has lost, and why, as the log has it.
+    pub(crate) fn ended_sessions(&self) -> Vec<(SocketAddr, String)> {
+        self.0.ended.take()
     }
 
     /// Everything is in the file now, or the first error that kept a line out of it.

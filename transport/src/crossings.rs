@@ -140,6 +140,18 @@ impl Crossings {
         ends
     }
 
+    /// Memory of the rings of a whole node in bytes.
+    pub(crate) fn bytes_of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> usize {
+        if homes(kind, pollers) < 2 {
+            return 0;
+        }
+        let rings = usize::from(pollers) * usize::from(pollers - 1);
+        let ring = capacity(share(kind, pollers, depth)).next_power_of_two();
+        // An entry of the ring, and one of what was handed on.
+        let entry = size_of::<Crossing>() + size_of::<(PeerKey, u32)>();
+        rings.saturating_mul(ring.saturating_mul(entry))
+    }
+
     /// Through how many SRQs our messages come.
     pub(crate) fn homes(&self) -> u16 {
         self.homes
@@ -267,8 +279,9 @@ mod tests {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);
         let (mut poller, mut home) = (ends.pop().unwrap(), ends.pop().unwrap());
         let count = u32::try_from(capacity(share(ConnectionKind::Rc, 2, 32)).next_power_of_two()).unwrap();
+        let peer = PeerKey::new(([127, 0, 0, 1], 1).into());
         for number in 0..count + 2 {
-            assert!(home.push(1, Crossing::End { peer: PeerKey(1), number }));
+            assert!(home.push(1, Crossing::End { peer, number }));
         }
         assert!(home.is_waiting());
         let waiting = home.take_waiting();

@@ -1,6 +1,6 @@
-//! The epochs of a node: which number tells each peer one incarnation of it from another.
+//! The epochs of a node: the number by which each peer distinguishes one incarnation of it from another.
 //!
-//! Each peer is told another number, always the same one for the same peer. So whoever echoes one is that peer,
+//! Each peer is given another number, always the same one for the same peer. So whoever echoes one is that peer,
 //! or has seen its packets; a peer that has learned its own cannot echo that of another. `NodeShared` owns them.
 #![forbid(unsafe_code)]
 

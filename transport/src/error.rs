@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use trunkline_softrdma::device::OpenError;
 use trunkline_verbs::VerbsError;
+use trunkline_verbs::headroom::NoRoom;
 
 /// Why the software device cannot be opened or configured. Its text names the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,14 @@ pub enum StartError {
         doing: &'static str,
         /// What the device answered.
         cause: VerbsError,
+    },
+    /// A limit of the process leaves too little memory.
+    #[error("cannot {doing}: {cause}")]
+    NoRoom {
+        /// What was tried.
+        doing: &'static str,
+        /// The limit.
+        cause: NoRoom,
     },
     /// The operating system refused something.
     #[error("cannot {doing}: {cause}")]

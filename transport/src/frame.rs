@@ -1,89 +1,122 @@
-//! The header in front of every message, and the small bodies of rendezvous messages.
+//! The header that every frame begins with, and the bodies of the transport's own frames.
 //!
 //! Owns the layout; senders and receivers of a poller call it. It must never panic on the bytes
 //! of a peer, and never trust a length in them: what a frame claims is checked against what the
-//! device reports as received. All fields are little endian.
+//! device reports as received. All fields are little endian. `docs/wire.md` has the layout as others need it.
 //!
 //! ```text
-//!  0 kind      1 version    2 source poller (2)
-//!  4 want (2)  6 count (2)  8 grant (4)  12 released (4)  16 length (4)
-//! 20 target poller (2)  22 zero (2)
-//! 24 payload
+//!  0 kind (1)  1 flags (1)  2 word (2)
+//!  4 grant (2)  6 want (1)  7 target poller (1)     written when the frame is posted
 //! ```
+//!
+//! | kind | length of the header | word | after the header |
+//! |---|---|---|---|
+//! | below 0x10: the transport's | 8 | | |
+//! | 0x01 Credit | 8 | position up to which its sender has released credit | nothing |
+//! | 0x02 Fin | 8 | entries | 16 bytes each: number (8), status (8) |
+//! | 0x03 Settings | 8 | zero | a list (`settings.rs`) |
+//! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
+//!
+//! Which poller sent a frame is known from the QP that it came through, its length from the completion, and the
+//! version from the session. Positions of credit travel modulo 2^16.
 #![forbid(unsafe_code)]
 
-/// Bytes of the header; a multiple of 8, so that payloads keep their alignment.
-pub(crate) const HEADER: usize = 24;
-/// Bytes of a rendezvous request before its inline head.
-pub(crate) const REQUEST: usize = 32;
+use trunkline_verbs::Time;
+
+/// Bytes that all headers have in common; longer ones are multiples of it.
+pub(crate) const HEADER: usize = 8;
+/// Where the word is.
+pub(crate) const WORD: usize = 2;
+/// Where the bytes of a header begin that are written when the frame is posted.
+pub(crate) const SETTLED: usize = 4;
+/// Where the time left is in a header that has one.
+pub(crate) const TIME_LEFT: usize = 16;
+/// Bytes of an announcement, between the upper half's header and what follows it.
+pub(crate) const ANNOUNCEMENT: usize = 32;
 /// Bytes of one entry of a FIN.
 pub(crate) const FIN_ENTRY: usize = 16;
 /// Most entries that one FIN carries.
 pub(crate) const FIN_ENTRIES: usize = 12;
-/// Version of this layout.
-pub(crate) const VERSION: u8 = 2;
 
-/// What a frame is.
+/// Flags of all kinds, in the lower four bits; the upper four are the upper half's.
+pub(crate) mod flags {
+    /// A receiver that does not know the kind must not ignore the frame.
+    pub(crate) const CRITICAL: u8 = 0x01;
+    /// An announcement follows the header: the rest of the message is to be READ.
+    pub(crate) const ANNOUNCES: u8 = 0x02;
+    /// The header has a time left, which is written when the frame is posted.
+    pub(crate) const TIME_LEFT: u8 = 0x04;
+    /// Reserved, and zero.
+    pub(super) const RESERVED: u8 = 0x08;
+}
+
+const CREDIT: u8 = 0x01;
+const FIN: u8 = 0x02;
+const SETTINGS: u8 = 0x03;
+/// Most bytes of the settings of a lane.
+const MOST_SETTINGS: usize = 504;
+
+/// What a frame is to the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A whole message.
-    Eager,
-    /// A message whose body the receiver is to READ.
-    Request,
+    /// A whole message of the upper half.
+    Message,
+    /// A message of the upper half, most of which the receiver is to READ.
+    Announcement,
     /// Bodies that were read, or given up.
     Fin,
     /// Credit positions alone.
     Credit,
-}
-
-impl Kind {
-    const fn code(self) -> u8 {
-        match self {
-            Self::Eager => 1,
-            Self::Request => 2,
-            Self::Fin => 3,
-            Self::Credit => 4,
-        }
-    }
-
-    const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Eager),
-            2 => Some(Self::Request),
-            3 => Some(Self::Fin),
-            4 => Some(Self::Credit),
-            _ => None,
-        }
-    }
+    /// What the sender takes: the first frame of a lane.
+    Settings,
+    /// A kind of the transport's that this version does not have; it may be ignored.
+    Unknown,
 }
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// Poller that sent it.
-    pub(crate) source: u16,
-    /// Messages that wait at the sender for credit.
-    pub(crate) want: u16,
-    /// Entries of a FIN.
-    pub(crate) count: u16,
-    /// Position up to which the receiver of this frame may send back.
-    pub(crate) grant: u32,
-    /// How many credits the sender of this frame has released so far.
-    pub(crate) released: u32,
-    /// Bytes after the header.
-    pub(crate) length: u32,
+    /// Bytes of the whole header.
+    pub(crate) bytes: usize,
+    /// What the kind makes of it.
+    pub(crate) word: u16,
+    /// Position up to which the receiver of this frame may send back, modulo 2^16.
+    pub(crate) grant: u16,
+    /// Messages that wait at the sender for credit; so many or more if it is the largest.
+    pub(crate) want: u8,
     /// Poller that it is for. Over XRC it arrives at that poller's SRQ.
-    pub(crate) target: u16,
+    pub(crate) target: u8,
 }
 
-/// Why a frame was refused; the texts end up in `PeerDown::Misbehaved`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct FrameError(pub(crate) &'static str);
+/// The part of a header that is written when its frame is posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) grant: u16,
+    pub(crate) want: u8,
+    pub(crate) target: u8,
+}
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+impl Settled {
+    /// As bytes, for [`SETTLED`].
+    pub(crate) fn emit(self) -> [u8; 4] {
+        let [low, high] = self.grant.to_le_bytes();
+        [low, high, self.want, self.target]
+    }
+}
+
+/// Why a frame was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// It breaks the protocol; the text ends up in `PeerDown::Misbehaved`.
+    #[error("{0}")]
+    Broken(&'static str),
+    /// It is of a kind that may not be ignored, and that is not known here.
+    #[error("frame of the unknown kind {0:#04x}, which must not be ignored")]
+    Kind(u8),
+    /// It has a setting that may not be ignored, and that is not known here.
+    #[error("unknown setting {0}, which must not be ignored")]
+    Setting(u16),
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -94,26 +127,54 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-impl Header {
-    /// The header as bytes.
-    pub(crate) fn emit(&self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
-        out[0] = self.kind.code();
-        out[1] = VERSION;
-        out[2..4].copy_from_slice(&self.source.to_le_bytes());
-        out[4..6].copy_from_slice(&self.want.to_le_bytes());
-        out[6..8].copy_from_slice(&self.count.to_le_bytes());
-        out[8..12].copy_from_slice(&self.grant.to_le_bytes());
-        out[12..16].copy_from_slice(&self.released.to_le_bytes());
-        out[16..20].copy_from_slice(&self.length.to_le_bytes());
-        out[20..22].copy_from_slice(&self.target.to_le_bytes());
-        out
-    }
+/// Bytes of the header of a kind.
+const fn header_bytes(kind: u8) -> usize {
+    let eighths = (kind >> 4) as usize;
+    if eighths == 0 { HEADER } else { eighths * 8 }
+}
 
+/// Bytes of the header that a message of the upper half begins with, if it is a right one: of a kind of the upper
+/// half's, as long as that needs, without flags that are the transport's to set.
+pub(crate) fn upper_header(head: &[u8]) -> Option<usize> {
+    let (&kind, &set) = head.first().zip(head.get(1))?;
+    let bytes = header_bytes(kind);
+    let may_have = set & (flags::RESERVED | flags::ANNOUNCES) == 0;
+    let fits = set & flags::TIME_LEFT == 0 || bytes >= TIME_LEFT + 4;
+    (kind >= 0x10 && may_have && fits && head.len() >= bytes).then_some(bytes)
+}
+
+/// Whether a header of the upper half wants its time left written.
+pub(crate) fn has_time_left(head: &[u8]) -> bool {
+    head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
+}
+
+/// The time left of a message that is about to leave: in microseconds, at least one; the largest number if there is
+/// no limit, or one of more than 71 minutes.
+pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(now).as_micros().max(1));
+    left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+/// The header of a Credit frame, but for its positions.
+pub(crate) const fn credit() -> [u8; HEADER] {
+    [CREDIT, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// The header of Settings, but for its positions.
+pub(crate) const fn settings() -> [u8; HEADER] {
+    [SETTINGS, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// The header of a FIN, but for its positions.
+pub(crate) fn fin(entries: usize) -> [u8; HEADER] {
+    [FIN, 0, u8::try_from(entries).unwrap_or(0), 0, 0, 0, 0, 0]
+}
+
+impl Header {
     /// The poller that a received frame is for, if it is long enough to say so; nothing of it has
     /// been checked.
-    pub(crate) fn peek_target(received: &[u8]) -> Option<u16> {
-        (received.len() >= HEADER).then(|| u16_at(received, 20))
+    pub(crate) fn peek_target(received: &[u8]) -> Option<u8> {
+        received.get(..HEADER).map(|header| header[7])
     }
 
     /// The header of a received frame. `received` is the whole frame as the device delivered it.
@@ -121,45 +182,63 @@ impl Header {
     /// # Errors
     /// The first thing that is wrong.
     pub(crate) fn parse(received: &[u8]) -> Result<Self, FrameError> {
-        if received.len() < HEADER {
-            return Err(FrameError("frame shorter than its header"));
-        }
-        if received[1] != VERSION {
-            return Err(FrameError("frame of another version"));
-        }
-        let kind = Kind::from_code(received[0]).ok_or(FrameError("frame of an unknown kind"))?;
-        if u16_at(received, 22) != 0 {
-            return Err(FrameError("reserved field of a frame is not zero"));
-        }
-        let header = Self {
-            kind,
-            source: u16_at(received, 2),
-            want: u16_at(received, 4),
-            count: u16_at(received, 6),
-            grant: u32_at(received, 8),
-            released: u32_at(received, 12),
-            length: u32_at(received, 16),
-            target: u16_at(received, 20),
+        let Some(&[kind, set, low, high, grant_low, grant_high, want, target]) =
+            received.first_chunk::<HEADER>()
+        else {
+            return Err(FrameError::Broken("frame shorter than its header"));
         };
-        let payload = received.len() - HEADER;
-        if usize::try_from(header.length) != Ok(payload) {
-            return Err(FrameError("frame length differs from what was received"));
+        if set & flags::RESERVED != 0 {
+            return Err(FrameError::Broken("reserved flag of a frame is set"));
         }
-        let count = usize::from(header.count);
-        match kind {
-            Kind::Eager if count == 0 => {}
-            Kind::Credit if count == 0 && payload == 0 => {}
-            Kind::Request if count == 0 && payload >= REQUEST => {}
-            Kind::Fin if (1..=FIN_ENTRIES).contains(&count) && payload == count * FIN_ENTRY => {}
-            _ => return Err(FrameError("frame whose length does not fit its kind")),
+        if matches!(kind, CREDIT | FIN | SETTINGS) && set & !flags::CRITICAL != 0 {
+            return Err(FrameError::Broken("flag that the kind of a frame does not have"));
         }
-        Ok(header)
+        let bytes = header_bytes(kind);
+        let Some(rest) = received.len().checked_sub(bytes) else {
+            return Err(FrameError::Broken("frame shorter than its header"));
+        };
+        let (word, grant) = (u16::from_le_bytes([low, high]), u16::from_le_bytes([grant_low, grant_high]));
+        let kind = match kind {
+            0x10.. if set & flags::TIME_LEFT != 0 && bytes < TIME_LEFT + 4 => {
+                return Err(FrameError::Broken("flag that the kind of a frame does not have"));
+            }
+            0x10.. if set & flags::ANNOUNCES != 0 => Kind::Announcement,
+            0x10.. => Kind::Message,
+            CREDIT => Kind::Credit,
+            FIN => Kind::Fin,
+            SETTINGS => Kind::Settings,
+            _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(kind)),
+            _ => Kind::Unknown,
+        };
+        let fits = match kind {
+            Kind::Message | Kind::Unknown => true,
+            Kind::Announcement => rest >= ANNOUNCEMENT,
+            Kind::Credit => rest == 0,
+            Kind::Settings => rest <= MOST_SETTINGS,
+            Kind::Fin => {
+                (1..=FIN_ENTRIES).contains(&usize::from(word)) && rest == usize::from(word) * FIN_ENTRY
+            }
+        };
+        if !fits {
+            return Err(FrameError::Broken("frame whose length does not fit its kind"));
+        }
+        Ok(Self { kind, bytes, word, grant, want, target })
+    }
+
+    /// The position up to which its sender has released credit, modulo 2^16. Frames that have one use no credit: Credit
+    /// frames, and Settings, before which nothing can have been released.
+    pub(crate) fn released(&self) -> Option<u16> {
+        match self.kind {
+            Kind::Credit => Some(self.word),
+            Kind::Settings => Some(0),
+            _ => None,
+        }
     }
 }
 
-/// The fixed part of a rendezvous request; the head of the message follows it.
+/// What an announcing frame has after the header: where to READ the rest of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct Announcement {
     /// The sender's number for it; comes back in the FIN.
     pub(crate) id: u64,
     /// Bytes to READ.
@@ -172,10 +251,10 @@ pub(crate) struct Request {
     pub(crate) patience_ms: u32,
 }
 
-impl Request {
+impl Announcement {
     /// As bytes.
-    pub(crate) fn emit(&self) -> [u8; REQUEST] {
-        let mut out = [0; REQUEST];
+    pub(crate) fn emit(&self) -> [u8; ANNOUNCEMENT] {
+        let mut out = [0; ANNOUNCEMENT];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());
         out[8..16].copy_from_slice(&self.body.to_le_bytes());
         out[16..24].copy_from_slice(&self.address.to_le_bytes());
@@ -184,14 +263,14 @@ impl Request {
         out
     }
 
-    /// From the payload of a frame that [`Header::parse`] took.
-    pub(crate) fn parse(payload: &[u8]) -> Self {
+    /// From what follows the header of a frame that [`Header::parse`] took.
+    pub(crate) fn parse(rest: &[u8]) -> Self {
         Self {
-            id: u64_at(payload, 0),
-            body: u64_at(payload, 8),
-            address: u64_at(payload, 16),
-            rkey: u32_at(payload, 24),
-            patience_ms: u32_at(payload, 28),
+            id: u64_at(rest, 0),
+            body: u64_at(rest, 8),
+            address: u64_at(rest, 16),
+            rkey: u32_at(rest, 24),
+            patience_ms: u32_at(rest, 28),
         }
     }
 }
@@ -230,7 +309,7 @@ impl Fin {
             let status = match u64_at(entry, 8) {
                 0 => FinStatus::Read,
                 1 => FinStatus::Exhausted,
-                _ => return Err(FrameError("FIN with an unknown status")),
+                _ => return Err(FrameError::Broken("FIN with an unknown status")),
             };
             Ok(Self { id: u64_at(entry, 0), status })
         })
@@ -240,48 +319,137 @@ impl Fin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
     use proptest::prelude::*;
+    use std::time::Duration;
 
-    fn header(kind: Kind, count: u16, length: u32) -> Header {
-        Header { kind, source: 3, want: 7, count, grant: u32::MAX, released: 9, length, target: 2 }
+    fn frame(kind: u8, set: u8, word: u16, length: usize) -> Vec<u8> {
+        let [low, high] = word.to_le_bytes();
+        let mut bytes = vec![kind, set, low, high, 0xfe, 0xff, 7, 2];
+        bytes.resize(length, 0);
+        bytes
     }
 
     #[test]
-    fn headers_survive_the_round_trip() {
-        for (kind, count, length) in
-            [(Kind::Eager, 0, 5), (Kind::Request, 0, 40), (Kind::Fin, 2, 32), (Kind::Credit, 0, 0)]
-        {
-            let header = header(kind, count, length);
-            let mut bytes = header.emit().to_vec();
-            bytes.resize(HEADER + usize::try_from(length).unwrap(), 0);
-            assert_eq!(Header::parse(&bytes), Ok(header));
+    fn each_kind_has_its_lengths() {
+        let announces = flags::ANNOUNCES;
+        for (kind, set, word, length, expected) in [
+            (0x40, flags::TIME_LEFT, 9, 32, Kind::Message),
+            (0x10, 0, 9, 8, Kind::Message),
+            (0xf0, 0xf0, 9, 120, Kind::Message),
+            (0x30, announces, 9, 24 + ANNOUNCEMENT, Kind::Announcement),
+            (FIN, 0, 2, 40, Kind::Fin),
+            (CREDIT, 0, 9, 8, Kind::Credit),
+            (SETTINGS, 0, 9, 8, Kind::Settings),
+            (0x0f, 0, 9, 8, Kind::Unknown),
+            (0x00, 0, 9, 8, Kind::Unknown),
+        ] {
+            let bytes = frame(kind, set, word, length);
+            let header = Header::parse(&bytes).unwrap();
+            assert_eq!((header.kind, header.word, header.bytes), (expected, word, header_bytes(kind)));
+            assert_eq!((header.grant, header.want, header.target), (0xfffe, 7, 2));
+            let settled = Settled { grant: 0xfffe, want: 7, target: 2 };
+            assert_eq!(settled.emit()[..], bytes[SETTLED..8]);
             assert_eq!(Header::peek_target(&bytes), Some(2));
-            bytes.push(0);
-            assert!(Header::parse(&bytes).is_err(), "a byte too many in {kind:?}");
+            assert!(Header::parse(&bytes[..length - 1]).is_err(), "a byte short of {expected:?}");
+            let has_end = [Kind::Fin, Kind::Credit].contains(&expected);
+            assert_eq!(Header::parse(&frame(kind, set, word, length + 1)).is_err(), has_end);
         }
     }
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(Header::parse(&[]).is_err() && Header::peek_target(&[0; 23]).is_none());
-        let good = header(Kind::Credit, 0, 0).emit();
-        for (at, value) in [(0, 0), (0, 9), (1, 1), (6, 1), (16, 1), (22, 1)] {
-            let mut bad = good;
-            bad[at] = value;
-            assert!(Header::parse(&bad).is_err(), "byte {at} = {value}");
+        assert!(Header::parse(&[]).is_err() && Header::peek_target(&[0; 7]).is_none());
+        for bad in [
+            frame(CREDIT, flags::RESERVED, 0, 8),
+            frame(CREDIT, flags::TIME_LEFT, 0, 8),
+            frame(SETTINGS, 0x80, 0, 8),
+            frame(0x20, flags::TIME_LEFT, 0, 64),
+            frame(0x40, 0, 0, 31),
+            frame(FIN, 0, 0, 8),
+            frame(SETTINGS, 0, 0, 9 + MOST_SETTINGS),
+            frame(FIN, 0, 13, 8 + 13 * FIN_ENTRY),
+        ] {
+            assert!(matches!(Header::parse(&bad), Err(FrameError::Broken(_))), "{bad:?}");
         }
-        let mut short = header(Kind::Request, 0, 8).emit().to_vec();
-        short.extend([0; 8]);
-        assert!(Header::parse(&short).is_err());
+        let critical = Header::parse(&frame(0x0c, flags::CRITICAL, 0, 8)).unwrap_err();
+        assert_eq!(critical, FrameError::Kind(0x0c));
+        assert!(critical.to_string().contains("0x0c"));
         let mut unknown = Fin { id: 1, status: FinStatus::Read }.emit();
         unknown[8] = 2;
         assert!(Fin::parse_all(&unknown).next().unwrap().is_err());
     }
 
+    /// The examples of `docs/wire.md`, as they are parsed and emitted here.
+    #[test]
+    fn the_examples_of_the_document_are_right() {
+        let mut kinds = Vec::new();
+        for (name, bytes) in trunkline_testkit::wire_examples() {
+            let header = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let Header { kind, word, grant, want, target, .. } = header;
+            let (head, rest) = bytes.split_at(header.bytes);
+            let mut again = match kind {
+                Kind::Credit => credit().to_vec(),
+                Kind::Fin => fin(word.into()).to_vec(),
+                Kind::Settings => settings().to_vec(),
+                _ => head.to_vec(),
+            };
+            if let (Kind::Credit, Some(released)) = (kind, header.released()) {
+                again[WORD..SETTLED].copy_from_slice(&released.to_le_bytes());
+            }
+            again[SETTLED..HEADER].copy_from_slice(&Settled { grant, want, target }.emit());
+            match kind {
+                Kind::Fin => again.extend(Fin::parse_all(rest).flat_map(|fin| fin.unwrap().emit())),
+                Kind::Settings => again.extend(Settings::parse(rest).unwrap().emit()),
+                Kind::Announcement => {
+                    again.extend(Announcement::parse(rest).emit());
+                    again.extend(&rest[ANNOUNCEMENT..]);
+                }
+                _ => again.extend(rest),
+            }
+            assert_eq!(again, bytes, "{name}");
+            kinds.push(kind);
+        }
+        for kind in [Kind::Credit, Kind::Fin, Kind::Settings, Kind::Message, Kind::Announcement] {
+            assert!(kinds.contains(&kind), "no example of {kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_left_fits_its_field() {
+        let (now, after) = (Time(1_000_000), |time| Some(Time(1_000_000) + Duration::from_micros(time)));
+        let cases = [
+            (None, u32::MAX),
+            (Some(Time(0)), 1),
+            (after(0), 1),
+            (after(5000), 5000),
+            (after(4_294_967_294), u32::MAX - 1),
+            (after(4_294_967_296), u32::MAX),
+        ];
+        for (deadline, expected) in cases {
+            assert_eq!(u32::from_le_bytes(time_left(deadline, now)), expected, "{deadline:?}");
+        }
+    }
+
+    #[test]
+    fn heads_of_the_upper_half_are_checked() {
+        assert_eq!(upper_header(&frame(0x40, flags::TIME_LEFT | 0x80, 0, 40)), Some(32));
+        for bad in [
+            frame(0x40, 0, 0, 31),
+            frame(0x0f, 0, 0, 8),
+            frame(0x20, flags::TIME_LEFT, 0, 16),
+            frame(0x20, flags::ANNOUNCES, 0, 16),
+            vec![0x10],
+            vec![],
+        ] {
+            assert_eq!(upper_header(&bad), None, "{bad:?}");
+        }
+    }
+
     #[test]
     fn bodies_survive_the_round_trip() {
-        let request = Request { id: 1, body: u64::MAX, address: 3, rkey: 4, patience_ms: 5 };
-        assert_eq!(Request::parse(&request.emit()), request);
+        let request = Announcement { id: 1, body: u64::MAX, address: 3, rkey: 4, patience_ms: 5 };
+        assert_eq!(Announcement::parse(&request.emit()), request);
         let fins = [Fin { id: 9, status: FinStatus::Read }, Fin { id: 10, status: FinStatus::Exhausted }];
         let bytes = fins.iter().flat_map(Fin::emit).collect::<Vec<_>>();
         assert!(Fin::parse_all(&bytes).map(Result::unwrap).eq(fins));
@@ -291,9 +459,8 @@ mod tests {
         #[test]
         fn any_bytes_parse_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(header) = Header::parse(&bytes) {
-                prop_assert_eq!(&header.emit()[..], &bytes[..HEADER]);
-                let _ = Request::parse(&bytes[HEADER..]);
-                let _ = Fin::parse_all(&bytes[HEADER..]).count();
+                let _ = Announcement::parse(&bytes[header.bytes..]);
+                let _ = Fin::parse_all(&bytes[header.bytes..]).count();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! One incarnation of a node's device: everything that is made on it, from its opening to its end.
 //!
 //! A node outlives its device. What is made here ends with the device and is replaced by another
-//! incarnation's; what lives as long as the node (upper halves, pools, the directory of peers) is
+//! incarnation's; what lives as long as the node (upper halves, pools, budgets) is
 //! in [`crate::shared::NodeShared`]. The node opens the first incarnation. Nothing here runs after
 //! that: pollers and the CM machine own their parts, and none may keep a part for longer than the
 //! incarnation, because a kernel's device goes away only when every object on it is gone.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use trunkline_verbs::{
     CmChannel, CmId, CompletionChannel, CompletionQueue, CqInit, Device, DeviceAttributes, EndpointRequest,
     EndpointSide, IoAddress, PortSpace, ProtectionDomain, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
-    VerbsError, XrcDomain, XrcdFlags,
+    VerbsError, XrcDomain, XrcdFlags, headroom,
 };
 
 /// Slots that a poller builds frames in.
@@ -102,6 +102,10 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         .srq_depth
         .max(crossings::least_depth(kind, options.pollers))
         .min(device.attributes().max_srq_wr);
+    let crossings = Crossings::bytes_of_node(kind, options.pollers, depth);
+    let pollers = usize::from(options.pollers).saturating_mul(poller_bytes(depth));
+    headroom::check(pollers.saturating_add(crossings))
+        .map_err(|cause| StartError::NoRoom { doing: "make pollers and their buffers", cause })?;
     let depth_limit = depth_limit(options, depth, device.attributes());
     let pollers = (0..)
         .zip(Crossings::of_node(kind, options.pollers, depth))
@@ -199,14 +203,24 @@ fn poller_device(
             context: u64::from(index.0),
         })
         .map_err(verb("make an SRQ"))?;
-    let batch = u32::try_from(BATCH).unwrap_or(u32::MAX);
     let mut receives = ReceiveSlots::new(SLOT_BYTES);
-    receives.extend(pd.as_ref(), 2 * depth + 2 * batch, start()).map_err(verb("register receive buffers"))?;
+    receives.extend(pd.as_ref(), receive_slots(depth), start()).map_err(verb("register receive buffers"))?;
     let sends = SendSlots::new(pd.as_ref(), SEND_SLOTS, SLOT_BYTES, start())
         .map_err(verb("register send buffers"))?;
     // Before anybody can connect.
     receives.post(srq.as_ref(), usize::try_from(depth).unwrap_or(usize::MAX));
     Ok(PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit })
+}
+
+/// Receive slots of a poller whose SRQ is this deep.
+fn receive_slots(depth: u32) -> u32 {
+    2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
+}
+
+/// Address space that a poller takes when it starts: its slots, and the stack of its thread.
+fn poller_bytes(depth: u32) -> usize {
+    let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
+    slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK)
 }
 
 /// How deep an SRQ may become: the CQ must hold the completion of each receive, too.

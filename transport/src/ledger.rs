@@ -1,9 +1,12 @@
-//! What a simulation counts in a poller between two turns: credits, slots, memory, and what is open.
+//! What a simulation counts between two turns: credits, slots, memory, and what is open in a poller; sessions in
+//! the CM machine.
 //!
-//! A poller makes a [`PollerLedger`] when it is asked to, by [`Machine::inspect`](trunkline_machine::Machine::inspect).
+//! A poller makes a [`PollerLedger`] when it is asked to, by [`Machine::inspect`](trunkline_machine::Machine::inspect),
+//! and the CM machine a [`SessionLedger`].
 //! Nothing in a node reads it.
 #![forbid(unsafe_code)]
 
+use crate::PeerKey;
 pub use crate::budget::BudgetLedger;
 use std::net::SocketAddr;
 use trunkline_verbs::QpNumber;
@@ -19,23 +22,62 @@ pub struct PollerLedger {
     pub spending: Vec<Spending>,
     /// Credits that it has granted, a pair for each TGT that it knows.
     pub granting: Vec<Granting>,
-    /// By the SRQ that is granted from: credits outstanding of all pairs, and the most that may be.
-    pub outstanding: Vec<(u32, u32)>,
+    /// What is granted, by the SRQ that is granted from.
+    pub outstanding: Vec<SrqLedger>,
+    /// Bytes of frames that are kept for sessions that are not up, and receive slots that they have.
+    pub early: (usize, usize),
     /// Receives that are posted, and the depth of the SRQ; `None` while there is no device.
     pub receives: Option<(u32, u32)>,
     /// Send slots that are free, and all; `None` while there is no device.
     pub sends: Option<(u32, u32)>,
     /// Work requests for sending that the device has not completed.
     pub outstanding_wr: usize,
-    /// Its node's memory for large messages, out and in.
-    pub memory: [MemoryLedger; 2],
+    /// Its node's memory for large messages, out and in, and that of the application's registered buffers.
+    pub memory: [MemoryLedger; 3],
     /// Its share of budgets; its upper half has others.
     pub budgets: Vec<BudgetLedger>,
     /// What its upper half has open.
     pub upper: UpperLedger,
 }
 
-/// Memory for large messages of a node, in one direction.
+/// The sessions of one node at one moment.
+#[derive(Debug, Clone)]
+pub struct SessionLedger {
+    /// Where the node listens.
+    pub node: SocketAddr,
+    /// Those that are up or being made, one for each peer that has one.
+    pub sessions: Vec<SessionEntry>,
+    /// Connections of half-made sessions from which on a host's requests are refused, and those of all hosts.
+    pub half_made_limit: (u32, u32),
+}
+
+/// A session as the CM machine knows it.
+#[derive(Debug, Clone)]
+pub struct SessionEntry {
+    /// Where the peer listens.
+    pub peer: SocketAddr,
+    /// It is complete, as seen from here.
+    pub is_up: bool,
+    /// This node's own program has named the peer, so it is not a stranger.
+    pub is_named: bool,
+    /// Connections that the peer has announced, while the session is not up.
+    pub announced: u32,
+    /// The TGTs that there are for it.
+    pub targets: Vec<QpNumber>,
+}
+
+/// What one poller has granted of one SRQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqLedger {
+    /// Credits outstanding of all pairs.
+    pub outstanding: u32,
+    /// The most that may be.
+    pub capacity: u32,
+    /// The most that the pairs of one peer may have together, unless their base credits are more.
+    pub per_peer: u32,
+}
+
+/// Memory of a node that a device reaches, of one use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLedger {
     /// Bytes in use.
@@ -81,6 +123,10 @@ pub struct Spending {
 pub struct Granting {
     /// The TGT through which the spender's messages come.
     pub target: QpNumber,
+    /// The peer that the spender is of.
+    pub peer: PeerKey,
+    /// Whether its session is up.
+    pub is_up: bool,
     /// The SRQ that they take receives of, by its poller.
     pub home: u16,
     /// Position up to which credit was granted.

@@ -12,6 +12,7 @@
 //! | `shared` | what the threads of a node share |
 //! | `command` | what the machines of a node ask of each other, and how they are reached |
 //! | `peer_key` | the name of a peer |
+//! | `body` | what is sent without a copy, and may be the program's to drop |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
 //! | `crossings` | the rings between pollers, for what came to the wrong one over RC |
@@ -24,6 +25,7 @@
 //! | `buffer` | registered memory: all `unsafe` of the crate |
 
 mod affinity;
+mod body;
 #[doc(hidden)]
 pub mod budget;
 mod buffer;
@@ -49,11 +51,13 @@ mod rendezvous;
 mod report;
 mod secret;
 mod session;
+mod settings;
 mod shared;
 mod sizes;
 mod trunk;
 mod upper;
 
+pub use body::Body;
 pub use budget::{BudgetReport, Exhausted, Limit};
 pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
@@ -65,6 +69,6 @@ pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
 pub use report::{DeviceCounter, LaneReport, NodeReport};
 pub use upper::{
-    Carrier, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,
-    SendOutcome, SessionNumber, Token, Upper,
+    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,
+    SendOutcome, SessionNumber, Token, Toward, Turn, Upper,
 };

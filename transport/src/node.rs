@@ -15,28 +15,35 @@ use crate::provider;
 use crate::report::{DeviceCounter, NodeReport, Traffic};
 use crate::session::cm_machine::CmMachine;
 use crate::session::private_data::MAX_POLLERS;
-use crate::shared::{CurrentDevice, Directory, Gauges, Limits, NodeShared};
+use crate::shared::{CurrentDevice, Gauges, Limits, NodeShared};
 use crate::sizes::HEAD_ROOM;
-use crate::{Limit, PollerIndex, StartError, Upper, affinity};
+use crate::{Limit, Pinning, PollerIndex, StartError, Upper, affinity};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, SystemTime};
-use trunkline_machine::{Machine, MakeMachine, Running, Runtime};
+use trunkline_machine::{Machine, MakeMachine, NotJoined, Running, Runtime};
 use trunkline_mutants::mutant;
-use trunkline_verbs::{Access, Clock, Counter, Time};
+use trunkline_verbs::{Access, Clock, Counter, Time, headroom};
 
 /// The application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// How long dropping a node waits for what is under way.
 const DROP_GRACE: Duration = Duration::from_millis(200);
+/// A thread that has not ended so long after the grace period is abandoned. Sessions, device and pollers need up
+/// to 1.5 s, when peers do not answer or a poller cannot hand on what it has.
+const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.
 pub struct Node {
     shared: Arc<NodeShared>,
-    machines: Vec<Running>,
+    /// Those that nobody has waited for, with the pollers' indices. Whoever waits holds the lock.
+    machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
+    /// The threads that drive them.
+    threads: Vec<ThreadId>,
     /// The CM machine is among them.
     is_whole: bool,
     cpus: usize,
@@ -54,6 +61,8 @@ impl Node {
         F: Fn(PollerIndex) -> U + Send + Sync + 'static,
     {
         check(&options)?;
+        has_headroom()?;
+        headroom::tune_heap();
         let Opened { shared: device, pollers, listen } = incarnation::open(&options, &options.listen)?;
         let device = Arc::new(device);
         let runtime = options.runtime.clone();
@@ -65,6 +74,7 @@ impl Node {
         }
         let (cm_sleeper, waker) = runtime.sleeper().map_err(os("make an event queue"))?;
         let cm = CmHandle::new(waker);
+        let sources = BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone());
         let shared = Arc::new(NodeShared {
             epochs: if mutant!(epoch_is_always_the_same) {
                 Epochs::constant()
@@ -72,6 +82,7 @@ impl Node {
                 Epochs::new(&runtime)
             },
             unproven: AtomicU64::new(0),
+            unknown_frames: AtomicU64::new(0),
             runtime: runtime.clone(),
             limits: Limits {
                 max_message_bytes: options.max_message_bytes,
@@ -82,18 +93,23 @@ impl Node {
             device: CurrentDevice::default(),
             pollers: parts.iter().map(|(part, _)| part.handle.clone()).collect(),
             cm: cm.clone(),
-            sources: BlockPool::new(Access::REMOTE_READ, options.rendezvous(), runtime.clone()),
-            sinks: BlockPool::new(Access::LOCAL_WRITE, options.rendezvous(), runtime.clone()),
-            buffers: BlockPool::new(Access::REMOTE_READ, UNLIMITED, runtime.clone()),
+            sinks: sources.sibling(Access::LOCAL_WRITE, options.rendezvous()),
+            buffers: sources.sibling(Access::REMOTE_READ, UNLIMITED),
+            sources,
             budgets: NodeBudgets::new(options.budgets, options.pollers),
             registry: Arc::new(Registry::default()),
-            peers: Mutex::new(Directory::default()),
             traffic: Traffic::default(),
             gauges: Gauges::default(),
             local_address: OnceLock::new(),
         });
         shared.open(&device);
-        let mut node = Self { shared, machines: Vec::new(), is_whole: false, cpus: cpus.len() };
+        let mut node = Self {
+            shared,
+            machines: Mutex::default(),
+            threads: Vec::new(),
+            is_whole: false,
+            cpus: cpus.len(),
+        };
         node.start_pollers(parts, factory)?;
         let listening = incarnation::listen(&device, &listen)?;
         if let Some(first) = listening.listeners.first() {
@@ -101,8 +117,9 @@ impl Node {
         }
         let machine = CmMachine::new(Arc::clone(&node.shared), (cm_sleeper, cm), options, device, listening)
             .map_err(os("wait for connection events"))?;
-        node.spawn("trunkline-cm", Box::new(move || Ok(Box::new(machine))))?;
+        node.spawn("trunkline-cm", None, Box::new(move || Ok(Box::new(machine))))?;
         node.is_whole = true;
+        has_headroom()?;
         Ok(node)
     }
 
@@ -119,7 +136,8 @@ impl Node {
         for (part, cpu) in parts {
             let factory = Arc::clone(&factory);
             let node = OfNode { shared: Arc::clone(&self.shared), alive: self.shared.gauges.machine() };
-            let name = format!("trunkline-poll-{}", part.index.0);
+            let index = part.index;
+            let name = format!("trunkline-poll-{}", index.0);
             let make = move || {
                 if let Some(cpu) = cpu {
                     affinity::pin(cpu);
@@ -127,13 +145,20 @@ impl Node {
                 let upper = factory(part.index);
                 Ok(Box::new(Poller::new(part, node, upper)?) as Box<dyn Machine>)
             };
-            self.spawn(&name, Box::new(make))?;
+            self.spawn(&name, Some(index), Box::new(make))?;
         }
         Ok(())
     }
 
-    fn spawn(&mut self, name: &str, make: MakeMachine) -> Result<(), StartError> {
-        self.machines.push(self.shared.runtime.spawn(name, make).map_err(os("start a thread"))?);
+    fn spawn(
+        &mut self,
+        name: &str,
+        poller: Option<PollerIndex>,
+        make: MakeMachine,
+    ) -> Result<(), StartError> {
+        let running = self.shared.runtime.spawn(name, make).map_err(os("start a thread"))?;
+        self.threads.extend(running.thread_id());
+        self.machines.get_mut().unwrap_or_else(PoisonError::into_inner).push((poller, running));
         Ok(())
     }
 
@@ -155,7 +180,7 @@ impl Node {
     /// is away. When the device is removed, buffers stay as they are; they are then sent by a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
-        let block = self.shared.buffers.take(bytes, None, None)?;
+        let block = self.shared.buffers.take(bytes, None, None).ok()?;
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
@@ -196,39 +221,27 @@ impl Node {
             counters: counters
                 .into_iter()
                 .map(|Counter { name, value }| DeviceCounter { name, value })
-                .chain([DeviceCounter {
-                    name: "session_refused_unproven",
-                    value: self.shared.unproven.load(Ordering::Relaxed),
-                }])
+                .chain([
+                    DeviceCounter {
+                        name: "session_refused_unproven",
+                        value: self.shared.unproven.load(Ordering::Relaxed),
+                    },
+                    DeviceCounter {
+                        name: "frames_of_unknown_kind",
+                        value: self.shared.unknown_frames.load(Ordering::Relaxed),
+                    },
+                ])
                 .collect(),
         }
     }
 
     /// Ends it: upper halves are notified, what is under way gets up to `grace` to finish, peers are
-    /// notified. Returns when all of that is over; in a simulation at once, as
+    /// notified. Returns when all of that is over; at once in a simulation, and when a thread of this node asks, as
     /// [`Node::begin_shutdown`] does.
-    pub fn shutdown(mut self, grace: Duration) {
-        self.stop(grace);
-    }
-
-    /// Begins what [`Node::shutdown`] does, and does not wait for it. Has no effect the second time.
-    pub fn begin_shutdown(&self, grace: Duration) {
-        let deadline = self.shared.runtime.clock().now() + grace;
-        for poller in &self.shared.pollers {
-            poller.command(Command::Shutdown { deadline });
-        }
-    }
-
-    /// Whether its machines have ended, after a shutdown or because one of them panicked.
-    #[must_use]
-    pub fn is_ended(&self) -> bool {
-        self.shared.gauges.is_ended()
-    }
-
-    fn stop(&mut self, grace: Duration) {
-        if self.machines.is_empty() {
-            return;
-        }
+    ///
+    /// Returns the pollers whose upper half did not return within 3 s after that. Their threads go on: what they
+    /// use lives until they end, which they do as soon as their upper half returns.
+    pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
         self.begin_shutdown(grace);
         // Starting failed half way, so there is no CM machine that would end them.
         if !self.is_whole {
@@ -236,18 +249,56 @@ impl Node {
                 poller.command(Command::End);
             }
         }
-        for machine in self.machines.drain(..) {
-            if machine.join().is_err() {
-                tracing::error!("a thread of the node has panicked");
-                self.shared.cm.command(CmCommand::Shutdown);
+        // It would wait for itself.
+        if self.threads.contains(&std::thread::current().id()) {
+            return Vec::new();
+        }
+        let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = self.shared.runtime.clock();
+        let until = clock.now() + grace + ABANDON_AFTER;
+        let mut abandoned = Vec::new();
+        for (poller, machine) in machines.drain(..) {
+            match machine.join_within(until - clock.now()) {
+                Ok(()) => {}
+                Err(NotJoined::Panicked) => {
+                    tracing::error!("a thread of the node has panicked");
+                    self.shared.cm.command(CmCommand::Shutdown);
+                }
+                Err(NotJoined::Abandoned) => match poller {
+                    Some(poller) => abandoned.push(poller),
+                    None => tracing::error!("the CM thread of the node has not ended; it is abandoned"),
+                },
             }
         }
+        abandoned
+    }
+
+    /// Begins what [`Node::shutdown`] does, and does not wait for it. The sessions are closed soon after the grace
+    /// period, also when a poller is busy and does not report that it is ready. Has no effect the second time.
+    pub fn begin_shutdown(&self, grace: Duration) {
+        let deadline = self.shared.runtime.clock().now() + grace;
+        for poller in &self.shared.pollers {
+            poller.command(Command::Shutdown { deadline });
+        }
+        self.shared.cm.command(CmCommand::ShutDownBy { deadline });
+    }
+
+    /// Whether its machines have ended, after a shutdown or because one of them panicked.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.shared.gauges.is_ended()
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.stop(DROP_GRACE);
+        for poller in self.shutdown(DROP_GRACE) {
+            tracing::error!(
+                poller = poller.0,
+                "a poller did not end because its upper half does not return; its thread is abandoned, with its \
+                 QPs, its memory and the device"
+            );
+        }
     }
 }
 
@@ -264,6 +315,11 @@ fn calendar(clock: &Clock, at: Time) -> SystemTime {
         Some(_) => SystemTime::UNIX_EPOCH + (at - Time(0)),
         None => SystemTime::now() - (clock.now() - at),
     }
+}
+
+/// Refuses to start, or to go on, where the next small allocation might end the process.
+fn has_headroom() -> Result<(), StartError> {
+    headroom::check(0).map_err(|cause| StartError::NoRoom { doing: "start a node", cause })
 }
 
 fn os(doing: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -308,6 +364,13 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
     if options.keepalive < Duration::from_millis(50) {
         let millis = u64::try_from(options.keepalive.as_millis()).unwrap_or(0);
         return bad("keepalive (ms)", millis, "choose 50 ms or more");
+    }
+    if let Pinning::List(list) = &options.pinning {
+        let usable = affinity::usable_cpus();
+        if let Some(cpu) = list.iter().find(|cpu| !usable.contains(cpu)) {
+            let remedy = "choose CPUs that the process may use; `taskset -cp PID` lists them";
+            return bad("pinning", *cpu as u64, remedy);
+        }
     }
     let open = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
     match open {

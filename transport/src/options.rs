@@ -4,6 +4,7 @@
 use crate::budget::NodeLimits;
 use crate::sizes::HEAD_ROOM;
 use crate::{Connections, DeviceError, Limit, StartError};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -169,7 +170,7 @@ impl NodeOptions {
         if self.runtime.is_simulated() {
             return Ok(self);
         }
-        let mut options = self.or_from(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+        let mut options = self.or_from(|name| std::env::var_os(name))?;
         if options.device.is_none() {
             let device = SoftOptions::from_env().map_err(DeviceError::new);
             options.device = Some(device.map_err(StartError::BadDeviceSetting)?);
@@ -177,23 +178,29 @@ impl NodeOptions {
         Ok(options)
     }
 
-    fn or_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, StartError> {
+    fn or_from(mut self, value: impl Fn(&str) -> Option<OsString>) -> Result<Self, StartError> {
         let bad = |variable, value: &str, remedy| StartError::BadEnvironment {
             variable,
             value: value.to_owned(),
             remedy,
         };
-        if let Some(text) = variable("TRUNKLINE_PROVIDER") {
+        let text = |variable| {
+            let value = value(variable).filter(|value| !value.is_empty());
+            let not_text = |value: OsString| bad(variable, &value.to_string_lossy(), "give text in UTF-8");
+            value.map(|value| value.into_string().map_err(not_text)).transpose()
+        };
+        if let Some(text) = text("TRUNKLINE_PROVIDER")? {
             let read =
                 text.parse().map_err(|_| bad("TRUNKLINE_PROVIDER", &text, "give auto, require or soft"))?;
             self.provider = self.provider.or(Some(read));
         }
-        self.nic.device = self.nic.device.or_else(|| variable("TRUNKLINE_DEVICE"));
-        if let Some(text) = variable("TRUNKLINE_GID_INDEX") {
+        let device = text("TRUNKLINE_DEVICE")?;
+        self.nic.device = self.nic.device.or(device);
+        if let Some(text) = text("TRUNKLINE_GID_INDEX")? {
             let read = text.parse().map_err(|_| bad("TRUNKLINE_GID_INDEX", &text, "give a number from 0"))?;
             self.nic.gid_index = self.nic.gid_index.or(Some(read));
         }
-        if let Some(text) = variable("TRUNKLINE_CONNECTIONS") {
+        if let Some(text) = text("TRUNKLINE_CONNECTIONS")? {
             let read =
                 text.parse().map_err(|_| bad("TRUNKLINE_CONNECTIONS", &text, "give auto, xrc or rc"))?;
             self.connections = self.connections.or(Some(read));
@@ -361,8 +368,7 @@ mod tests {
     use super::*;
 
     fn read(options: NodeOptions, pairs: &[(&str, &str)]) -> Result<NodeOptions, StartError> {
-        options
-            .or_from(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        options.or_from(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()))
     }
 
     #[test]
@@ -396,6 +402,21 @@ mod tests {
         ] {
             let error = read(NodeOptions::new(), &[pair]).unwrap_err().to_string();
             assert!(error.contains(pair.0) && error.contains(pair.1), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_text_is_refused_with_its_name() {
+        use std::os::unix::ffi::OsStringExt as _;
+        for variable in
+            ["TRUNKLINE_PROVIDER", "TRUNKLINE_DEVICE", "TRUNKLINE_GID_INDEX", "TRUNKLINE_CONNECTIONS"]
+        {
+            let value = |name: &str| (name == variable).then(|| OsString::from_vec(b"so\xfft".to_vec()));
+            let error = NodeOptions::new().or_from(value).unwrap_err();
+            assert!(
+                matches!(&error, StartError::BadEnvironment { variable: named, .. } if *named == variable)
+            );
+            assert!(error.to_string().contains("UTF-8"), "{error}");
         }
     }
 }

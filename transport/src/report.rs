@@ -53,8 +53,9 @@ pub struct NodeReport {
     /// device reports it; the log names each peer once. Both sides need the same
     /// [`crate::NodeOptions::connections`].
     pub other_kind: u64,
-    /// All counters of the device, with those of the devices before it, and one of the node's own:
-    /// `session_refused_unproven`, requests that were refused with a cookie.
+    /// All counters of the device, with those of the devices before it, and two of the node's own:
+    /// `session_refused_unproven`, requests that were refused with a cookie, and `frames_of_unknown_kind`, frames that
+    /// were ignored because this version does not know their kind.
     pub counters: Vec<DeviceCounter>,
     /// What peers may use of this node, and do.
     pub budgets: Vec<BudgetReport>,
@@ -113,28 +114,17 @@ impl LaneCounters {
     }
 }
 
-#[derive(Debug)]
-struct PeerTraffic {
-    address: SocketAddr,
-    lanes: BTreeMap<(u16, u16), Arc<LaneCounters>>,
-}
+type Lanes = BTreeMap<(u16, u16), Arc<LaneCounters>>;
 
 /// The counters of all lanes of a node. They outlive sessions, not peers.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, PeerTraffic>>);
+pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, Lanes>>);
 
 impl Traffic {
     /// The counters of a lane; the same ones for the same lane.
-    pub(crate) fn lane(
-        &self,
-        peer: PeerKey,
-        address: SocketAddr,
-        local: PollerIndex,
-        remote: PollerIndex,
-    ) -> Arc<LaneCounters> {
+    pub(crate) fn lane(&self, peer: PeerKey, local: PollerIndex, remote: PollerIndex) -> Arc<LaneCounters> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let traffic = peers.entry(peer).or_insert_with(|| PeerTraffic { address, lanes: BTreeMap::new() });
-        Arc::clone(traffic.lanes.entry((local.0, remote.0)).or_default())
+        Arc::clone(peers.entry(peer).or_default().entry((local.0, remote.0)).or_default())
     }
 
     pub(crate) fn forget(&self, peer: PeerKey) {
@@ -146,10 +136,10 @@ impl Traffic {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lanes = peers
             .iter()
-            .flat_map(|(&peer, traffic)| {
-                traffic.lanes.iter().map(move |(&(local, remote), counters)| LaneReport {
+            .flat_map(|(&peer, lanes)| {
+                lanes.iter().map(move |(&(local, remote), counters)| LaneReport {
                     peer,
-                    address: traffic.address,
+                    address: peer.address(),
                     local: PollerIndex(local),
                     remote: PollerIndex(remote),
                     sent: counters.sent.load(Ordering::Relaxed),

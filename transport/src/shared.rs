@@ -1,18 +1,17 @@
-//! What the threads of a node share for as long as it lives: the pools, the directory of peers,
+//! What the threads of a node share for as long as it lives: the pools, the budgets,
 //! the way to the CM machine, and where to find the device of the moment.
 #![forbid(unsafe_code)]
 
+use crate::BudgetReport;
 use crate::budget::NodeBudgets;
 use crate::buffer::{BlockPool, Registry};
 use crate::command::{CmHandle, PollerHandle};
 use crate::epochs::Epochs;
 use crate::incarnation::DeviceShared;
 use crate::report::Traffic;
-use crate::{BudgetReport, PeerKey};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
 
@@ -153,6 +152,8 @@ pub(crate) struct NodeShared {
     pub(crate) epochs: Epochs,
     /// Requests of peers that proved no address, and were refused with a cookie.
     pub(crate) unproven: AtomicU64,
+    /// Frames of kinds that this version does not know, and may ignore.
+    pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,
     /// The device of the moment.
     pub(crate) device: CurrentDevice,
@@ -167,7 +168,6 @@ pub(crate) struct NodeShared {
     /// What else peers may make the node hold.
     pub(crate) budgets: NodeBudgets,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) peers: Mutex<Directory>,
     pub(crate) traffic: Traffic,
     pub(crate) gauges: Gauges,
     /// The first listening address, once known.
@@ -201,29 +201,6 @@ impl NodeShared {
         ];
         self.budgets.report().chain(pools).collect()
     }
-
-    /// The key of the peer that listens at `address`.
-    pub(crate) fn peer_key(&self, address: SocketAddr) -> PeerKey {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner).key(address)
-    }
-
-    /// The key of the peer that listens at `address`, if it has one.
-    pub(crate) fn known_key(&self, address: SocketAddr) -> Option<PeerKey> {
-        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.keys.get(&canonical(address)).copied()
-    }
-
-    /// Makes sure that an address has this key again, if it was forgotten meanwhile.
-    pub(crate) fn restore_key(&self, address: SocketAddr, key: PeerKey) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.keys.entry(canonical(address)).or_insert(key);
-    }
-
-    /// A peer will not come back under its key.
-    pub(crate) fn forget(&self, address: SocketAddr, key: PeerKey) {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner).forget(address, key);
-        self.traffic.forget(key);
-    }
 }
 
 impl Drop for NodeShared {
@@ -233,33 +210,4 @@ impl Drop for NodeShared {
             pool.close();
         }
     }
-}
-
-/// Which key which peer has. Keys are never given out twice.
-#[derive(Debug, Default)]
-pub(crate) struct Directory {
-    keys: HashMap<SocketAddr, PeerKey>,
-    last: u64,
-}
-
-impl Directory {
-    fn key(&mut self, address: SocketAddr) -> PeerKey {
-        *self.keys.entry(canonical(address)).or_insert_with(|| {
-            self.last += 1;
-            PeerKey(self.last)
-        })
-    }
-
-    /// Frees the address of a forgotten peer; its key stays used.
-    fn forget(&mut self, address: SocketAddr, key: PeerKey) {
-        let address = canonical(address);
-        if self.keys.get(&address) == Some(&key) {
-            self.keys.remove(&address);
-        }
-    }
-}
-
-/// One spelling per address: IPv4 inside of IPv6 as IPv4, no flow label.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

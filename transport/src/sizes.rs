@@ -1,16 +1,18 @@
 //! Sizes that the parts of a node agree on. Plain numbers: everything may use them.
 #![forbid(unsafe_code)]
 
-use crate::frame::HEADER;
-
-/// Payload of the largest frame, in bytes: the largest message that goes by SEND.
+/// Bytes of the largest message that goes by SEND, beyond its header and extensions.
 pub(crate) const EAGER_BYTES: usize = 16 * 1024;
 /// Room for a message's head, which must fit with its body into the memory for large messages.
 pub(crate) const HEAD_ROOM: usize = 64 << 10;
 /// Bytes of a receive slot and of a send slot: the largest frame, in whole cache lines.
-pub(crate) const SLOT_BYTES: usize = (HEADER + EAGER_BYTES).next_multiple_of(64);
+pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
 /// Bytes of the largest frame that is posted inline, whatever more the device could take.
 pub(crate) const INLINE_BYTES: u32 = 256;
+/// Most bytes of a message that must travel with its announcement: a header and its extensions.
+pub(crate) const MOST_ANNOUNCED: usize = 1024;
+/// Bytes of the smallest frame that every node takes.
+pub(crate) const LEAST_FRAME: u32 = 2048;
 /// Completions that a poller takes at once, and receives that it reposts at once.
 pub(crate) const BATCH: usize = 64;
 /// Work requests that the send queue of an INI holds.

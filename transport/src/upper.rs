@@ -5,16 +5,45 @@
 //! call lends it. Both live on the poller's thread, so neither needs `Send` nor locks.
 
 use crate::PeerKey;
+use crate::body::Body;
 use crate::budget::Exhausted;
 use crate::buffer::Received;
+use crate::frame::FrameError;
 use crate::ledger::UpperLedger;
 use bytes::Bytes;
+use std::fmt;
 use std::net::SocketAddr;
-use trunkline_verbs::Time;
+use std::time::Duration;
+use trunkline_verbs::{Time, VerbsError};
 
 /// Position of a poller within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
+
+/// Which of a peer's pollers a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Toward {
+    /// This one.
+    Poller(PollerIndex),
+    /// The carrier chooses: messages go to the peer's pollers in turn.
+    Any,
+    /// The one whose turn this is: in one session that is the same poller for all messages with this turn.
+    Turn(Turn),
+}
+
+/// Which poller of a peer the carrier has chosen for a message: this number modulo those that the peer has in
+/// the session through which the message leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn(pub u32);
+
+impl Turn {
+    /// The poller, of `pollers` in all.
+    #[must_use]
+    pub fn of(self, pollers: u16) -> PollerIndex {
+        let index = self.0.checked_rem(u32::from(pollers)).unwrap_or_default();
+        PollerIndex(u16::try_from(index).unwrap_or_default())
+    }
+}
 
 /// The upper half's own number for a message it sends; comes back with the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,22 +65,43 @@ pub struct Origin {
     pub poller: PollerIndex,
 }
 
+/// What a message does that has no session to leave through, after an attempt to connect has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Connect {
+    /// It fails with the attempt that it has waited for, and at once while the next one is not due.
+    #[default]
+    FailFast,
+    /// It waits for a session until its deadline, however many attempts fail.
+    Wait,
+}
+
 /// A message to send.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     /// To which node.
     pub peer: PeerKey,
-    /// To which poller there; `None` lets the carrier choose (it spreads calls over the peer's
-    /// pollers, preferring the one that is cheapest to reach).
-    pub poller: Option<PollerIndex>,
+    /// To which poller there.
+    pub toward: Toward,
     /// Through which session; `None` takes whichever is up, or the next one. A message for a session
     /// that is over fails: an answer must not reach the incarnation that follows the one which asked.
     pub session: Option<SessionNumber>,
-    /// First part: copied before `send` returns.
+    /// Whether it waits when the peer cannot be reached.
+    pub connect: Connect,
+    /// Whether the peer's poller gets it after all ordered messages that this poller has sent there before, however
+    /// large they are. Other messages overtake large ones, which the peer has yet to READ.
+    pub ordered: bool,
+    /// First part: copied before `send` returns. It begins with a header: kind (1), of 0x10 or more, flags (1), two
+    /// bytes that are its own, and four that the transport writes; in all 8 times as many bytes as the upper four
+    /// bits of the kind give. `docs/wire.md` has the flags. Of those that are the transport's only the one for a
+    /// time left may be set: then the header has at least 20 bytes, and in those from 16 the transport writes
+    /// the microseconds until `deadline` when the message leaves.
     pub head: &'a [u8],
+    /// So many bytes of the head, the header first among them, reach the peer with the announcement of a large
+    /// message, before it READs the rest: at most 1024.
+    pub announced: usize,
     /// Second part, directly after the first at the receiver; sent without a copy when it is
     /// in registered memory and large. May be empty.
-    pub body: Bytes,
+    pub body: Body,
     /// Passed back to [`Upper::sent`].
     pub token: Token,
     /// After this the message is given up if it has not left yet.
@@ -73,6 +123,17 @@ pub enum SendError {
     /// Too much waits for this peer, or for all peers, already.
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
+    /// The last attempt to connect has failed, and the next one is not due yet.
+    #[error("{cause}; the next attempt to connect is due in {due_in:.1?}")]
+    BackingOff {
+        /// Why the last attempt failed.
+        cause: PeerDown,
+        /// When a message begins the next attempt.
+        due_in: Duration,
+    },
+    /// Its head does not begin with a header.
+    #[error("the message does not begin with a header, or has too long a one")]
+    BadHeader,
     /// The node shuts down, or the key is unknown.
     #[error("no such peer, or the node is shutting down")]
     NoPeer,
@@ -103,12 +164,37 @@ pub enum PeerDown {
     /// Nobody answers at its address.
     #[error("the peer does not answer")]
     Unreachable,
+    /// This node has no address of the peer's family, IPv4 or IPv6, to call from.
+    #[error(
+        "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well",
+        other_family(listens_on),
+        other_family(listens_on)
+    )]
+    NoAddress {
+        /// Where this node listens: the first of its addresses.
+        listens_on: SocketAddr,
+    },
+    /// This host, or its device, cannot send to the peer's address.
+    #[error("this host cannot send to the peer's address: {0}")]
+    NoRoute(VerbsError),
     /// It answers, but nobody listens on that port.
     #[error("nobody listens on that port at the peer")]
     NotListening,
-    /// It refused the session: version, authentication or limits.
+    /// It refused the session: authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
+    /// The two nodes have no version of the protocol in common.
+    #[error(
+        "the peer speaks {} of the protocol, this node {}: update one of them",
+        Range(theirs),
+        Range(ours)
+    )]
+    Version {
+        /// The lowest and the highest version that this node speaks.
+        ours: (u8, u8),
+        /// The same of the peer.
+        theirs: (u8, u8),
+    },
     /// It stopped answering.
     #[error("the peer stopped answering")]
     Died,
@@ -121,15 +207,31 @@ pub enum PeerDown {
     /// It broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
+    /// It sent a frame of a kind that this node does not know and must not ignore.
+    #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
+    UnknownFrame(u8),
+    /// Its settings have an entry that this node does not know and must not ignore.
+    #[error(
+        "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
+    )]
+    UnknownSetting(u16),
     /// The message's deadline passed before it could leave.
     #[error("the deadline passed before the message could leave")]
     Deadline,
-    /// It was cancelled before it left.
-    #[error("cancelled")]
-    Cancelled,
+    /// The message is larger than the peer takes, which became known when the session came up.
+    #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The peer's limit.
+        limit: usize,
+    },
     /// Buffers for large messages were used up at the peer until the deadline.
-    #[error("no buffer for the message became free in time")]
+    #[error("the peer had no buffer free for the message in time (its rendezvous_bytes)")]
     ResourceExhausted,
+    /// The local device refused to register the message's memory: it has no more regions, or may pin no more memory.
+    #[error("the memory of the message cannot be registered: {0}")]
+    NotRegistered(VerbsError),
     /// This node shuts down.
     #[error("this node is shutting down")]
     ShuttingDown,
@@ -141,17 +243,71 @@ pub enum PeerDown {
     DeviceRemoved,
 }
 
+impl From<FrameError> for PeerDown {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Broken(what) => Self::Misbehaved(what),
+            FrameError::Kind(kind) => Self::UnknownFrame(kind),
+            FrameError::Setting(number) => Self::UnknownSetting(number),
+        }
+    }
+}
+
+impl PeerDown {
+    /// Whether this ends a session that was up, rather than an attempt to make one.
+    #[must_use]
+    pub fn ends_a_session(self) -> bool {
+        matches!(
+            self,
+            Self::Died
+                | Self::Closed
+                | Self::Restarted
+                | Self::Misbehaved(_)
+                | Self::DeviceFailed
+                | Self::DeviceRemoved
+        )
+    }
+
+    /// Whether waiting for a later attempt to connect is of no use.
+    pub(crate) fn is_final(self) -> bool {
+        self.is_of_this_node() || matches!(self, Self::Version { .. } | Self::UnknownSetting(_))
+    }
+
+    /// Whether no pause before the next attempt can help, because the peer was not asked.
+    pub(crate) fn is_of_this_node(self) -> bool {
+        matches!(self, Self::ShuttingDown | Self::NoAddress { .. })
+    }
+}
+
+/// The lowest and the highest version that a node speaks, as a text.
+struct Range<'a>(&'a (u8, u8));
+
+impl fmt::Display for Range<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self.0 {
+            (lowest, highest) if lowest == highest => write!(f, "version {highest}"),
+            (lowest, highest) => write!(f, "versions {lowest} to {highest}"),
+        }
+    }
+}
+
+/// The address family that this address is not of.
+fn other_family(address: &SocketAddr) -> &'static str {
+    if address.is_ipv4() { "IPv6" } else { "IPv4" }
+}
+
 /// A change of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A session is up. `epoch` distinguishes incarnations of the peer.
+    /// A session is up, and the peer's settings have come. `epoch` distinguishes incarnations of the peer.
     Up {
         /// Random number of the incarnation.
         epoch: u64,
         /// Pollers it has.
         pollers: u16,
     },
-    /// The session ended; each message under way has had its [`Upper::sent`] before this.
+    /// The session ended, or an attempt to make one failed; each message under way has had its [`Upper::sent`]
+    /// before this, but for those that wait for the next session ([`Connect::Wait`]).
     Down {
         /// Why.
         cause: PeerDown,
@@ -178,7 +334,7 @@ impl Message {
         Self(Content::Lent(frame))
     }
 
-    /// The bytes.
+    /// The bytes, with their header first.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
@@ -222,15 +378,19 @@ pub trait Carrier {
     fn peer(&mut self, address: SocketAddr) -> PeerKey;
 
     /// Takes a message; its outcome comes to [`Upper::sent`], exactly once, and never from
-    /// inside this call. While there is no session yet it waits in a bounded queue.
+    /// inside this call. While there is no session yet it waits in a bounded queue for the attempt to connect that
+    /// is under way, or begins one. Returns which of the peer's pollers it is for.
     ///
     /// # Errors
     /// When it was not taken; then no outcome comes.
-    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError>;
+    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError>;
 
-    /// Gives up a message that has not left yet; its outcome is then `Cancelled`. Does nothing
-    /// when it has left.
-    fn cancel(&mut self, token: Token);
+    /// Gives up a message that has not left yet. Returns whether it had not: then the peer will never see it,
+    /// and no outcome comes. Does nothing when it has left.
+    fn cancel(&mut self, token: Token) -> bool;
+
+    /// Why the last attempt to connect to the peer failed, if nothing has come of a later one.
+    fn away(&self, peer: PeerKey) -> Option<PeerDown>;
 
     /// Whether the reply to one more request of the peer may be queued. A part of the budget is left to those
     /// who refuse requests because it may not.
@@ -265,7 +425,8 @@ pub trait Upper: 'static {
     /// that it goes to sleep).
     fn is_ready(&self) -> bool;
 
-    /// The node shuts down; what is open should end soon. Called once.
+    /// The node shuts down; what is open should end soon. Called once. Messages may still be sent, also to new
+    /// peers, until the sessions are closed: when every poller's upper half is drained, or the grace is over.
     fn shutdown(&mut self, carrier: &mut dyn Carrier);
 
     /// Whether nothing of it is open any more. A node that shuts down waits for this, and for

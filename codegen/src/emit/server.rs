@@ -1,9 +1,12 @@
 //! Emits the server stub.
 
 use super::{constant, names_module};
-use crate::model::{Method, Payload, Service};
+use crate::model::{ErrorType, Method, Service};
+use crate::payload::Payload;
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt as _;
+use syn::spanned::Spanned as _;
 
 /// `KvServer`: creates one handler for each poller.
 pub(super) fn emit(service: &Service) -> TokenStream {
@@ -59,12 +62,18 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
     let coded = method.arguments.iter().filter(|argument| !argument.raw).collect::<Vec<_>>();
     let coded_names = coded.iter().map(|argument| &argument.ident);
     let coded_types = coded.iter().map(|argument| &argument.ty);
+    let texts = coded.iter().map(|argument| argument.ident.unraw().to_string());
     let raw = method.arguments.iter().find(|argument| argument.raw).map(|argument| {
         let name = &argument.ident;
         quote! { let #name = __request.into_body(); }
     });
     let all = method.arguments.iter().map(|argument| &argument.ident);
-    let question = method.output.fallible.then(|| quote!(?));
+    let question = method.output.error.as_ref().map(|error| {
+        let (ErrorType::Status(ty) | ErrorType::Other(ty)) = error;
+        quote_spanned! {ty.span()=>
+            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(__error, &__replier))?
+        }
+    });
     let reply = match method.output.payload {
         Payload::Coded => quote!(value(&__value)),
         Payload::Bytes => quote!(bytes(__value)),
@@ -76,7 +85,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
             move |__request: ::trunkline::stub::Request| {
                 let __handler = ::std::rc::Rc::clone(&handler);
                 async move {
-                    let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments()?;
+                    let (#(#coded_names,)*): (#(#coded_types,)*) = __request.arguments(&[#(#texts),*])?;
                     let __replier = __request.replier();
                     #raw
                     let __value = #trait_ident::#ident(&*__handler, #(#all),*).await #question;

@@ -30,12 +30,12 @@ mod __kv_names {
     pub(super) static GET: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
         name: "get",
-        hash: 3086514586827093811u64,
+        hash: 16767883100022309234u64,
     };
     pub(super) static PUT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
         name: "put",
-        hash: 10088421237227746178u64,
+        hash: 71320326203561452u64,
     };
     pub(super) static COUNT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
@@ -48,6 +48,10 @@ mod __kv_names {
         hash: 3095591332080242272u64,
     };
 }
+const _: () = ::trunkline::stub::is_bytes::<Bytes>();
+const _: () = ::trunkline::stub::is_bytes::<Bytes>();
+const _: () = ::trunkline::stub::is_status::<Status>();
+const _: () = ::trunkline::stub::is_status::<Status>();
 /// A server of [`Kv`], to pass to `NodeBuilder::serve`.
 #[derive(Debug)]
 pub struct KvServer(::trunkline::stub::Service);
@@ -80,9 +84,14 @@ impl KvServer {
                                 move |__request: ::trunkline::stub::Request| {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
-                                        let (key,): (String,) = __request.arguments()?;
+                                        let (key,): (String,) = __request.arguments(&["key"])?;
                                         let __replier = __request.replier();
-                                        let __value = Kv::get(&*__handler, key).await?;
+                                        let __value = Kv::get(&*__handler, key)
+                                            .await
+                                            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(
+                                                __error,
+                                                &__replier,
+                                            ))?;
                                         __replier.optional_bytes(__value)
                                     }
                                 }
@@ -96,10 +105,15 @@ impl KvServer {
                                 move |__request: ::trunkline::stub::Request| {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
-                                        let (key,): (String,) = __request.arguments()?;
+                                        let (key,): (String,) = __request.arguments(&["key"])?;
                                         let __replier = __request.replier();
                                         let value = __request.into_body();
-                                        let __value = Kv::put(&*__handler, key, value).await?;
+                                        let __value = Kv::put(&*__handler, key, value)
+                                            .await
+                                            .map_err(|__error| ::trunkline::stub::HandlerError::into_failure(
+                                                __error,
+                                                &__replier,
+                                            ))?;
                                         __replier.value(&__value)
                                     }
                                 }
@@ -113,7 +127,7 @@ impl KvServer {
                                 move |__request: ::trunkline::stub::Request| {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
-                                        let (): () = __request.arguments()?;
+                                        let (): () = __request.arguments(&[])?;
                                         let __replier = __request.replier();
                                         let __value = Kv::count(&*__handler).await;
                                         __replier.value(&__value)
@@ -129,7 +143,8 @@ impl KvServer {
                                 move |__request: ::trunkline::stub::Request| {
                                     let __handler = ::std::rc::Rc::clone(&handler);
                                     async move {
-                                        let (r#type, key): (u8, String) = __request.arguments()?;
+                                        let (r#type, key): (u8, String) = __request
+                                            .arguments(&["type", "key"])?;
                                         let __replier = __request.replier();
                                         let __value = Kv::forget(&*__handler, r#type, key).await;
                                         __replier.value(&__value)
@@ -172,26 +187,66 @@ impl KvClient {
         self.channel.set_timeout(timeout);
         self
     }
+    /// The client's methods with these options for each call; it borrows both.
+    #[must_use]
+    pub fn with<'a>(
+        &'a self,
+        options: &'a ::trunkline::CallOptions,
+    ) -> KvClientWith<'a> {
+        KvClientWith {
+            channel: &self.channel,
+            options,
+        }
+    }
+    /// A client of the same server whose calls start there in the order in which they are made, whatever their
+    /// sizes: one poller of this node sends them to one of the server's. So do the calls of its clones, with its
+    /// own; all other calls promise no order, those of `self` included. A call is made when its future is
+    /// first polled.
+    ///
+    /// A call that fails or is refused is left out, and the next ones start. When the session with the server
+    /// ends, calls that have not left end as `Aborted`, in their order: they would follow others whose
+    /// fate is unknown. Later calls go through the next session.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        Self {
+            channel: self.channel.ordered(),
+        }
+    }
     /// The value of a key.
     pub async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
         let __call = self
             .channel
-            .call(&__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __value = __call.await?.optional_bytes()?;
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::GET,
+                &(key,),
+                ::trunkline::Bytes::new(),
+            );
+        let __response = __call.await?;
+        let __value = __response.optional_bytes()?;
         ::core::result::Result::Ok(__value)
     }
     /// Sets a value.
     pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self.channel.call(&__kv_names::PUT, &(key,), value);
-        let __value = __call.await?.value()?;
+        let __call = self
+            .channel
+            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value);
+        let __response = __call.await?;
+        let __value = __response.value()?;
         ::core::result::Result::Ok(__value)
     }
     /// How many keys there are.
     pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
         let __call = self
             .channel
-            .call(&__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __value = __call.await?.value()?;
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::COUNT,
+                &(),
+                ::trunkline::Bytes::new(),
+            );
+        let __response = __call.await?;
+        let __value = __response.value()?;
         ::core::result::Result::Ok(__value)
     }
     /// The key will not be needed soon.
@@ -202,7 +257,62 @@ impl KvClient {
     ) -> ::core::result::Result<(), ::trunkline::Status> {
         let __call = self
             .channel
-            .send(&__kv_names::FORGET, &(r#type, key), ::trunkline::Bytes::new());
+            .send(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::FORGET,
+                &(r#type, key),
+                ::trunkline::Bytes::new(),
+            );
+        __call.await?;
+        ::core::result::Result::Ok(())
+    }
+}
+/// A [`KvClient`] with other options, see its `with`.
+#[derive(Debug, Clone, Copy)]
+pub struct KvClientWith<'a> {
+    channel: &'a ::trunkline::Channel,
+    options: &'a ::trunkline::CallOptions,
+}
+impl KvClientWith<'_> {
+    /// The value of a key.
+    pub async fn get(self, key: String) -> Result<Option<Bytes>, Status> {
+        let __call = self
+            .channel
+            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new());
+        let __response = __call.await?;
+        let __value = __response.optional_bytes()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// Sets a value.
+    pub async fn put(self, key: String, value: Bytes) -> Result<(), Status> {
+        let __call = self.channel.call(self.options, &__kv_names::PUT, &(key,), value);
+        let __response = __call.await?;
+        let __value = __response.value()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// How many keys there are.
+    pub async fn count(self) -> ::core::result::Result<u64, ::trunkline::Status> {
+        let __call = self
+            .channel
+            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new());
+        let __response = __call.await?;
+        let __value = __response.value()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// The key will not be needed soon.
+    pub async fn forget(
+        self,
+        r#type: u8,
+        key: String,
+    ) -> ::core::result::Result<(), ::trunkline::Status> {
+        let __call = self
+            .channel
+            .send(
+                self.options,
+                &__kv_names::FORGET,
+                &(r#type, key),
+                ::trunkline::Bytes::new(),
+            );
         __call.await?;
         ::core::result::Result::Ok(())
     }
@@ -231,26 +341,63 @@ impl KvLocal {
         self.channel.set_timeout(timeout);
         self
     }
+    /// The client's methods with these options for each call; it borrows both.
+    #[must_use]
+    pub fn with<'a>(&'a self, options: &'a ::trunkline::CallOptions) -> KvLocalWith<'a> {
+        KvLocalWith {
+            channel: &self.channel,
+            options,
+        }
+    }
+    /// A client of the same server whose calls start there in the order in which they are made, whatever their
+    /// sizes: one poller of this node sends them to one of the server's. So do the calls of its clones, with its
+    /// own; all other calls promise no order, those of `self` included. A call is made when its future is
+    /// first polled.
+    ///
+    /// A call that fails or is refused is left out, and the next ones start. When the session with the server
+    /// ends, calls that have not left end as `Aborted`, in their order: they would follow others whose
+    /// fate is unknown. Later calls go through the next session.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        Self {
+            channel: self.channel.ordered(),
+        }
+    }
     /// The value of a key.
     pub async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
         let __call = self
             .channel
-            .call(&__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __value = __call.await?.optional_bytes()?;
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::GET,
+                &(key,),
+                ::trunkline::Bytes::new(),
+            );
+        let __response = __call.await?;
+        let __value = __response.optional_bytes()?;
         ::core::result::Result::Ok(__value)
     }
     /// Sets a value.
     pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self.channel.call(&__kv_names::PUT, &(key,), value);
-        let __value = __call.await?.value()?;
+        let __call = self
+            .channel
+            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value);
+        let __response = __call.await?;
+        let __value = __response.value()?;
         ::core::result::Result::Ok(__value)
     }
     /// How many keys there are.
     pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
         let __call = self
             .channel
-            .call(&__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __value = __call.await?.value()?;
+            .call(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::COUNT,
+                &(),
+                ::trunkline::Bytes::new(),
+            );
+        let __response = __call.await?;
+        let __value = __response.value()?;
         ::core::result::Result::Ok(__value)
     }
     /// The key will not be needed soon.
@@ -261,7 +408,62 @@ impl KvLocal {
     ) -> ::core::result::Result<(), ::trunkline::Status> {
         let __call = self
             .channel
-            .send(&__kv_names::FORGET, &(r#type, key), ::trunkline::Bytes::new());
+            .send(
+                &::trunkline::CallOptions::new(),
+                &__kv_names::FORGET,
+                &(r#type, key),
+                ::trunkline::Bytes::new(),
+            );
+        __call.await?;
+        ::core::result::Result::Ok(())
+    }
+}
+/// A [`KvLocal`] with other options, see its `with`.
+#[derive(Debug, Clone, Copy)]
+pub struct KvLocalWith<'a> {
+    channel: &'a ::trunkline::LocalChannel,
+    options: &'a ::trunkline::CallOptions,
+}
+impl KvLocalWith<'_> {
+    /// The value of a key.
+    pub async fn get(self, key: String) -> Result<Option<Bytes>, Status> {
+        let __call = self
+            .channel
+            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new());
+        let __response = __call.await?;
+        let __value = __response.optional_bytes()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// Sets a value.
+    pub async fn put(self, key: String, value: Bytes) -> Result<(), Status> {
+        let __call = self.channel.call(self.options, &__kv_names::PUT, &(key,), value);
+        let __response = __call.await?;
+        let __value = __response.value()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// How many keys there are.
+    pub async fn count(self) -> ::core::result::Result<u64, ::trunkline::Status> {
+        let __call = self
+            .channel
+            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new());
+        let __response = __call.await?;
+        let __value = __response.value()?;
+        ::core::result::Result::Ok(__value)
+    }
+    /// The key will not be needed soon.
+    pub async fn forget(
+        self,
+        r#type: u8,
+        key: String,
+    ) -> ::core::result::Result<(), ::trunkline::Status> {
+        let __call = self
+            .channel
+            .send(
+                self.options,
+                &__kv_names::FORGET,
+                &(r#type, key),
+                ::trunkline::Bytes::new(),
+            );
         __call.await?;
         ::core::result::Result::Ok(())
     }

@@ -129,6 +129,13 @@ own_against_debian() {
     one wire-own-rping-server here said 40 "$own rping-server %s %p" "rping -c -a %s -p %p -V -C 10 -S 4097"
 }
 
+# A fatal NAK is the first packet that one device ever sends to the other, and is sent only once. The programs are new
+# processes and connect their QPs by hand, so nothing came before that would show the identifications of the guest.
+first_nak() {
+    one wire-first-nak-of-kernel there tcp 40 "$nic first-nak-server %s %p" "$own first-nak-client $here %s %p"
+    one wire-first-nak-to-kernel here tcp 40 "$own first-nak-server %s %p" "$nic first-nak-client $there %s %p"
+}
+
 # The project's own program on both sides: over the software device here, over rdma-core there.
 transfers=(send send-back send-immediate send-immediate-back send-inline send-inline-back write write-back write-immediate write-immediate-back
     read read-back atomics atomics-back batch many-reads traffic-end)
@@ -256,6 +263,7 @@ run_all() {
     perftest
     neighbours
     own_against_debian
+    first_nak
     captured
     peers
     lossy 4

@@ -6,6 +6,7 @@
 mod cli;
 mod client;
 mod failure;
+mod log;
 mod node;
 mod progress;
 mod report;
@@ -19,15 +20,11 @@ use clap::Parser as _;
 use cli::{Cli, Half};
 use failure::Failure;
 use signals::Stop;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = log_to_stderr() {
+    if let Err(error) = log::to_stderr() {
         eprintln!("demo: TRUNKLINE_LOG: {error}");
         return ExitCode::from(2);
     }
@@ -43,20 +40,6 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
-}
-
-/// Logs to standard error: warnings, or what `TRUNKLINE_LOG` selects, such as `info` or
-/// `trunkline_transport=debug`.
-fn log_to_stderr() -> Result<(), ParseError> {
-    let filter = match std::env::var("TRUNKLINE_LOG") {
-        Ok(text) => text.parse::<Targets>()?,
-        Err(_) => Targets::new().with_default(LevelFilter::WARN),
-    };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(lines).with(filter).init();
-    Ok(())
 }
 
 fn run(cli: &Cli) -> Result<u8, Failure> {

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::tree::Tree;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 use trunkline::NodeBuilder;
 
 /// A node at `address`, with the pollers and faults that the command line asks for.
@@ -12,6 +13,8 @@ pub(crate) fn builder(demo: &Demo, address: IpAddr) -> Result<NodeBuilder, Failu
     let mut builder = trunkline::Node::builder()
         .listen(SocketAddr::new(address, 0))
         .pollers(demo.pollers)
+        // Less than the supervisor waits for the process to end.
+        .grace(Duration::from_secs(1))
         .allow_unauthenticated(demo.allow_unauthenticated)
         .device_flags(&demo.device);
     if let Some(faults) = demo.faults() {

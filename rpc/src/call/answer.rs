@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use trunkline_rings::cell::Setter;
+use trunkline_rings::panics::catch;
 
 /// How a call ended. The response of a one-way call is empty.
 pub(crate) type Outcome = Result<Response, Status>;
@@ -70,7 +71,8 @@ impl LocalCell {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            // It may be any program's, of an executor within a handler.
+            let _ended = catch(|| waker.wake());
         }
     }
 

@@ -1,7 +1,9 @@
 //! A call in progress, as its caller holds it: the same for both kinds of channel.
 
 use super::answer::Outcome;
-use crate::status::Status;
+use crate::on_poller;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -29,11 +31,19 @@ impl<W: Wait> Future for Call<W> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(Ok(waiting)) = &mut self.0 {
-            let outcome = std::task::ready!(waiting.poll(context));
+            let outcome = match waiting.poll(context) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => match on_poller::interruption() {
+                    Some(status) => Err(status),
+                    None => return Poll::Pending,
+                },
+            };
             self.0 = None;
             return Poll::Ready(outcome);
         }
         let status = self.0.take().and_then(Result::err);
-        Poll::Ready(Err(status.unwrap_or_else(|| Status::internal("a call was polled after its end"))))
+        let misuse =
+            || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
+        Poll::Ready(Err(status.unwrap_or_else(misuse)))
     }
 }

@@ -7,6 +7,7 @@ use crate::status::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use trunkline_transport::Turn;
 
 /// Most calls that wait for the poller's next turn.
 const DEPTH: usize = 65_536;
@@ -20,6 +21,8 @@ pub(crate) struct LocalQueue {
     sweep: Cell<bool>,
     spare: Spare,
     cells: RefCell<Vec<Rc<LocalCell>>>,
+    /// Ordered channels so far.
+    orders: Cell<u32>,
 }
 
 impl LocalQueue {
@@ -46,6 +49,11 @@ impl LocalQueue {
     /// The poller's reused buffers.
     pub(crate) fn spare(&self) -> &Spare {
         &self.spare
+    }
+
+    /// The number of another ordered channel.
+    pub(crate) fn next_order(&self) -> Turn {
+        Turn(self.orders.replace(self.orders.get().wrapping_add(1)))
     }
 
     /// An empty completion cell: a kept one if there is one.

@@ -14,4 +14,4 @@ pub(crate) use answer::{Answer, LocalCell, Outcome};
 pub use future::{Call, Wait};
 pub(crate) use local_queue::LocalQueue;
 pub use response::Response;
-pub(crate) use submission::{Submission, too_many};
+pub(crate) use submission::{Submission, shutting_down, too_many};

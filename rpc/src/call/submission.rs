@@ -1,9 +1,10 @@
 //! A call on its way to a poller.
 
 use crate::name::MethodName;
+use crate::reason::Reason;
 use crate::status::{Code, Status};
-use bytes::Bytes;
 use std::net::SocketAddr;
+use trunkline_transport::{Body, Connect, Turn};
 use trunkline_verbs::Time;
 
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
@@ -17,14 +18,26 @@ pub(crate) struct Submission<A> {
     /// The arguments that the codec encoded.
     pub(crate) encoded: Vec<u8>,
     /// The raw argument; empty without one.
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
     /// When the call fails if it has no outcome yet.
     pub(crate) deadline: Time,
+    /// Whether it waits until then when the server cannot be reached.
+    pub(crate) connect: Connect,
+    /// On an ordered channel: its number, which chooses the peer's poller.
+    pub(crate) order: Option<Turn>,
+    /// A handler or task of this node makes it, so it goes on while the node shuts down.
+    pub(crate) nested: bool,
     /// Where the outcome goes.
     pub(crate) answer: A,
 }
 
 /// The status of a call that a full queue or table refuses.
 pub(crate) fn too_many() -> Status {
-    Status::not_run(Code::ResourceExhausted, "too many calls are in flight on this poller")
+    let text = "too many calls are in flight on this poller";
+    Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
+}
+
+/// The status of a call that a node which shuts down refuses.
+pub(crate) fn shutting_down() -> Status {
+    Status::not_run(Code::Unavailable, "this node is shutting down").because(Reason::Draining)
 }

@@ -1,13 +1,13 @@
 //! Calls from any thread to one server.
 
-use super::resolve;
-use crate::call::{Call, Outcome, Submission, Wait, too_many};
-use crate::codec;
+use super::{CallOptions, resolve};
+use crate::call::{Call, Outcome, Submission, Wait, shutting_down, too_many};
+use crate::codec::EncodeArguments;
 use crate::inbox::{Inbox, Work};
 use crate::name::MethodName;
-use crate::status::{Code, Status};
+use crate::on_poller;
+use crate::status::Status;
 use bytes::Bytes;
-use serde::Serialize;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
+use trunkline_transport::Turn;
 use trunkline_verbs::Clock;
 
 /// The channel of a generated client: a server's address, and the pollers of a node. Calls go to the
@@ -27,6 +28,8 @@ pub struct Channel {
     inboxes: Arc<[Arc<Inbox>]>,
     /// Each clone counts by itself, so that clones share no counter.
     turn: AtomicUsize,
+    /// On an ordered channel: its number.
+    order: Option<u32>,
 }
 
 impl Channel {
@@ -41,54 +44,87 @@ impl Channel {
         server: impl ToSocketAddrs,
     ) -> Result<Self, Status> {
         let server = resolve(server)?;
-        Ok(Self { server, timeout: super::DEFAULT_TIMEOUT, clock, inboxes, turn: AtomicUsize::new(0) })
+        Ok(Self {
+            server,
+            timeout: super::DEFAULT_TIMEOUT,
+            clock,
+            inboxes,
+            turn: AtomicUsize::new(0),
+            order: None,
+        })
     }
 
     /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
-    /// Generated clients offer it as `with_timeout`.
+    /// Generated clients offer it as `with_timeout`; their methods are `async`, so a call is made when its future
+    /// is first polled.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
+    /// A channel to the same server whose calls arrive in the order in which they were made; so do those of its clones,
+    /// with its own. See `ordered` of the generated clients.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        let number = self.turn.fetch_add(1, Ordering::Relaxed);
+        #[allow(clippy::cast_possible_truncation, reason = "it only spreads channels")]
+        let order = Some(number as u32);
+        Self { order, ..self.clone() }
+    }
+
     /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
-    pub fn call<A: Serialize>(
+    pub fn call<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        Call::new(self.submit(method, arguments, body, false))
+        Call::new(self.submit(options, method, (arguments, body), false))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
-    pub fn send<A: Serialize>(
+    pub fn send<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        Call::new(self.submit(method, arguments, body, true))
+        Call::new(self.submit(options, method, (arguments, body), true))
     }
 
-    fn submit<A: Serialize>(
+    fn submit<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
-        arguments: &A,
-        body: Bytes,
+        (arguments, body): (&A, Bytes),
         one_way: bool,
     ) -> Result<SharedWait<'_>, Status> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        if let Some(status) = on_poller::refusal() {
+            return Err(status);
+        }
+        let turn = match self.order {
+            Some(number) => number as usize,
+            None => self.turn.fetch_add(1, Ordering::Relaxed),
+        };
         let inbox = &self.inboxes[turn % self.inboxes.len()];
+        let nested = on_poller::is_of(inbox.lifecycle());
+        if !nested && inbox.lifecycle().is_ending() {
+            return Err(shutting_down());
+        }
         let mut encoded = inbox.buffer();
-        codec::encode(arguments, &mut encoded)?;
+        arguments.encode(&mut encoded).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
         let submission = Submission {
             server: self.server,
             method,
             one_way,
             encoded,
-            body,
-            deadline: self.clock.now() + self.timeout,
+            body: body.into(),
+            deadline: self.clock.now() + options.limit(self.timeout),
+            connect: options.connects(),
+            order: self.order.map(Turn),
+            nested,
             answer: setter,
         };
         inbox.push(Work::Call(submission)).map_err(|_| too_many())?;
@@ -105,6 +141,7 @@ impl Clone for Channel {
             clock: self.clock.clone(),
             inboxes: Arc::clone(&self.inboxes),
             turn,
+            order: self.order,
         }
     }
 }
@@ -130,7 +167,7 @@ impl Wait for SharedWait<'_> {
         if let Some(getter) = self.getter.take() {
             self.inbox.rest_cell(getter);
         }
-        let ended = |_| Err(Status::not_run(Code::Unavailable, "this node has shut down"));
+        let ended = |_| Err(super::shut_down());
         Poll::Ready(outcome.unwrap_or_else(ended))
     }
 }

@@ -1,17 +1,18 @@
 //! Calls from a poller's own tasks to one server.
 
-use super::resolve;
+use super::{CallOptions, resolve};
 use crate::call::{Call, LocalCell, LocalQueue, Outcome, Submission, Wait};
-use crate::codec;
+use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::name::MethodName;
+use crate::on_poller;
 use crate::status::Status;
 use bytes::Bytes;
-use serde::Serialize;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trunkline_transport::Turn;
 use trunkline_verbs::Clock;
 
 /// The channel of a generated local client. It stays on its poller's thread.
@@ -21,6 +22,8 @@ pub struct LocalChannel {
     timeout: Duration,
     clock: Clock,
     queue: Rc<LocalQueue>,
+    /// On an ordered channel: its number.
+    order: Option<Turn>,
 }
 
 impl LocalChannel {
@@ -35,52 +38,69 @@ impl LocalChannel {
             timeout: super::DEFAULT_TIMEOUT,
             clock: from.clock().clone(),
             queue: from.calls(),
+            order: None,
         })
     }
 
     /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
-    /// Generated clients offer it as `with_timeout`.
+    /// Generated clients offer it as `with_timeout`; their methods are `async`, so a call is made when its future
+    /// is first polled.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
+    /// A channel to the same server whose calls arrive in the order in which they were made; so do those of its clones,
+    /// with its own. See `ordered` of the generated clients.
+    #[must_use]
+    pub fn ordered(&self) -> Self {
+        Self { order: Some(self.queue.next_order()), ..self.clone() }
+    }
+
     /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
-    pub fn call<A: Serialize>(
+    pub fn call<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        Call::new(self.submit(method, arguments, body, false))
+        Call::new(self.submit(options, method, (arguments, body), false))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
-    pub fn send<A: Serialize>(
+    pub fn send<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        Call::new(self.submit(method, arguments, body, true))
+        Call::new(self.submit(options, method, (arguments, body), true))
     }
 
-    fn submit<A: Serialize>(
+    fn submit<A: EncodeArguments>(
         &self,
+        options: &CallOptions,
         method: &'static MethodName,
-        arguments: &A,
-        body: Bytes,
+        (arguments, body): (&A, Bytes),
         one_way: bool,
     ) -> Result<LocalWait<'_>, Status> {
+        if let Some(status) = on_poller::refusal() {
+            return Err(status);
+        }
         let mut encoded = self.queue.spare().take();
-        codec::encode(arguments, &mut encoded)?;
+        arguments.encode(&mut encoded).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
         let submission = Submission {
             server: self.server,
             method,
             one_way,
             encoded,
-            body,
-            deadline: self.clock.now() + self.timeout,
+            body: body.into(),
+            deadline: self.clock.now() + options.limit(self.timeout),
+            connect: options.connects(),
+            order: self.order,
+            nested: true,
             answer: Rc::clone(&cell),
         };
         self.queue.push(submission)?;

@@ -2,12 +2,16 @@
 
 mod channel;
 mod local;
+mod numbers;
+mod options;
 mod table;
 
 pub use channel::{Channel, SharedWait};
 pub use local::{LocalChannel, LocalWait};
+pub use options::CallOptions;
 pub(crate) use table::Table;
 
+use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -15,9 +19,20 @@ use std::time::Duration;
 /// Time limit of a call whose client has not set another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The status of a call whose arguments the codec refuses.
+fn cannot_encode(error: String) -> Status {
+    let text = format!("the arguments cannot be encoded: {error}");
+    Status::not_run(Code::Internal, text).because(Reason::BadArguments)
+}
+
+/// The status of a call that no poller takes any more.
+fn shut_down() -> Status {
+    Status::not_run(Code::Unavailable, "this node has shut down").because(Reason::Draining)
+}
+
 /// The first address that `server` names. Blocks only for a host name: an address needs no resolver.
 fn resolve(server: impl ToSocketAddrs) -> Result<SocketAddr, Status> {
-    let not_run = |text: String| Status::not_run(Code::InvalidArgument, text);
+    let not_run = |text: String| Status::not_run(Code::InvalidArgument, text).because(Reason::Misuse);
     let mut addresses = server.to_socket_addrs().map_err(|error| {
         not_run(format!("the server's address, as HOST:PORT or IP:PORT, cannot be resolved: {error}"))
     })?;

@@ -3,11 +3,13 @@
 //! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
 //! a generation, so a late reply matches no call.
 
-use crate::call::{Answer, Outcome, Response, Submission};
-use crate::frame::{Frame, Header, NOBODY, Reason, RequestHeader};
+use super::numbers::Numbers;
+use crate::call::{Answer, Outcome, Response, Submission, shutting_down};
+use crate::frame::status_body::{self, StatusTexts};
+use crate::frame::{Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader};
 use crate::name::MethodName;
+use crate::reason::Reason;
 use crate::status::{Code, Status};
-use bytes::Bytes;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,7 +18,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Carrier, Message, PeerDown, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome, Token,
+    Body, Carrier, Connect, Message, Origin, PeerDown, PeerKey, SendError, SendFailure, SendOutcome, Token,
+    Toward, Turn,
 };
 use trunkline_verbs::Time;
 
@@ -26,38 +29,59 @@ struct Flight {
     server: SocketAddr,
     method: &'static MethodName,
     one_way: bool,
+    /// It was made on an ordered channel.
+    ordered: bool,
+    /// A handler or task of this node waits for it.
+    nested: bool,
     deadline: Time,
+    /// Which of the peer's pollers has it.
+    turn: Turn,
     /// The request is in the peer's memory.
     delivered: bool,
     answer: Answer,
+}
+
+/// Which calls a table takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    All,
+    /// Those of handlers and tasks: the node shuts down.
+    Nested,
+    None,
 }
 
 /// The table of calls in flight.
 pub(crate) struct Table {
     /// What may be in flight, and is.
     budget: Share,
+    /// Most bytes that a decoded reply may take.
+    most_decoded: usize,
     flights: Slab<Flight>,
     deadlines: BTreeSet<(Time, u64)>,
     generation: u32,
     /// Pollers of each peer that is up.
     pollers: BTreeMap<PeerKey, u16>,
+    /// The numbers of methods at peers that are up.
+    numbers: Numbers,
     scratch: Vec<u8>,
     /// Replies that matched no call; late ones are normal.
     pub(crate) unmatched_replies: u64,
-    closed: bool,
+    takes: Takes,
 }
 
 impl Table {
-    pub(crate) fn new(budget: Share) -> Self {
+    pub(crate) fn new(budget: Share, most_decoded: usize) -> Self {
         Self {
             budget,
+            most_decoded,
             flights: Slab::new(),
             deadlines: BTreeSet::new(),
             generation: 0,
             pollers: BTreeMap::new(),
+            numbers: Numbers::default(),
             scratch: Vec::new(),
             unmatched_replies: 0,
-            closed: false,
+            takes: Takes::All,
         }
     }
 
@@ -74,24 +98,31 @@ impl Table {
         rest: impl FnOnce(Vec<u8>),
     ) {
         let now = carrier.now();
-        let refusal = if self.closed {
-            Some(Status::not_run(Code::Unavailable, "this node is shutting down"))
+        let is_taken = match self.takes {
+            Takes::All => true,
+            Takes::Nested => submission.nested,
+            Takes::None => false,
+        };
+        let refusal = if !is_taken {
+            Some(shutting_down())
         } else if submission.deadline <= now {
-            Some(Status::not_run(Code::DeadlineExceeded, "the deadline passed before the call could leave"))
+            let text = "the deadline passed before the call could leave";
+            Some(Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired))
         } else {
             None
         };
         if let Some(status) = refusal {
             return submission.answer.into().complete(Err(status));
         }
-        let Submission { server, method, one_way, encoded, body, deadline, answer } = submission;
+        let Submission { server, method, one_way, encoded, body, deadline, connect, order, nested, answer } =
+            submission;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
         let peer = carrier.peer(server);
         if let Err(exhausted) = self.budget.take(peer, 1) {
             let status = Status::not_run(Code::ResourceExhausted, format!("{server}: {exhausted}"));
-            return answer.into().complete(Err(status));
+            return answer.into().complete(Err(status.because(Reason::Overloaded)));
         }
         let flight = Flight {
             generation: self.generation,
@@ -99,23 +130,27 @@ impl Table {
             server,
             method,
             one_way,
+            ordered: order.is_some(),
+            nested,
             deadline,
+            turn: Turn(0),
             delivered: false,
             answer: answer.into(),
         };
         let call = number(self.flights.insert(flight), self.generation);
-        let header = Header::Request(RequestHeader {
-            call,
-            one_way,
-            service: method.service.hash,
-            method: method.hash,
-            version: method.service.version,
-            time_left_us: microseconds(deadline, now),
-        });
+        let (asked, session) = match self.numbers.of(peer, method) {
+            Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
+            Some((number, session)) => (Asked::Number(number), Some(session)),
+            None => (Asked::from(method), None),
+        };
+        let time_left_us = microseconds(deadline, now);
+        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
         let message = Frame {
             peer,
-            poller: None,
-            session: None,
+            toward: order.map_or(Toward::Any, Toward::Turn),
+            session,
+            connect,
+            ordered: order.is_some(),
             header,
             encoded,
             body,
@@ -126,7 +161,10 @@ impl Table {
             Ok(_) if one_way && mutant!(one_way_calls_succeed_unsent) => {
                 self.finish(call, Ok(Response::empty()));
             }
-            Ok(spare) => {
+            Ok((turn, spare)) => {
+                if let Some(flight) = self.flight(call) {
+                    flight.turn = turn;
+                }
                 if !mutant!(deadline_is_not_kept) {
                     self.deadlines.insert((deadline, call));
                 }
@@ -139,15 +177,32 @@ impl Table {
     }
 
     /// Takes the outcome of sending a request.
-    pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
+    pub(crate) fn sent(&mut self, carrier: &dyn Carrier, token: Token, outcome: SendOutcome) {
         let Some(flight) = self.flight(token.0) else { return };
         match outcome {
             SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
             SendOutcome::Delivered => flight.delivered = true,
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
+                let peer = flight.peer;
                 let may_have_run = may_have_arrived && !mutant!(failed_requests_count_as_not_run);
-                let status = Status::unreachable(flight.server, cause, may_have_run);
+                let last = carrier.away(flight.peer).filter(|_| cause == PeerDown::Deadline);
+                let status = match last {
+                    None if flight.ordered && !may_have_run && cause.ends_a_session() => {
+                        let text = format!(
+                            "{}: an ordered call cannot follow others to another session: {cause}",
+                            flight.server
+                        );
+                        Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
+                    }
+                    Some(last) => {
+                        let peer = format_args!("{}: {last}", flight.server);
+                        Status::unreachable(peer, cause, may_have_run)
+                    }
+                    None => Status::unreachable(flight.server, cause, may_have_run),
+                };
                 self.finish(token.0, Err(status));
+                // Its session may be over before this poller has been told.
+                self.forget_numbers(peer);
             }
         }
     }
@@ -156,36 +211,69 @@ impl Table {
     pub(crate) fn reply(
         &mut self,
         from: PeerKey,
-        (call, code, reason): (u64, u8, Reason),
+        (call, code, by): (u64, u8, By),
         message: Message,
         encoded: Range<usize>,
     ) {
-        let Some(flight) = self.flight(call).filter(|flight| flight.peer == from && !flight.one_way) else {
-            self.unmatched_replies += 1;
-            return;
-        };
+        let Some(flight) = self.waiting(from, call) else { return };
         let outcome = if code == 0 {
-            Ok(Response::new(message, encoded))
+            Ok(Response::new(message, encoded, self.most_decoded))
+        } else if code == HANDLER_ERROR && by == By::Handler {
+            Ok(Response::of_error(message, encoded, self.most_decoded))
         } else {
-            let text = String::from_utf8_lossy(&message.as_slice()[encoded.clone()]);
-            let mut status = failed(flight.method, Code::from_number(code), reason, &text);
-            if mutant!(error_replies_lose_their_text) {
-                status = Status::new(status.code(), "");
+            let status = status_of(flight.method, Code::from_number(code), by, message, encoded);
+            if status.reason() == Some(Reason::NoMethod) {
+                self.forget_numbers(from);
             }
-            drop(text);
-            Err(status.with_details(message.into_bytes().slice(encoded.end..)))
+            Err(status)
         };
         self.finish(call, outcome);
     }
 
+    /// The call that waits for a reply of this peer.
+    fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut Flight> {
+        let waits = self.flight(call).is_some_and(|flight| flight.peer == from && !flight.one_way);
+        if !waits {
+            self.unmatched_replies += 1;
+        }
+        self.flight(call).filter(|_| waits)
+    }
+
+    /// Takes a reply that cannot be read.
+    pub(crate) fn unread(&mut self, from: PeerKey, call: u64, error: FrameError) {
+        let Some(flight) = self.waiting(from, call) else { return };
+        let reason = match error {
+            FrameError::UnknownExtension(_) => Reason::UnknownExtension,
+            _ => Reason::BadReply,
+        };
+        let text = format!("{}: the reply cannot be read: {error}", flight.method);
+        self.finish(call, Err(Status::ran(Code::Internal, text).because(reason)));
+    }
+
+    /// A peer reports the number of a method.
+    pub(crate) fn learn(&mut self, from: Origin, number: Number) {
+        if self.pollers.contains_key(&from.peer) {
+            self.numbers.learn(from, number);
+        }
+    }
+
+    /// The numbers of a peer's methods are good no longer.
+    fn forget_numbers(&mut self, peer: PeerKey) {
+        if !mutant!(numbers_outlive_their_session) {
+            self.numbers.forget(peer);
+        }
+    }
+
     /// A session with a peer is up.
     pub(crate) fn up(&mut self, peer: PeerKey, pollers: u16) {
+        self.forget_numbers(peer);
         self.pollers.insert(peer, pollers);
     }
 
     /// A peer is lost: no reply will come for requests that were delivered to it.
     pub(crate) fn down(&mut self, peer: PeerKey, cause: PeerDown) {
         self.pollers.remove(&peer);
+        self.forget_numbers(peer);
         let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
         for call in lost {
             let Some(flight) = self.flight(call) else { continue };
@@ -212,8 +300,17 @@ impl Table {
             any = true;
             self.deadlines.remove(&(deadline, call));
             let Some(flight) = self.flight(call) else { continue };
-            let text = format!("{} at {}: no answer in time", flight.method, flight.server);
-            self.abandon(carrier, call, Status::deadline_exceeded(text));
+            let name = format!("{} at {}", flight.method, flight.server);
+            let away = carrier.away(flight.peer);
+            self.abandon(carrier, call, |has_left| {
+                let late = "the deadline passed before it could leave";
+                let text = match away {
+                    _ if has_left => format!("{name}: no answer in time"),
+                    Some(cause) => format!("{name}: {late}: {cause}"),
+                    None => format!("{name}: {late}"),
+                };
+                (Code::DeadlineExceeded, Reason::Expired, text)
+            });
         }
         any
     }
@@ -223,7 +320,8 @@ impl Table {
     /// the poller.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
         for call in self.numbers(|flight| flight.answer.is_abandoned()) {
-            self.abandon(carrier, call, Status::cancelled("the caller gave up"));
+            let gave_up = "the caller gave up".to_owned();
+            self.abandon(carrier, call, |_| (Code::Cancelled, Reason::Cancelled, gave_up));
         }
     }
 
@@ -232,11 +330,23 @@ impl Table {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
+    /// The node shuts down: refuses calls from outside of handlers and tasks, and ends those in flight. Handlers finish
+    /// with the calls that they make.
+    pub(crate) fn close_to_outside(&mut self) {
+        self.takes = Takes::Nested;
+        self.end_all(|flight| !flight.nested || mutant!(draining_ends_nested_calls));
+    }
+
     /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
-        self.closed = true;
-        for call in self.numbers(|_| true) {
-            self.finish(call, Err(Status::unavailable("this node is shutting down")));
+        self.takes = Takes::None;
+        self.end_all(|_| true);
+    }
+
+    fn end_all(&mut self, which: impl Fn(&Flight) -> bool) {
+        for call in self.numbers(which) {
+            let status = Status::ran(Code::Unavailable, "this node is shutting down");
+            self.finish(call, Err(status.because(Reason::Draining)));
         }
     }
 
@@ -259,63 +369,92 @@ impl Table {
         }
     }
 
-    /// Ends a call and informs the server that nobody waits for it.
-    fn abandon(&mut self, carrier: &mut dyn Carrier, call: u64, status: Status) {
+    /// Ends a call that may have left, with a status that depends on whether it has, and informs the poller that
+    /// has it that nobody waits for it.
+    fn abandon(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        call: u64,
+        why: impl FnOnce(bool) -> (Code, Reason, String),
+    ) {
         let Some(flight) = self.flight(call) else { return };
-        let (peer, one_way) = (flight.peer, flight.one_way);
-        carrier.cancel(Token(call));
-        self.finish(call, Err(status));
-        if one_way || mutant!(cancellation_is_not_sent) {
+        let Flight { peer, one_way, turn, .. } = *flight;
+        let has_left = !carrier.cancel(Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
+        let (code, reason, text) = why(has_left);
+        let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
+        self.finish(call, Err(status.because(reason)));
+        if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // The carrier chose the peer's poller and did not say which, so all of them are informed.
-        for poller in 0..self.pollers.get(&peer).copied().unwrap_or_default() {
-            let message = Frame {
-                peer,
-                poller: Some(PollerIndex(poller)),
-                session: None,
-                header: Header::Cancel { call },
-                encoded: Vec::new(),
-                body: Bytes::new(),
-                token: NOBODY,
-                deadline: None,
-            };
-            // A lost cancellation costs the server no more than the handler's time.
-            let _ = message.send(carrier, &mut self.scratch);
-        }
+        // Without a session it has left through one that is over, and its handler ends with that.
+        let Some(pollers) = self.pollers.get(&peer).copied() else { return };
+        let message = Frame {
+            peer,
+            toward: Toward::Poller(turn.of(pollers)),
+            session: None,
+            connect: Connect::FailFast,
+            ordered: false,
+            header: Header::Cancel { call },
+            encoded: Vec::new(),
+            body: Body::new(),
+            token: NOBODY,
+            deadline: None,
+        };
+        // A lost cancellation costs the server no more than the handler's time.
+        let _ = message.send(carrier, &mut self.scratch);
     }
 }
 
 /// The status of a call that the carrier did not take.
 fn refused(server: SocketAddr, error: SendError) -> Status {
-    let code = match error {
-        SendError::NoPeer => Code::Unavailable,
-        _ => Code::ResourceExhausted,
+    let (code, reason) = match error {
+        SendError::NoPeer => (Code::Unavailable, Reason::Draining),
+        SendError::BackingOff { cause, .. } => Status::of(cause),
+        SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
+        _ => (Code::ResourceExhausted, Reason::Overloaded),
     };
-    Status::not_run(code, format!("{server}: {error}"))
+    Status::not_run(code, format!("{server}: {error}")).because(reason)
 }
 
-/// The status of a reply.
-fn failed(method: &MethodName, code: Code, reason: Reason, text: &str) -> Status {
-    match reason {
-        Reason::HANDLER => Status::new(code, text),
-        Reason::NO_SERVICE => Status::not_run(code, format!("{method}: the server has no such service")),
-        Reason::NO_METHOD => {
-            Status::not_run(code, format!("{method}: the server's service has no such method"))
+/// The status in a reply.
+fn status_of(method: &MethodName, code: Code, by: By, message: Message, encoded: Range<usize>) -> Status {
+    let (bytes, end) = (message.as_slice(), encoded.end);
+    let Some(StatusTexts { message: text, causes }) = status_body::parse(&bytes[encoded], bytes.len() - end)
+    else {
+        let text = format!("{method}: the reply's status, {code:?}, is malformed or exceeds its limits");
+        return Status::ran(Code::Internal, text).because(Reason::BadReply);
+    };
+    let mut status = failed(method, code, by, &text);
+    if mutant!(error_replies_lose_their_text) {
+        status = Status::new(status.code(), "");
+    }
+    drop(text);
+    status.with_causes(causes).with_details(message.into_bytes().slice(end..))
+}
+
+/// The status with this text.
+fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
+    let By::Node { reason, ran } = by else { return Status::new(code, text) };
+    let text = match reason {
+        Some(Reason::NoService) => format!("{method}: the server has no such service"),
+        Some(Reason::NoMethod) => {
+            format!("{method}: the server's service has no such method, or sends other parts of it raw")
         }
-        Reason::OTHER_VERSION => {
+        Some(Reason::OtherSchema) => {
             let version = method.service.version;
-            Status::not_run(
-                code,
-                format!("{method}: called with schema version {version}, the server has {text}"),
-            )
+            format!("{method}: called with schema version {version}, the server has {text}")
         }
-        _ => Status::not_run(code, format!("{method}: {text}")),
+        _ => format!("{method}: {text}"),
+    };
+    let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) }.of_peer();
+    match reason {
+        Some(reason) => status.because(reason),
+        None => status,
     }
 }
 
-fn microseconds(deadline: Time, now: Time) -> u64 {
-    u64::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX).max(1)
+fn microseconds(deadline: Time, now: Time) -> u32 {
+    u32::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u32::MAX).max(1)
 }
 
 /// A slot fits 32 bits: the budget of calls does.

@@ -1,67 +1,51 @@
-//! A serde deserializer that wraps another one and bounds what hostile bytes can cost: elements that
-//! occupy no bytes, and unlimited nesting.
+//! A serde deserializer that wraps another one and bounds what hostile bytes can cost: memory, elements that
+//! occupy no bytes, and nesting.
 //!
 //! The codec wraps its decoder in it. It never changes a value, it only rejects.
 
+use super::growth::Growth;
+use super::heap::{Slot, block};
+use super::limits::Limits;
+use super::stack::Level;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
-use std::cell::Cell;
 use std::fmt;
 
-/// Elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
-/// least one byte, except for types like `()`.
-const EMPTY_ELEMENTS: usize = 1024;
-/// Deepest nesting of values: each level takes stack space.
-const DEPTH: usize = 256;
+/// Times that the memory of a map holds a value, where the map does not ask for whole entries: a B-tree's first
+/// leaf has the most.
+const PLACES: usize = 11;
 
-/// What the rest of a message may still claim.
-#[derive(Debug)]
-pub(super) struct Limits {
-    elements: Cell<usize>,
-    depth: Cell<usize>,
+/// Fields of the longest tuple; what is longer is an array, which is decoded in a loop.
+const LONGEST_TUPLE: usize = 16;
+
+/// A deserializer that keeps the limits, and where its value goes.
+pub(super) struct Bounded<'l, D> {
+    inner: D,
+    limits: &'l Limits<'l>,
+    slot: Slot,
 }
 
-impl Limits {
-    /// The limits of a message of `length` bytes.
-    pub(super) fn of_message(length: usize) -> Self {
-        Self { elements: Cell::new(length.saturating_add(EMPTY_ELEMENTS)), depth: Cell::new(DEPTH) }
-    }
-
-    fn claim<E: Error>(&self, elements: Option<usize>) -> Result<(), E> {
-        let claimed = elements.unwrap_or_default();
-        let left = self.elements.get().checked_sub(claimed).ok_or_else(|| {
-            E::custom(format_args!("a sequence claims {claimed} elements, more than the message can hold"))
-        })?;
-        self.elements.set(left);
-        Ok(())
-    }
-
-    /// Runs `inside` one level deeper. Decoding ends at the first error, so the level is returned only
-    /// on success.
-    fn deeper<T, E: Error>(&self, inside: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let left = self
-            .depth
-            .get()
-            .checked_sub(1)
-            .ok_or_else(|| E::custom(format_args!("values are nested more than {DEPTH} deep")))?;
-        self.depth.set(left);
-        let value = inside()?;
-        self.depth.set(left + 1);
-        Ok(value)
-    }
+/// A seed that keeps the limits.
+pub(super) struct Seed<'l, S> {
+    inner: S,
+    limits: &'l Limits<'l>,
 }
 
-/// A deserializer, seed or access that keeps the limits.
-#[derive(Debug)]
-pub(super) struct Bounded<'l, T> {
-    inner: T,
-    limits: &'l Limits,
-}
-
-impl<'l, T> Bounded<'l, T> {
-    pub(super) fn new(inner: T, limits: &'l Limits) -> Self {
+impl<'l, S> Seed<'l, S> {
+    pub(super) fn new(inner: S, limits: &'l Limits<'l>) -> Self {
         Self { inner, limits }
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
+    type Value = S::Value;
+
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
+        let Self { inner: seed, limits } = self;
+        limits.admit_large::<S::Value, _>()?;
+        seed.deserialize(Bounded { inner, limits, slot: Slot::of::<S::Value>() })
     }
 }
 
@@ -69,8 +53,24 @@ impl<'l, T> Bounded<'l, T> {
 macro_rules! pass_on {
     ($($name:ident)*) => {
         $(
+            #[inline]
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+                self.slot.fill::<V::Value, _>(true, self.limits)?;
                 self.inner.$name(visitor)
+            }
+        )*
+    };
+}
+
+/// Texts and bytes, which are all borrowed from the message: an owned one would be allocated with the
+/// length that the bytes claim, before that is checked.
+macro_rules! borrow {
+    ($($name:ident $borrowed:ident $is_owned:literal;)*) => {
+        $(
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+                let Self { inner, limits, slot } = self;
+                slot.fill::<V::Value, _>(false, limits)?;
+                inner.$borrowed(Bytes { visitor, limits, is_owned: $is_owned })
             }
         )*
     };
@@ -78,12 +78,13 @@ macro_rules! pass_on {
 
 /// Values that contain others.
 macro_rules! go_deeper {
-    ($($name:ident($($argument:ident: $type:ty),*) $length:expr;)*) => {
+    ($($name:ident($($argument:ident: $type:ty),*) $length:ident $level:ident($parts:expr);)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
-                let Self { inner, limits } = self;
-                let visitor = Counted { visitor, limits, length: $length };
-                limits.deeper(|| inner.$name($($argument,)* visitor))
+                let Self { inner, limits, slot } = self;
+                slot.fill::<V::Value, _>(false, limits)?;
+                let visitor = Counted { visitor, limits, length: Length::$length };
+                limits.deeper(Level::$level::<V::Value>($parts), || inner.$name($($argument,)* visitor))
             }
         )*
     };
@@ -95,20 +96,26 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     pass_on! {
         deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
-        deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string
-        deserialize_bytes deserialize_byte_buf deserialize_unit deserialize_identifier
+        deserialize_f32 deserialize_f64 deserialize_char deserialize_unit deserialize_identifier
         deserialize_ignored_any
     }
 
+    borrow! {
+        deserialize_str deserialize_str false;
+        deserialize_string deserialize_str true;
+        deserialize_bytes deserialize_bytes false;
+        deserialize_byte_buf deserialize_bytes true;
+    }
+
     go_deeper! {
-        deserialize_option() Length::OfType;
-        deserialize_newtype_struct(name: &'static str) Length::OfType;
-        deserialize_seq() Length::Claimed;
-        deserialize_tuple(len: usize) Length::OfType;
-        deserialize_tuple_struct(name: &'static str, len: usize) Length::OfType;
-        deserialize_map() Length::Claimed;
-        deserialize_struct(name: &'static str, fields: &'static [&'static str]) Length::OfType;
-        deserialize_enum(name: &'static str, variants: &'static [&'static str]) Length::OfType;
+        deserialize_option() OfType of_fields(1);
+        deserialize_newtype_struct(name: &'static str) OfType of_fields(1);
+        deserialize_seq() Claimed of_fields(0);
+        deserialize_tuple(len: usize) OfType of_fields(len.min(LONGEST_TUPLE));
+        deserialize_tuple_struct(name: &'static str, len: usize) OfType of_fields(len);
+        deserialize_map() Claimed of_fields(0);
+        deserialize_struct(name: &'static str, fields: &'static [&'static str]) OfType of_fields(fields.len());
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]) OfType of_variants(variants.len());
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -116,11 +123,46 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
+        self.slot.fill::<V::Value, _>(false, self.limits)?;
         self.inner.deserialize_unit_struct(name, visitor)
     }
 
     fn is_human_readable(&self) -> bool {
         self.inner.is_human_readable()
+    }
+}
+
+/// A visitor of texts and bytes.
+struct Bytes<'l, V> {
+    visitor: V,
+    limits: &'l Limits<'l>,
+    /// It wants them owned.
+    is_owned: bool,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Bytes<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<V::Value, E> {
+        self.limits.take(block(text.len()))?;
+        if self.is_owned {
+            self.visitor.visit_string(text.to_owned())
+        } else {
+            self.visitor.visit_borrowed_str(text)
+        }
+    }
+
+    fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<V::Value, E> {
+        self.limits.take(block(bytes.len()))?;
+        if self.is_owned {
+            self.visitor.visit_byte_buf(bytes.to_owned())
+        } else {
+            self.visitor.visit_borrowed_bytes(bytes)
+        }
     }
 }
 
@@ -133,16 +175,25 @@ enum Length {
     Claimed,
 }
 
-#[derive(Debug)]
+/// A visitor of values that contain others.
 struct Counted<'l, V> {
     visitor: V,
-    limits: &'l Limits,
+    limits: &'l Limits<'l>,
     length: Length,
 }
 
-impl<V> Counted<'_, V> {
-    fn claim<E: Error>(&self, elements: Option<usize>) -> Result<(), E> {
-        if self.length == Length::Claimed { self.limits.claim(elements) } else { Ok(()) }
+impl<'l, V> Counted<'l, V> {
+    /// The visitor, and access to so many elements as the decoder has.
+    fn open<T, A, E: Error>(self, inner: A, elements: Option<usize>) -> Result<(V, Access<'l, A>), E> {
+        let Self { visitor, limits, length } = self;
+        let growth = if length == Length::Claimed {
+            // The decoder's hint is exactly what the bytes claim.
+            limits.claim(elements)?;
+            Growth::of::<T>()
+        } else {
+            Growth::none()
+        };
+        Ok((visitor, Access { inner, limits, growth }))
     }
 }
 
@@ -158,42 +209,48 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<'_, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Bounded::new(inner, self.limits))
+        let Self { visitor, limits, .. } = self;
+        visitor.visit_some(Bounded { inner, limits, slot: Slot::in_option::<V::Value>() })
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_newtype_struct(Bounded::new(inner, self.limits))
+        let Self { visitor, limits, .. } = self;
+        visitor.visit_newtype_struct(Bounded { inner, limits, slot: Slot::in_newtype::<V::Value>() })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        // The decoder's hint is exactly what the bytes claim.
-        self.claim(inner.size_hint())?;
-        self.visitor.visit_seq(Bounded::new(inner, self.limits))
+        let claimed = inner.size_hint();
+        let (visitor, access) = self.open::<V::Value, _, _>(inner, claimed)?;
+        visitor.visit_seq(access)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        self.claim(inner.size_hint())?;
-        self.visitor.visit_map(Bounded::new(inner, self.limits))
+        let claimed = inner.size_hint();
+        let (visitor, access) = self.open::<V::Value, _, _>(inner, claimed)?;
+        visitor.visit_map(access)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_enum(Bounded::new(inner, self.limits))
+        let Self { visitor, limits, .. } = self;
+        visitor.visit_enum(Enum { inner, limits })
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, S> {
-    type Value = S::Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
-        self.inner.deserialize(Bounded::new(inner, self.limits))
-    }
+/// The elements of a sequence, or the entries of a map.
+struct Access<'l, A> {
+    inner: A,
+    limits: &'l Limits<'l>,
+    growth: Growth,
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Bounded<'_, A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<'_, A> {
     type Error = A::Error;
 
+    #[inline]
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.inner.next_element_seed(Bounded::new(seed, self.limits))
+        let Self { inner, limits, growth } = self;
+        growth.element(size_of::<S::Value>(), || inner.size_hint(), limits)?;
+        inner.next_element_seed(Seed::new(seed, limits))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -201,15 +258,28 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Bounded<'_, A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Bounded<'_, A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     type Error = A::Error;
 
+    fn next_entry_seed<K: DeserializeSeed<'de>, V: DeserializeSeed<'de>>(
+        &mut self,
+        key: K,
+        value: V,
+    ) -> Result<Option<(K::Value, V::Value)>, A::Error> {
+        let Self { inner, limits, growth } = self;
+        growth.element(size_of::<(K::Value, V::Value)>(), || inner.size_hint(), limits)?;
+        inner.next_entry_seed(Seed::new(key, limits), Seed::new(value, limits))
+    }
+
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.inner.next_key_seed(Bounded::new(seed, self.limits))
+        let Self { inner, limits, growth } = self;
+        growth.element(size_of::<S::Value>(), || inner.size_hint(), limits)?;
+        inner.next_key_seed(Seed::new(seed, limits))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.inner.next_value_seed(Bounded::new(seed, self.limits))
+        self.limits.take(block(PLACES.saturating_mul(size_of::<S::Value>())))?;
+        self.inner.next_value_seed(Seed::new(seed, self.limits))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -217,17 +287,23 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Bounded<'_, A> {
     }
 }
 
-impl<'de, 'l, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'l, A> {
+/// A variant of an enum, and what is in it.
+struct Enum<'l, A> {
+    inner: A,
+    limits: &'l Limits<'l>,
+}
+
+impl<'de, 'l, A: EnumAccess<'de>> EnumAccess<'de> for Enum<'l, A> {
     type Error = A::Error;
-    type Variant = Bounded<'l, A::Variant>;
+    type Variant = Enum<'l, A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.inner.variant_seed(seed)?;
-        Ok((value, Bounded::new(variant, self.limits)))
+        let (value, inner) = self.inner.variant_seed(seed)?;
+        Ok((value, Enum { inner, limits: self.limits }))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Enum<'_, A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -235,11 +311,12 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.inner.newtype_variant_seed(Bounded::new(seed, self.limits))
+        self.inner.newtype_variant_seed(Seed::new(seed, self.limits))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
+        limits.admit(Level::of_fields::<V::Value>(len))?;
         inner.tuple_variant(len, Counted { visitor, limits, length: Length::OfType })
     }
 
@@ -249,6 +326,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
         visitor: V,
     ) -> Result<V::Value, A::Error> {
         let Self { inner, limits } = self;
+        limits.admit(Level::of_fields::<V::Value>(fields.len()))?;
         inner.struct_variant(fields, Counted { visitor, limits, length: Length::OfType })
     }
 }

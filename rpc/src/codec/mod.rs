@@ -1,13 +1,23 @@
 //! Arguments and results to bytes and back: serde over bincode 2.
 //!
-//! The bytes come from a peer: decoding costs memory, time and stack in proportion to their length at
-//! most, and never panics.
+//! The bytes come from a peer: decoding costs time in proportion to their length at most, no more memory than an
+//! [`Allowance`] grants, no more stack than the thread has, and never panics.
 
+mod absent;
+mod arguments;
 mod bounded;
+mod growth;
+mod heap;
+mod limits;
+mod stack;
 
-use crate::status::{Code, Status};
+pub(crate) use arguments::decode_arguments;
+pub use arguments::{ArgumentList, DecodeArguments, EncodeArguments};
+pub(crate) use limits::{Allowance, DecodeError, FREE};
+
 use bincode::config::{Configuration, Limit};
-use bounded::{Bounded, Limits};
+use bounded::Seed;
+use limits::Limits;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -24,23 +34,38 @@ fn configuration() -> Configuration<bincode::config::LittleEndian, bincode::conf
 /// Appends the encoded value.
 ///
 /// # Errors
-/// `Internal` when the value cannot be encoded, `ResourceExhausted` when it is too large.
-pub(crate) fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), Status> {
+/// A human-readable reason.
+pub(crate) fn encode<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
     bincode::serde::encode_into_std_write(value, into, configuration())
         .map(|_| ())
-        .map_err(|error| Status::not_run(Code::Internal, format!("a value cannot be encoded: {error}")))
+        .map_err(|error| error.to_string())
 }
 
-/// The value that `bytes` encode, all of them.
+/// The value that `bytes` encode, all of them. Beyond [`FREE`] bytes it takes no more of the heap than
+/// `allowance` grants; what was granted for a value that is not returned has not been put back.
 ///
 /// # Errors
-/// A human-readable reason.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    let limits = Limits::of_message(bytes.len());
-    let seed = Bounded::new(PhantomData::<T>, &limits);
-    let (value, used) = bincode::serde::seed_decode_from_slice(seed, bytes, configuration())
-        .map_err(|error| error.to_string())?;
-    if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes are left over", bytes.len() - used)) }
+/// [`DecodeError`].
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], allowance: &dyn Allowance) -> Result<T, DecodeError> {
+    let limits = Limits::of_message(bytes.len(), allowance);
+    let value = decode_within(bytes, &limits)?;
+    limits.settle();
+    Ok(value)
+}
+
+/// The value that `bytes`, a part of the message that has these limits, encode.
+fn decode_within<T: DeserializeOwned>(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError> {
+    let seed = Seed::new(PhantomData::<T>, limits);
+    let decoded = bincode::serde::seed_decode_from_slice(seed, bytes, configuration());
+    // A type's own code may have gone on after the refusal.
+    if let Some(refusal) = limits.refusal() {
+        return Err(refusal);
+    }
+    let (value, used) = decoded.map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    if used < bytes.len() {
+        return Err(DecodeError::Malformed(format!("{} bytes are left over", bytes.len() - used)));
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -48,6 +73,21 @@ mod tests {
     use super::*;
     use serde::Deserialize;
     use std::collections::BTreeMap;
+
+    /// Grants everything.
+    pub(super) struct Unlimited;
+
+    impl Allowance for Unlimited {
+        fn more(&self, _: usize) -> Result<(), DecodeError> {
+            Ok(())
+        }
+
+        fn less(&self, _: usize) {}
+    }
+
+    fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+        super::decode(bytes, &Unlimited).map_err(|error| error.to_string())
+    }
 
     #[test]
     fn values_survive_a_round_trip() {

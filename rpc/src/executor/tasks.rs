@@ -2,10 +2,10 @@
 
 use super::ready::{Ready, TaskId, TaskWaker};
 use slab::Slab;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use trunkline_rings::panics::catch;
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -35,7 +35,7 @@ impl Tasks {
         let Some(entry) = self.0.get_mut(key) else { return };
         entry.waker.polled();
         let mut context = Context::from_waker(&entry.std_waker);
-        let polled = catch_unwind(AssertUnwindSafe(|| entry.task.as_mut().poll(&mut context)));
+        let polled = catch(|| entry.task.as_mut().poll(&mut context));
         if !matches!(polled, Ok(std::task::Poll::Pending)) {
             self.end(key);
         }
@@ -50,7 +50,8 @@ impl Tasks {
 
     fn end(&mut self, key: usize) {
         let ended = self.0.try_remove(key);
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
+        // A task that panics while it is dropped has ended nonetheless.
+        let _ended = catch(|| drop(ended));
     }
 }
 

@@ -4,19 +4,70 @@ mod poller;
 
 pub use poller::poller;
 
-use crate::codec;
+use crate::codec::{self, Allowance, DecodeError, FREE};
 use crate::frame::Header;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::cell::Cell;
 
-/// Parses a frame; a frame that parses must be emitted unchanged.
+/// Parses a frame; what is emitted for one that parses is the same, but for extensions that are not known.
 pub fn call_frame(data: &[u8]) {
     let Ok((header, encoded)) = Header::parse(data) else { return };
     assert!(encoded.end <= data.len(), "the encoded part is within the message");
     let mut bytes = Vec::new();
     header.emit(u32::try_from(encoded.len()).unwrap_or(u32::MAX), &mut bytes);
-    assert_eq!(bytes.len(), encoded.start);
+    let start = bytes.len();
     bytes.extend_from_slice(&data[encoded.start..]);
-    assert_eq!(Header::parse(&bytes), Ok((header, encoded)), "a frame survives a round trip");
+    assert_eq!(
+        Header::parse(&bytes),
+        Ok((header, start..start + encoded.len())),
+        "a frame survives a round trip"
+    );
+}
+
+/// Most bytes of the heap that a value of the target `values` may take.
+const MOST: usize = 1 << 20;
+
+/// So much for one value.
+struct Within {
+    limit: usize,
+    granted: Cell<usize>,
+}
+
+impl Allowance for Within {
+    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
+        let sum = self.granted.get().saturating_add(bytes);
+        if sum > self.limit {
+            return Err(DecodeError::TooLarge(format!("it takes more than {} bytes", self.limit)));
+        }
+        self.granted.set(sum);
+        Ok(())
+    }
+
+    fn less(&self, bytes: usize) {
+        self.granted.set(self.granted.get() - bytes);
+    }
+}
+
+/// Decodes a value for which up to `limit` bytes of the heap are granted; returns it with the bytes that are
+/// counted for it.
+///
+/// # Errors
+/// A human-readable reason.
+pub fn decode_within<T: DeserializeOwned>(data: &[u8], limit: usize) -> Result<(T, usize), String> {
+    let within = Within { limit, granted: Cell::new(0) };
+    let value = codec::decode(data, &within).map_err(|error| error.to_string())?;
+    Ok((value, within.granted.get() + FREE))
+}
+
+/// The codec's bytes of a value.
+///
+/// # Errors
+/// A human-readable reason.
+pub fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    codec::encode(value, &mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
 }
 
 /// Decodes values of several shapes.
@@ -28,8 +79,11 @@ pub fn values(data: &[u8]) {
         Pair(u8, String),
         Tree { left: Box<Option<Self>>, bytes: bytes::Bytes },
         Empty(Vec<()>),
+        Chain(Box<Self>),
     }
-    let _ = codec::decode::<(u64, String, Vec<Option<u32>>)>(data);
-    let _ = codec::decode::<Vec<Shape>>(data);
-    let _ = codec::decode::<std::collections::BTreeMap<String, Vec<u8>>>(data);
+    type Map<V> = std::collections::BTreeMap<String, V>;
+    let _ = decode_within::<(u64, String, Vec<Option<u32>>)>(data, MOST);
+    let _ = decode_within::<Vec<Shape>>(data, MOST);
+    let _ = decode_within::<Map<Vec<u8>>>(data, MOST);
+    let _ = decode_within::<std::collections::HashMap<u64, Map<Box<Shape>>>>(data, MOST);
 }

@@ -2,7 +2,7 @@
 
 use crate::call::Outcome;
 use crate::fake::{ECHO, HANG, METHODS, Rig};
-use crate::frame::{Header, Reason, RequestHeader};
+use crate::frame::{Asked, By, Header, Number, RequestHeader};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
@@ -33,7 +33,7 @@ impl<'a> Input<'a> {
     fn origin(&mut self) -> Origin {
         let byte = self.byte();
         Origin {
-            peer: PeerKey(u64::from(byte & 3)),
+            peer: PeerKey::new(([127, 0, 0, 1], u16::from(byte & 3)).into()),
             session: SessionNumber(0),
             poller: PollerIndex(u16::from(byte >> 7)),
         }
@@ -94,13 +94,15 @@ impl Run<'_> {
     fn request(&mut self) {
         let (from, call, kind) = (self.input.origin(), self.input.byte(), self.input.byte());
         let method = &METHODS[usize::from(kind) % METHODS.len()];
+        let asked = match kind & 0x20 {
+            0 => Asked::from(method),
+            _ => Asked::Number(u16::from(self.input.byte())),
+        };
         let header = RequestHeader {
             call: u64::from(call),
             one_way: kind & 0x80 != 0,
-            service: method.service.hash,
-            method: method.hash,
-            version: method.service.version,
-            time_left_us: u64::from(self.input.byte()) << 10,
+            asked,
+            time_left_us: u32::from(self.input.byte()) << 10,
         };
         let header =
             if kind & 0x40 == 0 { Header::Request(header) } else { Header::Cancel { call: header.call } };
@@ -112,8 +114,16 @@ impl Run<'_> {
     fn reply(&mut self) {
         let (from, call, code) = (self.input.origin(), self.input.byte(), self.input.byte());
         let call = self.token(call).0;
-        let reason = Reason(self.input.byte() & 7);
-        self.message(from, Header::Reply { call, code, reason });
+        let by = By::from_number(self.input.byte());
+        let number = self.number();
+        self.message(from, Header::Reply { call, code, by, number });
+    }
+
+    /// The number of a method, or of one that is not asked for, or none.
+    fn number(&mut self) -> Option<Number> {
+        let (choice, number) = (self.input.byte(), self.input.byte());
+        let method = METHODS.get(usize::from(choice))?;
+        Some(Number { number: number.into(), version: method.service.version, method: method.hash })
     }
 
     fn message(&mut self, from: Origin, header: Header) {
@@ -127,7 +137,7 @@ impl Run<'_> {
 
     fn outcome(&mut self) {
         let (token, kind) = (self.input.byte(), self.input.byte());
-        let failure = SendFailure { may_have_arrived: kind & 2 == 2, cause: PeerDown::Cancelled };
+        let failure = SendFailure { may_have_arrived: kind & 2 == 2, cause: PeerDown::Died };
         let outcome = if kind & 1 == 0 { SendOutcome::Delivered } else { SendOutcome::Failed(failure) };
         let token = self.token(token);
         self.rig.sent(token, outcome);

@@ -1,22 +1,29 @@
 //! Requests to methods, and the handlers' outcomes to replies, on one poller.
 
 use super::method::{Method, Outcome};
-use super::{Request, Service};
+use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::call::LocalQueue;
 use crate::context::PollerContext;
 use crate::executor::{Ready, TaskId};
-use crate::frame::{Frame, Header, NOBODY, Reason, RequestHeader};
+use crate::frame::{
+    Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, status_body,
+};
+use crate::inbox::Inbox;
 use crate::name::ServiceName;
-use crate::status::{Code, Status};
+use crate::reason::Reason;
+use crate::status::{Code, MOST_DETAILS, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_mutants::mutant;
+use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
-use trunkline_transport::{Carrier, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber};
+use trunkline_transport::{
+    Body, Carrier, Connect, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber, Toward,
+};
 use trunkline_verbs::Time;
 
 /// A request, as its sender identifies it.
@@ -34,49 +41,84 @@ impl Key {
     }
 }
 
-struct Running {
+/// Who made a call, and what its reply has to report.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
     key: Key,
     one_way: bool,
+    /// The method's number, which the caller does not know.
+    number: Option<Number>,
+}
+
+struct Running {
+    caller: Caller,
     deadline: Option<Time>,
+    /// What its arguments are charged with, in bytes.
+    decoded: usize,
 }
 
 /// The services of a poller and the requests that run there.
 pub(crate) struct Dispatch {
     /// What may run at once, and does.
     budget: Share,
+    arguments: Rc<ArgumentMemory>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Box<dyn Method>>,
     /// Index in `methods`, and the service, by the method's hash.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
+    /// The numbers of `methods`. `None` is one that callers name by its hash.
+    numbers: Vec<Option<Number>>,
+    /// Index in `methods` by the number.
+    by_number: BTreeMap<u16, u32>,
     running: BTreeMap<TaskId, Running>,
     by_key: BTreeMap<Key, TaskId>,
     deadlines: BTreeSet<(Time, TaskId)>,
     scratch: Vec<u8>,
     poller: Rc<LocalQueue>,
+    /// Of its poller: how far the node has come, and whose code runs.
+    inbox: Arc<Inbox>,
 }
 
 impl Dispatch {
-    pub(crate) fn new(services: &[Service], context: &PollerContext, budget: Share) -> Self {
+    pub(crate) fn new(
+        services: &[Service],
+        numbers: &MethodNumbers,
+        context: &PollerContext,
+        budget: Share,
+        arguments: Share,
+        inbox: &Arc<Inbox>,
+    ) -> Self {
         let mut dispatch = Self {
             budget,
+            arguments: Rc::new(ArgumentMemory::new(arguments)),
             services: BTreeMap::new(),
             methods: Vec::new(),
             index: BTreeMap::new(),
+            numbers: Vec::new(),
+            by_number: BTreeMap::new(),
             running: BTreeMap::new(),
             by_key: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scratch: Vec::new(),
             poller: context.calls(),
+            inbox: Arc::clone(inbox),
         };
+        let mut names = Vec::new();
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
             for (name, method) in service.methods(context).0 {
                 // A service has at most 1024 methods, and a node far fewer than 2^20 services.
-                let number = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
-                dispatch.index.insert(name.hash, (number, service.name));
+                let table = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
+                dispatch.index.insert(name.hash, (table, service.name));
+                let (version, hash) = (service.name.version, name.hash);
+                let number = numbers.of(hash).map(|number| Number { number, version, method: hash });
+                dispatch.by_number.extend(number.map(|number| (number.number, table)));
+                dispatch.numbers.push(number);
+                names.push(name);
                 dispatch.methods.push(method);
             }
         }
+        inbox.occupant().set_methods(names);
         dispatch
     }
 
@@ -90,26 +132,39 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let key = Key::new(from, header.call);
-        let table = match self.find(header).and_then(|table| self.admit(carrier, key, header).map(|()| table))
-        {
-            Ok(table) => table,
-            Err((reason, status)) => {
-                if !header.one_way {
-                    self.reply(carrier, key, reason, Err(status));
-                }
-                return;
-            }
+        let found = self.find(header.asked);
+        let number = match (header.asked, &found) {
+            (Asked::Method(_), Ok(table)) => self.number(*table),
+            _ => None,
         };
-        let deadline =
-            (header.time_left_us > 0).then(|| carrier.now() + Duration::from_micros(header.time_left_us));
+        let key = Key::new(from, header.call);
+        let caller = Caller { key, one_way: header.one_way, number };
+        // A node that drains waits for what it sends, and its sessions are about to end.
+        if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
+            self.report(carrier, key, number);
+        }
+        let started = self.check_phase().and(found).and_then(|table| {
+            self.admit(carrier, &caller)?;
+            Ok(table)
+        });
+        let table = match started {
+            Ok(table) => table,
+            Err(status) => return self.reply(carrier, caller, Err(Failure::Node(status))),
+        };
+        let deadline = (header.time_left_us > 0)
+            .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
         let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
             return self.budget.put_back(key.peer, 1);
         };
-        match method.start(table, Request::new(message, encoded, Rc::clone(&self.poller)), ready) {
+        self.inbox.occupant().handler(table);
+        let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
+        self.arguments.begin(key.peer);
+        let started = method.start(table, request, ready);
+        let decoded = self.arguments.end();
+        match started {
             Ok(slot) => {
                 let task = TaskId { table, slot };
-                self.running.insert(task, Running { key, one_way: header.one_way, deadline });
+                self.running.insert(task, Running { caller, deadline, decoded });
                 // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
                 if !mutant!(server_keeps_no_deadline) {
@@ -118,11 +173,34 @@ impl Dispatch {
             }
             Err(outcome) => {
                 self.budget.put_back(key.peer, 1);
-                if !header.one_way {
-                    self.finish(carrier, key, outcome);
-                }
+                self.arguments.put_back(key.peer, decoded);
+                self.reply(carrier, caller, outcome);
             }
         }
+    }
+
+    /// Refuses a request that cannot be read.
+    pub(crate) fn refuse(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        from: Origin,
+        (call, one_way): (u64, bool),
+        error: FrameError,
+    ) {
+        let (code, reason) = match error {
+            FrameError::UnknownExtension(_) => {
+                self.inbox.lifecycle().count_unknown_extension();
+                (Code::Unimplemented, Reason::UnknownExtension)
+            }
+            FrameError::Kind(_) | FrameError::Flags(_) => (Code::Unimplemented, Reason::OtherProtocol),
+            FrameError::MethodKind(_) => (Code::Unimplemented, Reason::NoMethod),
+            _ => (Code::InvalidArgument, Reason::BadArguments),
+        };
+        // Not a warning, because a peer could fill the log with them.
+        tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
+        let caller = Caller { key: Key::new(from, call), one_way, number: None };
+        let status = Status::not_run(code, error.to_string()).because(reason);
+        self.reply(carrier, caller, Err(Failure::Node(status)));
     }
 
     /// The caller has given up: drops the handler.
@@ -138,11 +216,20 @@ impl Dispatch {
         let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at)) else {
             return;
         };
-        let Some(outcome) = method.poll(task.slot) else { return };
-        if let Some(Running { key, one_way, .. }) = self.forget(task)
-            && !one_way
-        {
-            self.finish(carrier, key, outcome);
+        self.inbox.occupant().handler(task.table);
+        // A wake-up for an earlier call may find no handler.
+        let mut running = self.running.get_mut(&task);
+        if let Some(running) = &running {
+            self.arguments.begin(running.caller.key.peer);
+        }
+        let polled = method.poll(task.slot);
+        let decoded = self.arguments.end();
+        if let Some(running) = &mut running {
+            running.decoded += decoded;
+        }
+        let Some(outcome) = polled else { return };
+        if let Some(Running { caller, .. }) = self.forget(task) {
+            self.reply(carrier, caller, outcome);
         }
     }
 
@@ -161,17 +248,29 @@ impl Dispatch {
         if mutant!(handlers_outlive_their_peer) {
             return;
         }
-        let lost = self.running.iter().filter(|(_, running)| running.key.peer == peer && !running.one_way);
+        let lost = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.caller.key.peer == peer && !running.caller.one_way);
         for task in lost.map(|(task, _)| *task).collect::<Vec<_>>() {
             self.drop_task(task);
         }
         self.budget.leave(peer);
+        self.arguments.leave(peer);
     }
 
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             self.drop_task(task);
+        }
+    }
+
+    /// Drops the services of a poller that ends, on which no handler runs.
+    pub(crate) fn drop_services(&mut self) {
+        for method in self.methods.drain(..) {
+            // The last one of a service drops that, which may panic.
+            let _ended = catch(|| drop(method));
         }
     }
 
@@ -185,13 +284,16 @@ impl Dispatch {
         self.running.len()
     }
 
-    /// The handlers that are charged, and those that run.
-    pub(crate) fn budget(&self) -> BudgetLedger {
-        let mut counted = BTreeMap::new();
-        for running in self.running.values() {
-            *counted.entry(running.key.peer).or_default() += 1;
+    /// The handlers that are charged, and those that run; the same of their arguments.
+    pub(crate) fn budgets(&self) -> [BudgetLedger; 2] {
+        let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+        for Running { caller: Caller { key, .. }, decoded, .. } in self.running.values() {
+            *handlers.entry(key.peer).or_default() += 1;
+            if *decoded > 0 {
+                *bytes.entry(key.peer).or_default() += decoded;
+            }
         }
-        self.budget.ledger(counted)
+        [self.budget.ledger(handlers), self.arguments.ledger(bytes)]
     }
 
     /// Slots of the methods' tables that are taken: one for each handler that runs.
@@ -199,93 +301,161 @@ impl Dispatch {
         self.methods.iter().map(|method| method.len()).sum()
     }
 
-    fn find(&self, header: RequestHeader) -> Result<u32, (Reason, Status)> {
-        let not_run = |reason, code, text: String| Err((reason, Status::not_run(code, text)));
-        let Some(service) = self.services.get(&header.service) else {
-            return not_run(Reason::NO_SERVICE, Code::Unimplemented, String::new());
-        };
-        if service.version != header.version {
-            return not_run(Reason::OTHER_VERSION, Code::FailedPrecondition, service.version.to_string());
+    /// Whether requests are taken.
+    fn check_phase(&self) -> Result<(), Status> {
+        let lifecycle = self.inbox.lifecycle();
+        if lifecycle.is_draining() && !mutant!(draining_starts_handlers) {
+            lifecycle.count_refused();
+            let text = "the server is draining: it takes no new calls";
+            return Err(Status::not_run(Code::Unavailable, text).because(Reason::Draining));
         }
-        match self.index.get(&header.method) {
-            Some((table, owner)) if owner.hash == header.service => Ok(*table),
-            _ => not_run(Reason::NO_METHOD, Code::Unimplemented, String::new()),
+        Ok(())
+    }
+
+    fn number(&self, table: u32) -> Option<Number> {
+        *self.numbers.get(usize::try_from(table).ok()?)?
+    }
+
+    /// The method that a request asks for.
+    fn find(&self, asked: Asked) -> Result<u32, Status> {
+        let refused = |reason, code, text: String| Err(Status::not_run(code, text).because(reason));
+        let asked = match asked {
+            Asked::Number(number) => {
+                let table = self.by_number.get(&number).copied();
+                return table.map_or_else(
+                    || refused(Reason::NoMethod, Code::Unimplemented, format!("number {number}")),
+                    Ok,
+                );
+            }
+            Asked::Method(method) => method,
+        };
+        let Some(service) = self.services.get(&asked.service) else {
+            return refused(Reason::NoService, Code::Unimplemented, String::new());
+        };
+        if service.version != asked.version {
+            return refused(Reason::OtherSchema, Code::FailedPrecondition, service.version.to_string());
+        }
+        match self.index.get(&asked.method) {
+            Some((table, owner)) if owner.hash == asked.service => Ok(*table),
+            _ => refused(Reason::NoMethod, Code::Unimplemented, String::new()),
         }
     }
 
     /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
     /// room for this one's.
-    fn admit(
-        &mut self,
-        carrier: &mut dyn Carrier,
-        key: Key,
-        header: RequestHeader,
-    ) -> Result<(), (Reason, Status)> {
-        let refusal = |text| (Reason::NOT_RUN, Status::not_run(Code::ResourceExhausted, text));
-        if !header.one_way {
-            let room = carrier.has_reply_room(key.peer);
+    fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller) -> Result<(), Status> {
+        let peer = caller.key.peer;
+        let refusal = |text| Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
+        if !caller.one_way {
+            let room = carrier.has_reply_room(peer);
             room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
         }
-        self.budget.take(key.peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))
+        self.budget.take(peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))
     }
 
-    fn finish(&mut self, carrier: &mut dyn Carrier, key: Key, outcome: Outcome) {
-        let reason = match &outcome {
-            Err(status) if !status.may_have_run() => Reason::NOT_RUN,
-            _ => Reason::HANDLER,
+    /// Reports the number of a one-way call's method to its caller, unless that takes too few frames.
+    fn report(&mut self, carrier: &mut dyn Carrier, key: Key, number: Number) {
+        if carrier.has_reply_room(key.peer).is_err() {
+            return;
+        }
+        let header = Header::Number { call: key.call, number };
+        // The next call names the method by its hash again if this one is lost.
+        let _ = self.send_frame(carrier, key, header, (Vec::new(), Body::new()));
+    }
+
+    /// Replies to a call, unless nobody waits for that.
+    fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
+        if caller.one_way {
+            return;
+        }
+        let ran = match &outcome {
+            Err(Failure::Node(status)) => status.may_have_run(),
+            Ok(_) | Err(Failure::Handler(_) | Failure::Error(_)) => true,
         };
-        self.reply(carrier, key, reason, outcome);
-    }
-
-    fn reply(&mut self, carrier: &mut dyn Carrier, key: Key, reason: Reason, outcome: Outcome) {
-        let text = match self.send(carrier, key, reason, outcome) {
-            Err(error @ SendError::TooLarge { .. }) => format!("the reply is too large: {error}"),
+        let (reason, text) = match self.send(carrier, &caller, outcome) {
+            Err(error @ SendError::TooLarge { .. }) => {
+                (Reason::TooLarge, format!("the reply is too large: {error}"))
+            }
             Err(SendError::QueueFull(exhausted)) => {
-                format!("the caller takes too few replies: {exhausted}")
+                (Reason::Overloaded, format!("the caller takes too few replies: {exhausted}"))
             }
             // It was sent, or the caller's node is lost.
             Ok(()) | Err(_) => return,
         };
-        if self.send(carrier, key, Reason::HANDLER, Err(Status::resource_exhausted(text))).is_err() {
-            tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
+        let code = Code::ResourceExhausted;
+        let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) };
+        if self.send(carrier, &caller, Err(Failure::Node(status.because(reason)))).is_err() {
+            tracing::debug!(key = ?caller.key, "a caller accepts no replies; its deadline will end the call");
         }
     }
 
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
-        key: Key,
-        reason: Reason,
+        caller: &Caller,
         outcome: Outcome,
     ) -> Result<(), SendError> {
-        let (code, encoded, body) = match outcome {
-            Ok(reply) => (0, reply.encoded, reply.body),
-            Err(status) => {
-                let mut text = self.poller.spare().take();
-                text.extend_from_slice(status.message().as_bytes());
-                (status.code().number(), text, status.details().clone())
+        let (code, by, encoded, body) = match outcome {
+            Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
+            Err(Failure::Error(error)) => (HANDLER_ERROR, By::Handler, error.0, Body::new()),
+            Err(Failure::Handler(status))
+                if !status.may_have_run() && mutant!(forwarded_status_is_trusted) =>
+            {
+                self.with_status(By::Node { reason: status.reason(), ran: false }, &status)?
+            }
+            Err(Failure::Handler(status)) => self.with_status(By::Handler, &status)?,
+            Err(Failure::Node(status)) => {
+                let by = By::Node { reason: status.reason(), ran: status.may_have_run() };
+                self.with_status(by, &status)?
             }
         };
+        let Caller { key, number, .. } = *caller;
+        let header = Header::Reply { call: key.call, code, by, number };
+        self.send_frame(carrier, key, header, (encoded, body))
+    }
+
+    /// Sends a frame to the poller that made a call.
+    fn send_frame(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        key: Key,
+        header: Header,
+        (encoded, body): (Vec<u8>, Body),
+    ) -> Result<(), SendError> {
         let frame = Frame {
             peer: key.peer,
-            poller: Some(key.poller),
+            toward: Toward::Poller(key.poller),
             session: Some(key.session),
-            header: Header::Reply { call: key.call, code, reason },
+            connect: Connect::FailFast,
+            ordered: false,
+            header,
             encoded,
             body,
             token: NOBODY,
             deadline: None,
         };
-        if let Some(buffer) = frame.send(carrier, &mut self.scratch)? {
+        if let (_, Some(buffer)) = frame.send(carrier, &mut self.scratch)? {
             self.poller.spare().rest(buffer);
         }
         Ok(())
+    }
+
+    /// Code, origin, encoded part and body of a reply with a status.
+    fn with_status(&self, by: By, status: &Status) -> Result<(u8, By, Vec<u8>, Body), SendError> {
+        let details = status.details();
+        if details.len() > MOST_DETAILS {
+            return Err(SendError::TooLarge { bytes: details.len(), limit: MOST_DETAILS });
+        }
+        let mut texts = self.poller.spare().take();
+        status_body::emit(status, &mut texts);
+        Ok((status.code().number(), by, texts, details.clone().into()))
     }
 
     fn drop_task(&mut self, task: TaskId) {
         if self.forget(task).is_some()
             && let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at))
         {
+            self.inbox.occupant().handler(task.table);
             method.cancel(task.slot);
         }
     }
@@ -293,9 +463,10 @@ impl Dispatch {
     fn forget(&mut self, task: TaskId) -> Option<Running> {
         let running = self.running.remove(&task)?;
         if !mutant!(ended_handlers_stay_charged) {
-            self.budget.put_back(running.key.peer, 1);
+            self.budget.put_back(running.caller.key.peer, 1);
         }
-        self.by_key.remove(&running.key);
+        self.arguments.put_back(running.caller.key.peer, running.decoded);
+        self.by_key.remove(&running.caller.key);
         if let Some(deadline) = running.deadline {
             self.deadlines.remove(&(deadline, task));
         }

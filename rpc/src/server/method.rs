@@ -4,16 +4,17 @@
 //! the method run than ever before. The dispatcher holds the tables of all methods as `dyn Method`,
 //! because each has its own future type.
 
-use super::{Reply, Request};
+use super::{Failure, Reply, Request};
 use crate::executor::{Ready, TaskId, TaskWaker};
-use crate::status::Status;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::reason::Reason;
+use crate::status::{Code, Status};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use trunkline_rings::panics::{Panicked, catch};
 
-/// How a handler ended.
-pub(super) type Outcome = Result<Reply, Status>;
+/// How a call ended here.
+pub(super) type Outcome = Result<Reply, Failure>;
 
 /// The table of a method's calls.
 pub(crate) trait Method {
@@ -70,8 +71,7 @@ where
     /// Empties a slot. A future that panics while it is dropped has ended nonetheless.
     fn clear(&mut self, slot: u32) {
         let Some(entry) = self.slot(slot) else { return };
-        let cleared = catch_unwind(AssertUnwindSafe(|| entry.future.set(None)));
-        if cleared.is_err() {
+        if catch(|| entry.future.set(None)).is_err() {
             // The drop did not finish: the slot gets new storage, and the old one is never used again.
             entry.future = Box::pin(None);
         }
@@ -86,9 +86,11 @@ where
 {
     fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Result<u32, Outcome> {
         let Some(slot) = self.free_slot(table, ready) else {
-            return Err(Err(Status::resource_exhausted("too many calls of this method are running")));
+            let status =
+                Status::not_run(Code::ResourceExhausted, "too many calls of this method are running");
+            return Err(Err(Failure::Node(status.because(Reason::Overloaded))));
         };
-        let Ok(future) = catch_unwind(AssertUnwindSafe(|| (self.run)(request))) else {
+        let Ok(future) = catch(|| (self.run)(request)) else {
             self.free.push(slot);
             return Err(panicked());
         };
@@ -104,10 +106,10 @@ where
         // A wake-up for an earlier call may find the slot empty.
         let future = entry.future.as_mut().as_pin_mut()?;
         let mut context = Context::from_waker(&entry.std_waker);
-        let outcome = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))) {
+        let outcome = match catch(|| future.poll(&mut context)) {
             Ok(Poll::Pending) => return None,
             Ok(Poll::Ready(outcome)) => outcome,
-            Err(_) => panicked(),
+            Err(Panicked) => panicked(),
         };
         self.clear(slot);
         Some(outcome)
@@ -125,5 +127,5 @@ where
 }
 
 fn panicked() -> Outcome {
-    Err(Status::internal("the handler panicked"))
+    Err(Failure::Node(Status::ran(Code::Internal, "the handler panicked").because(Reason::Panicked)))
 }

@@ -1,10 +1,14 @@
 //! The serving side: services, their methods, and the requests that run.
 
+mod arguments;
 mod dispatch;
 mod method;
+mod numbers;
 mod request;
 mod service;
 
+pub(crate) use arguments::ArgumentMemory;
 pub(crate) use dispatch::Dispatch;
-pub use request::{Replier, Reply, Request};
+pub(crate) use numbers::MethodNumbers;
+pub use request::{EncodedError, Failure, Replier, Reply, Request};
 pub use service::{Methods, Service};

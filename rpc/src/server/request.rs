@@ -1,14 +1,15 @@
 //! What a method receives, and what it returns.
 
+use super::ArgumentMemory;
 use crate::call::LocalQueue;
-use crate::codec;
+use crate::codec::{self, DecodeArguments};
+use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::ops::Range;
 use std::rc::Rc;
-use trunkline_transport::Message;
+use trunkline_transport::{Body, Message};
 
 /// A request on its way into a handler.
 #[derive(Debug)]
@@ -16,11 +17,17 @@ pub struct Request {
     message: Message,
     encoded: Range<usize>,
     poller: Rc<LocalQueue>,
+    memory: Rc<ArgumentMemory>,
 }
 
 impl Request {
-    pub(crate) fn new(message: Message, encoded: Range<usize>, poller: Rc<LocalQueue>) -> Self {
-        Self { message, encoded, poller }
+    pub(crate) fn new(
+        message: Message,
+        encoded: Range<usize>,
+        poller: Rc<LocalQueue>,
+        memory: Rc<ArgumentMemory>,
+    ) -> Self {
+        Self { message, encoded, poller, memory }
     }
 
     /// Makes replies in buffers that the poller reuses.
@@ -29,14 +36,17 @@ impl Request {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// The encoded arguments, decoded.
+    /// The encoded arguments, decoded; `names` are those of the method's parameters. Their memory is charged to the
+    /// caller until the handler ends.
+    ///
+    /// Arguments at the end that the caller does not send are `None` if they are optional; those that it sends in
+    /// excess are skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` when the caller's bytes do not decode to `T`.
-    pub fn arguments<T: DeserializeOwned>(&self) -> Result<T, Status> {
-        codec::decode(&self.message.as_slice()[self.encoded.clone()]).map_err(|error| {
-            Status::not_run(Code::InvalidArgument, format!("the arguments cannot be decoded: {error}"))
-        })
+    /// `InvalidArgument` when the caller's bytes do not decode to `T` or an argument is missing, `ResourceExhausted`
+    /// when the arguments take more memory than the caller may use.
+    pub fn arguments<T: DecodeArguments>(&self, names: &[&'static str]) -> Result<T, Failure> {
+        self.memory.decode(&self.message.as_slice()[self.encoded.clone()], names).map_err(Failure::Node)
     }
 
     /// The raw argument: the bytes after the encoded ones.
@@ -57,33 +67,70 @@ impl Replier {
     ///
     /// # Errors
     /// `Internal` when it cannot be encoded.
-    pub fn value<T: Serialize>(&self, value: &T) -> Result<Reply, Status> {
+    pub fn value<T: Serialize>(&self, value: &T) -> Result<Reply, Failure> {
         let mut encoded = self.poller.spare().take();
-        codec::encode(value, &mut encoded)?;
-        Ok(Reply { encoded, body: Bytes::new() })
+        codec::encode(value, &mut encoded).map_err(|error| {
+            let text = format!("the reply cannot be encoded: {error}");
+            Failure::Node(Status::ran(Code::Internal, text).because(Reason::BadReply))
+        })?;
+        Ok(Reply { encoded, body: Body::new() })
+    }
+
+    /// The failure of a handler that has returned an error of its method's own type.
+    pub fn error<E: Serialize>(&self, error: &E) -> Failure {
+        let mut encoded = self.poller.spare().take();
+        match codec::encode(error, &mut encoded) {
+            Ok(()) => Failure::Error(EncodedError(encoded)),
+            Err(text) => {
+                let text = format!("the handler's error cannot be encoded: {text}");
+                Failure::Node(Status::ran(Code::Internal, text).because(Reason::BadReply))
+            }
+        }
     }
 
     /// A reply that holds raw bytes.
     ///
     /// # Errors
     /// None. The signature is that of `value`, so that stubs need not distinguish the two.
-    pub fn bytes(&self, body: Bytes) -> Result<Reply, Status> {
-        Ok(Reply { encoded: Vec::new(), body })
+    pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
+        Ok(Reply { encoded: Vec::new(), body: body.into() })
     }
 
     /// A reply that holds raw bytes or nothing, after an encoded flag.
     ///
     /// # Errors
     /// `Internal` when the flag cannot be encoded.
-    pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Status> {
+    pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Failure> {
         let reply = self.value(&body.is_some())?;
-        Ok(Reply { body: body.unwrap_or_default(), ..reply })
+        Ok(Reply { body: body.unwrap_or_default().into(), ..reply })
     }
 }
+
+/// Why a method made no reply.
+#[derive(Debug)]
+pub enum Failure {
+    /// The handler returned this. It has run, whatever the status says of a call that the handler made.
+    Handler(Status),
+    /// The handler returned an error of its method's own type.
+    Error(EncodedError),
+    /// The node ended the call in the handler's place, and knows whether the handler ran.
+    Node(Status),
+}
+
+/// A status that a method without a generated stub returns.
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Handler(status)
+    }
+}
+
+/// An error of a method's own type, as the codec encodes it.
+#[derive(Debug)]
+pub struct EncodedError(pub(crate) Vec<u8>);
 
 /// A successful reply, not sent yet.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) encoded: Vec<u8>,
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
 }

@@ -1,10 +1,9 @@
 //! A service that a node can offer: its name, and how each poller creates its methods.
 
 use super::method::{Method, MethodTable};
-use super::{Reply, Request};
+use super::{Failure, Reply, Request};
 use crate::context::PollerContext;
 use crate::name::{MethodName, ServiceName};
-use crate::status::Status;
 use std::fmt;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
@@ -45,7 +44,7 @@ impl Methods {
     /// Adds a method: `run` creates the future of one call.
     pub fn add<F>(&mut self, name: &'static MethodName, run: impl Fn(Request) -> F + 'static)
     where
-        F: Future<Output = Result<Reply, Status>> + 'static,
+        F: Future<Output = Result<Reply, Failure>> + 'static,
     {
         self.0.push((name, Box::new(MethodTable::new(run))));
     }

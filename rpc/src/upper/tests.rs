@@ -1,23 +1,33 @@
 //! Orders of events that a real transport cannot be made to bring.
 
+mod arguments;
+mod numbers;
+
 use crate::budgets::Limits;
 use crate::call::Outcome;
 use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
-use crate::frame::{Header, Reason, RequestHeader};
+use crate::frame::{By, Header, Number, RequestHeader};
 use crate::name::MethodName;
+use crate::reason::{Origin as Ended, Reason};
 use crate::status::{Code, Status};
 use std::time::Duration;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::{
     Exhausted, Limit, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendFailure, SendOutcome,
-    SessionNumber, Token, Upper as _,
+    SessionNumber, Token, Toward, Upper as _,
 };
+use trunkline_verbs::VerbsError;
 
 /// What a carrier with full queues answers.
 const FULL: Exhausted = Exhausted::Peer { name: "queued messages", limit: 7 };
 
 const PORT: u16 = 17;
 const LONG: Duration = Duration::from_secs(10);
+
+/// A peer of another port.
+fn other(port: u16) -> PeerKey {
+    PeerKey::new(([127, 0, 0, 1], port).into())
+}
 
 fn server() -> Origin {
     Origin {
@@ -42,18 +52,18 @@ fn frame(header: Header, encoded: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 fn reply(token: Token) -> Vec<u8> {
-    frame(Header::Reply { call: token.0, code: 0, reason: Reason::HANDLER }, &[], b"answer")
+    frame(Header::Reply { call: token.0, code: 0, by: By::Handler, number: None }, &[], b"answer")
 }
 
 fn request(method: &MethodName, call: u64) -> RequestHeader {
-    RequestHeader {
-        call,
-        one_way: false,
-        service: method.service.hash,
-        method: method.hash,
-        version: method.service.version,
-        time_left_us: 0,
-    }
+    RequestHeader { call, one_way: false, asked: method.into(), time_left_us: 0 }
+}
+
+/// The number of a method at the fake service, which adds them in this order.
+fn number(method: &MethodName) -> Option<Number> {
+    let number = METHODS.iter().position(|other| other == method)?;
+    let (version, method) = (method.service.version, method.hash);
+    Some(Number { number: u16::try_from(number).ok()?, version, method })
 }
 
 fn failed(may_have_arrived: bool) -> SendOutcome {
@@ -74,7 +84,7 @@ fn sent(rig: &mut Rig) -> Vec<(Given, Header)> {
 fn a_reply_counts_only_from_the_peer_that_was_asked() {
     let mut rig = Rig::new();
     let (mut getter, token) = call(&mut rig, ECHO);
-    rig.message(Origin { peer: PeerKey(99), ..server() }, reply(token));
+    rig.message(Origin { peer: other(99), ..server() }, reply(token));
     assert!(getter.try_take().is_none());
     assert_eq!(rig.poller.table.unmatched_replies, 1);
     // Another poller of the same peer may answer.
@@ -126,7 +136,7 @@ fn a_failed_request_says_whether_it_may_have_run() {
     let causes = [
         (PeerDown::Deadline, Code::DeadlineExceeded),
         (PeerDown::ResourceExhausted, Code::ResourceExhausted),
-        (PeerDown::Cancelled, Code::Cancelled),
+        (PeerDown::NotRegistered(VerbsError::OutOfResources("keys")), Code::ResourceExhausted),
         (PeerDown::Refused("version"), Code::Unavailable),
     ];
     for (cause, code) in causes {
@@ -143,7 +153,7 @@ fn a_lost_peer_ends_the_calls_that_lie_there() {
     let (mut delivered, token) = call(&mut rig, ECHO);
     let (mut waiting, _) = call(&mut rig, ECHO);
     rig.sent(token, SendOutcome::Delivered);
-    rig.peer(PeerKey(99), PeerEvent::Down { cause: PeerDown::Died });
+    rig.peer(other(99), PeerEvent::Down { cause: PeerDown::Died });
     assert!(delivered.try_take().is_none(), "that was another");
     rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
     let status = status(&mut delivered);
@@ -165,9 +175,11 @@ fn a_one_way_call_ends_with_its_delivery_and_takes_no_reply() {
 }
 
 #[test]
-fn giving_up_tells_every_poller_of_the_server() {
+fn giving_up_tells_the_poller_that_has_the_call() {
     let mut rig = Rig::new();
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 3 });
+    // The fake carrier gives the second call the turn 2.
+    let (_first, _) = call(&mut rig, HANG);
     let (getter, token) = call(&mut rig, HANG);
     rig.sent(token, SendOutcome::Delivered);
     sent(&mut rig);
@@ -177,11 +189,29 @@ fn giving_up_tells_every_poller_of_the_server() {
     rig.run();
     assert!(!rig.poller.is_ready());
     assert_eq!(rig.carrier.cancelled, [token]);
-    let told: Vec<_> = sent(&mut rig).into_iter().map(|(given, header)| (given.poller, header)).collect();
-    let cancel = Header::Cancel { call: token.0 };
-    assert_eq!(told, (0..3).map(|poller| (Some(PollerIndex(poller)), cancel)).collect::<Vec<_>>());
-    // An outcome of a cancelled message comes still.
-    rig.sent(token, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause: PeerDown::Cancelled }));
+    let told: Vec<_> = sent(&mut rig).into_iter().map(|(given, header)| (given.toward, header)).collect();
+    assert_eq!(told, [(Toward::Poller(PollerIndex(2)), Header::Cancel { call: token.0 })]);
+    // The outcome of a message that had left comes still.
+    rig.sent(token, failed(true));
+    assert_eq!(rig.poller.sizes(), (1, 0));
+}
+
+#[test]
+fn a_call_that_has_not_left_ends_as_not_run_and_nobody_is_told() {
+    let mut rig = Rig::new();
+    rig.carrier.holds_messages = true;
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 3 });
+    let mut late = rig.submit(PORT, HANG, Duration::from_millis(5), false);
+    let (given_up, _) = call(&mut rig, HANG);
+    sent(&mut rig);
+    drop(given_up);
+    rig.inbox.ask_for_sweep();
+    rig.carrier.wait(Duration::from_millis(5));
+    rig.run();
+    let status = status(&mut late);
+    assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
+    assert_eq!((status.origin(), status.reason()), (Ended::Local, Some(Reason::Expired)));
+    assert!(sent(&mut rig).is_empty());
     assert_eq!(rig.poller.sizes(), (0, 0));
 }
 
@@ -198,10 +228,31 @@ fn a_deadline_ends_a_call_once_and_frees_its_timer() {
 }
 
 #[test]
+fn a_call_that_could_not_leave_in_time_names_the_reason() {
+    let mut rig = Rig::new();
+    rig.carrier.away = Some(PeerDown::NotListening);
+    rig.carrier.holds_messages = true;
+    let mut expired = rig.submit(PORT, HANG, Duration::from_millis(5), false);
+    rig.run();
+    rig.carrier.wait(Duration::from_millis(5));
+    rig.run();
+    let mut given_up = rig.submit(PORT, HANG, LONG, false);
+    rig.run();
+    let token = rig.carrier.given.last().unwrap().token;
+    let outcome = SendFailure { may_have_arrived: false, cause: PeerDown::Deadline };
+    rig.sent(token, SendOutcome::Failed(outcome));
+    for status in [status(&mut expired), status(&mut given_up)] {
+        assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
+        assert!(status.message().contains("nobody listens"), "{status}");
+    }
+}
+
+#[test]
 fn what_the_carrier_refuses_has_not_run() {
     let refusals = [
         (SendError::QueueFull(FULL), Code::ResourceExhausted),
         (SendError::NoPeer, Code::Unavailable),
+        (SendError::BackingOff { cause: PeerDown::Unreachable, due_in: LONG }, Code::Unavailable),
         (SendError::TooLarge { bytes: 5, limit: 4 }, Code::ResourceExhausted),
     ];
     for (refusal, code) in refusals {
@@ -218,7 +269,7 @@ fn what_the_carrier_refuses_has_not_run() {
 #[test]
 fn both_tables_are_bounded() {
     let two = Limit { per_peer: 2, in_all: 2 };
-    let mut rig = Rig::with_limits(Limits { handlers: two, calls: two });
+    let mut rig = Rig::with_limits(Limits { handlers: two, calls: two, ..Limits::default() });
     let mut getters: Vec<_> = (0..3).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
     rig.run();
     assert!(getters[..2].iter_mut().all(|getter| getter.try_take().is_none()));
@@ -233,7 +284,8 @@ fn both_tables_are_bounded() {
     assert_eq!(rig.poller.sizes(), (2, 2));
     let answers: Vec<_> = sent(&mut rig).into_iter().map(|(_, header)| header).collect();
     let code = Code::ResourceExhausted.number();
-    assert_eq!(answers, [Header::Reply { call: 2, code, reason: Reason::NOT_RUN }]);
+    let by = By::Node { reason: Some(Reason::Overloaded), ran: false };
+    assert_eq!(answers, [Header::Reply { call: 2, code, by, number: number(HANG) }]);
     // The first ends; there is room again.
     rig.message(server(), frame(Header::Cancel { call: 0 }, &[], &[]));
     rig.message(server(), frame(Header::Request(request(HANG, 3)), &[], &[]));
@@ -244,7 +296,7 @@ fn both_tables_are_bounded() {
 #[test]
 fn a_peer_that_holds_handlers_leaves_some_to_others() {
     let mut rig = Rig::new();
-    let [greedy, honest] = [1, 2].map(|peer| Origin { peer: PeerKey(peer), ..server() });
+    let [greedy, honest] = [1, 2].map(|peer| Origin { peer: other(peer), ..server() });
     for number in 0..70_000 {
         rig.message(greedy, frame(Header::Request(request(HANG, number)), &[], &[]));
     }
@@ -274,15 +326,15 @@ fn who_takes_no_replies_runs_no_more_calls() {
 }
 
 #[test]
-fn a_server_that_does_not_reply_leaves_calls_to_others() {
-    let calls = Limit { per_peer: 2, in_all: 3 };
+fn servers_that_do_not_reply_leave_calls_to_those_of_other_hosts() {
+    let calls = Limit { per_peer: 2, in_all: 6 };
     let mut rig = Rig::with_limits(Limits { calls, ..Limits::default() });
     let mut getters: Vec<_> =
         [PORT, PORT, PORT, 18, 18].map(|port| rig.submit(port, HANG, LONG, false)).into_iter().collect();
     rig.run();
     let texts: Vec<_> = [2, 4].map(|at| status(&mut getters[at]).to_string()).into_iter().collect();
     assert!(texts[0].contains("one peer's budget of calls under way (2)"), "{texts:?}");
-    assert!(texts[1].contains("all peers' budget of calls under way (3)"), "{texts:?}");
+    assert!(texts[1].contains("one host's budget of calls under way (3)"), "{texts:?}");
     assert!([0, 1, 3].iter().all(|&at: &usize| getters[at].try_take().is_none()));
 }
 
@@ -298,12 +350,12 @@ fn the_queue_into_a_poller_is_bounded() {
 #[test]
 fn a_request_is_answered_to_the_one_who_asked() {
     let mut rig = Rig::new();
-    let from = Origin { peer: PeerKey(4), session: SessionNumber(1), poller: PollerIndex(6) };
+    let from = Origin { peer: other(4), session: SessionNumber(1), poller: PollerIndex(6) };
     rig.message(from, frame(Header::Request(request(ECHO, 8)), &[], b"body"));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
-    let (to, session) = ((given.peer, given.poller), given.session);
-    assert_eq!((to, session), ((from.peer, Some(from.poller)), Some(from.session)));
-    assert_eq!(header, Header::Reply { call: 8, code: 0, reason: Reason::HANDLER });
+    let (to, session) = ((given.peer, given.toward), given.session);
+    assert_eq!((to, session), ((from.peer, Toward::Poller(from.poller)), Some(from.session)));
+    assert_eq!(header, Header::Reply { call: 8, code: 0, by: By::Handler, number: number(ECHO) });
     assert!(given.bytes.ends_with(b"body"));
 }
 
@@ -312,7 +364,7 @@ fn only_the_caller_itself_can_cancel() {
     let mut rig = Rig::new();
     rig.message(server(), frame(Header::Request(request(HANG, 8)), &[], &[]));
     let cancel = frame(Header::Cancel { call: 8 }, &[], &[]);
-    rig.message(Origin { peer: PeerKey(99), ..server() }, cancel.clone());
+    rig.message(Origin { peer: other(99), ..server() }, cancel.clone());
     rig.message(Origin { poller: PollerIndex(7), ..server() }, cancel.clone());
     assert_eq!(rig.poller.sizes(), (0, 1));
     rig.message(server(), cancel);
@@ -340,6 +392,7 @@ fn a_lost_peer_ends_its_requests_but_not_what_it_only_told() {
         server(),
         frame(Header::Request(RequestHeader { one_way: true, ..request(HANG, 2) }), &[], &[]),
     );
+    sent(&mut rig);
     rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
     assert_eq!(rig.poller.sizes(), (0, 1));
     assert!(sent(&mut rig).is_empty());
@@ -356,14 +409,18 @@ fn what_does_not_fit_or_is_none_is_answered_or_dropped() {
     rig.message(server(), frame(header, &[], &vec![0; LIMIT]));
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     let code = Code::ResourceExhausted.number();
-    assert_eq!(header, Header::Reply { call: 1, code, reason: Reason::HANDLER });
+    let by = By::Node { reason: Some(Reason::TooLarge), ran: true };
+    assert_eq!(header, Header::Reply { call: 1, code, by, number: number(&METHODS[3]) });
     assert!(String::from_utf8_lossy(&given.bytes).contains(&LIMIT.to_string()));
     // Of a one-way call nobody hears, whatever becomes of it.
     for method in &METHODS {
         let header = RequestHeader { one_way: true, ..request(method, 1) };
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
-    assert!(sent(&mut rig).is_empty());
+    // But of the numbers of the methods that there are.
+    let numbers =
+        METHODS[..5].iter().map(|method| Header::Number { call: 1, number: number(method).unwrap() });
+    assert!(sent(&mut rig).into_iter().map(|(_, header)| header).eq(numbers));
 }
 
 #[test]
@@ -375,4 +432,50 @@ fn a_poller_that_ends_without_a_shutdown_ends_its_calls() {
     let status = status(&mut getter);
     assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, true), "it was sent");
     assert!(queued.try_take().unwrap().is_err(), "the stub says that the node has shut down");
+}
+
+#[test]
+fn a_request_that_has_arrived_is_refused_once_draining_has_begun() {
+    let mut rig = Rig::new();
+    let running = request(HANG, 1);
+    rig.message(server(), frame(Header::Request(running), &[], b""));
+    assert_eq!(rig.poller.sizes(), (0, 1));
+    rig.inbox.lifecycle().begin_drain();
+    assert!(!rig.poller.is_ready(), "a handler runs");
+    // It was queued by the transport when draining began.
+    rig.message(server(), frame(Header::Request(request(ECHO, 2)), &[], b"late"));
+    let [(_, Header::Reply { call: 2, code, by, .. })] = sent(&mut rig)[..] else { panic!("one refusal") };
+    let refused = By::Node { reason: Some(Reason::Draining), ran: false };
+    assert_eq!((Code::from_number(code), by), (Code::Unavailable, refused));
+    rig.run();
+    assert!(!rig.inbox.lifecycle().is_drained());
+    rig.message(server(), frame(Header::Cancel { call: 1 }, &[], b""));
+    assert!(rig.poller.is_ready(), "the end of the last handler is to be reported");
+    rig.run();
+    assert!(rig.inbox.lifecycle().is_drained() && !rig.poller.is_ready());
+    assert_eq!(rig.inbox.lifecycle().refused(), 1);
+}
+
+#[test]
+fn a_shutdown_ends_calls_from_outside_and_lets_those_of_handlers_go_on() {
+    let mut rig = Rig::new();
+    let (mut outside, _) = call(&mut rig, ECHO);
+    let (mut nested, token) = {
+        let getter = rig.submit_as(PORT, ECHO, LONG, false, true);
+        rig.run();
+        (getter, rig.carrier.given.last().expect("it was sent").token)
+    };
+    rig.poller.shutdown(&mut rig.carrier);
+    assert_eq!(status(&mut outside).code(), Code::Unavailable);
+    assert!(nested.try_take().is_none(), "a handler waits for it");
+    let mut late = rig.submit(PORT, ECHO, LONG, false);
+    let mut late_nested = rig.submit_as(PORT, ECHO, LONG, false, true);
+    rig.run();
+    let refused = status(&mut late);
+    assert_eq!((refused.code(), refused.may_have_run()), (Code::Unavailable, false), "{refused}");
+    assert!(late_nested.try_take().is_none(), "a handler waits for it");
+    rig.message(server(), reply(token));
+    assert!(nested.try_take().unwrap().unwrap().is_ok());
+    drop(rig);
+    assert_eq!(status(&mut late_nested).code(), Code::Unavailable, "the poller has ended");
 }

@@ -139,7 +139,19 @@ fn a_panic_of_a_task_affects_no_other_task() {
         panic!("the making of a task panics on purpose")
     });
     assert_eq!(block_on(at_once).unwrap_err().code(), Code::Internal);
+    let twice = node.run_on(PollerIndex(0), |_| async { std::panic::panic_any(PanicsWhenDropped) });
+    let status: Result<(), _> = block_on(twice);
+    assert_eq!(status.unwrap_err().code(), Code::Internal);
     assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller continues");
+}
+
+/// A panic's payload.
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("a payload panics on purpose");
+    }
 }
 
 #[test]

@@ -7,9 +7,19 @@
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
+mod blocking;
 mod common;
+mod compatible;
+mod connect;
+mod drain;
 mod failures;
+mod gate;
 mod lifecycle;
 mod local;
+mod nested;
+mod order;
+mod panicking;
+mod stuck;
 mod threads;
+mod truth;
 mod values;

@@ -4,7 +4,7 @@ use crate::common::{Events, Reporter};
 use crate::common::{events, fresh_address, node, pair, pattern, shared_pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use trunkline::{Bytes, Code, Node, Status, block_on};
+use trunkline::{Bytes, CallError, Code, Node, Origin, Reason, Status, block_on};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Shape {
@@ -278,6 +278,19 @@ fn an_oversized_request_names_size_and_limit() {
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
+/// The first call leaves before the server has told its limit.
+#[test]
+fn a_first_call_that_is_too_large_for_the_server_says_so() {
+    let small = node().max_message_bytes(100_000).serve(ZooServer::new(|| Keeper(events().0)));
+    let (small, node) = (small.start().unwrap(), node().start().unwrap());
+    let client = ZooClient::connect(&node, small.local_address()).unwrap();
+    let status = block_on(client.back(shared_pattern(100_001, 0))).unwrap_err();
+    let told = (status.code(), status.reason(), status.may_have_run());
+    assert_eq!(told, (Code::ResourceExhausted, Some(Reason::TooLarge), false), "{status}");
+    assert!(status.message().contains("limit of 100000"), "{status}");
+    assert_eq!(block_on(client.nothing()), Ok(()), "the session is up");
+}
+
 #[test]
 fn an_oversized_answer_names_size_and_limit() {
     let limit = 100_000;
@@ -285,9 +298,9 @@ fn an_oversized_answer_names_size_and_limit() {
     let node = node().start().unwrap();
     let client = SprawlClient::connect(&node, server.local_address()).unwrap();
     for (outcome, size) in [
-        (block_on(client.bytes(200_000)).map(|_| ()), "200016"),
-        (block_on(client.coded(200_000)).map(|_| ()), "20002"),
-        (block_on(client.error(200_000)), "200017"),
+        (block_on(client.bytes(200_000)).map(|_| ()), "2000"),
+        (block_on(client.coded(200_000)).map(|_| ()), "2000"),
+        (block_on(client.error(200_000)), "2000"),
     ] {
         let status = outcome.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
@@ -320,40 +333,109 @@ impl Sprawl for Sprawling {
     }
 }
 
-/// A program-defined error, which is sent as a status.
-#[derive(Debug, PartialEq)]
-struct Refusal(String);
-
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Self {
-        Self(status.message().to_owned())
-    }
+/// An error of the service's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Refusal {
+    Shut,
+    Full { left: u64, names: Vec<String> },
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        Self::failed_precondition(refusal.0)
-    }
+/// Aliases of `Status` and of `Result`.
+type Trouble = Status;
+mod own {
+    pub(super) type Result<T> = std::result::Result<T, super::Refusal>;
+}
+mod plain {
+    pub(super) type Result<T> = std::result::Result<T, trunkline::Status>;
 }
 
 #[trunkline::service(name = "tests.Own", version = 7)]
 trait OwnErrors {
-    async fn refuse(&self) -> Result<u8, Refusal>;
+    async fn refuse(&self, names: Vec<String>) -> Result<u8, Refusal>;
+    async fn shut(&self, really: bool) -> own::Result<Bytes>;
+    async fn panic(&self) -> Result<Option<Bytes>, Refusal>;
+    async fn trouble(&self) -> Result<(), Trouble>;
+    async fn plain(&self) -> plain::Result<u8>;
+}
+
+/// The same service for a client who takes the error for a status, and for another type.
+mod mistaken {
+    #[trunkline::service(name = "tests.Own", version = 7)]
+    pub(super) trait OwnErrors {
+        async fn refuse(&self, names: Vec<String>) -> Result<u8, trunkline::Status>;
+        async fn shut(&self, really: bool) -> Result<trunkline::Bytes, (u8, u8)>;
+    }
 }
 
 struct Refusing;
 
 impl OwnErrors for Refusing {
-    async fn refuse(&self) -> Result<u8, Refusal> {
-        Err(Refusal("no".into()))
+    async fn refuse(&self, names: Vec<String>) -> Result<u8, Refusal> {
+        Err(Refusal::Full { left: 3, names })
+    }
+    async fn shut(&self, really: bool) -> own::Result<Bytes> {
+        if really { Err(Refusal::Shut) } else { Ok("open".into()) }
+    }
+    async fn panic(&self) -> Result<Option<Bytes>, Refusal> {
+        panic!("a handler panics on purpose");
+    }
+    async fn trouble(&self) -> Result<(), Trouble> {
+        Err(Status::aborted("trouble").with_cause("the disk is full").with_details("details"))
+    }
+    async fn plain(&self) -> plain::Result<u8> {
+        Err(Status::not_found("plain"))
     }
 }
 
+fn full(names: &[&str]) -> CallError<Refusal> {
+    CallError::Handler(Refusal::Full {
+        left: 3,
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    })
+}
+
 #[test]
-fn a_program_defined_error_is_converted_to_a_status_and_back() {
+fn an_error_of_the_services_own_arrives_as_it_is() {
     let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
-    assert_eq!(block_on(client.refuse()), Err(Refusal("no".into())));
+    let refused = block_on(client.refuse(vec!["a".into(), "b".into()]));
+    assert_eq!(refused, Err(full(&["a", "b"])));
+    assert!(refused.unwrap_err().may_have_run());
+    assert_eq!(block_on(client.shut(true)), Err(CallError::Handler(Refusal::Shut)));
+    assert_eq!(block_on(client.shut(false)), Ok("open".into()));
+    // What is not the handler's is a status.
+    let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
+    assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
+    // Aliases are what they stand for.
+    let status: Status = block_on(client.trouble()).unwrap_err();
+    assert_eq!((status.message(), status.origin()), ("trouble", Origin::Handler));
+    assert_eq!(
+        (status.causes(), &status.details()[..]),
+        (&["the disk is full".to_owned()][..], &b"details"[..])
+    );
+    assert_eq!(block_on(client.plain()), Err(Status::not_found("plain")));
+}
+
+#[test]
+fn an_error_that_the_client_does_not_know_is_a_bad_reply() {
+    let (server, node) = pair(OwnErrorsServer::new(|| Refusing));
+    let client = mistaken::OwnErrorsClient::connect(&node, server.local_address()).unwrap();
+    let status = block_on(client.refuse(Vec::new())).unwrap_err();
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::BadReply)), "{status}");
+    assert!(status.may_have_run() && status.message().contains("error of the service's own"), "{status}");
+    let Err(CallError::Status(status)) = block_on(client.shut(true)) else { panic!("it does not decode") };
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::BadReply)), "{status}");
+}
+
+#[test]
+fn details_beyond_the_limit_are_refused_by_size() {
+    let (server, node) = pair(SprawlServer::new(|| Sprawling));
+    let client = SprawlClient::connect(&node, server.local_address()).unwrap();
+    let status = block_on(client.error(1 << 20)).unwrap_err();
+    assert_eq!((status.code(), status.details().len()), (Code::Aborted, 1 << 20));
+    let status = block_on(client.error((1 << 20) + 1)).unwrap_err();
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::TooLarge), true), "{status}");
+    assert!(status.message().contains("1048577") && status.message().contains("1048576"), "{status}");
 }
 
 #[test]
@@ -371,7 +453,7 @@ fn several_services_on_one_node_do_not_interfere() {
     let own = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(zoo.plain(5, 1)), Ok(4));
     assert_eq!(block_on(sprawl.bytes(9)).unwrap().len(), 9);
-    assert_eq!(block_on(own.refuse()), Err(Refusal("no".into())));
+    assert_eq!(block_on(own.refuse(Vec::new())), Err(full(&[])));
 }
 
 #[test]

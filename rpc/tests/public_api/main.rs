@@ -41,7 +41,7 @@ mod tests {
         for line in [
             "pub fn builder() -> NodeBuilder",
             "DeadlineExceeded",
-            "// trunkline::block_on, of another project",
+            "// trunkline::Bytes, of another project",
             "// trunkline::NodeReport, of trunkline_transport",
             "impl std::error::Error for Status",
             "pub trait ",

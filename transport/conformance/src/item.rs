@@ -32,7 +32,7 @@ pub enum Outcome {
 
 /// The items that apply to a device without XRC; the others are skipped there.
 const WITHOUT_XRC: &[&str] =
-    &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"];
+    &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"];
 
 /// Whether an item requires a device with XRC.
 fn needs_xrc(id: &str) -> bool {

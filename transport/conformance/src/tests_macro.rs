@@ -18,7 +18,7 @@ macro_rules! conformance_tests {
             j1 j5 j6 j7 j8 j9 j10 j11 j12
             k1
             m9
-            r1 r2 r3 r4 r5 r6 r7 r8 r9 r10
+            r1 r2 r3 r4 r5 r6 r7 r8 r9 r10 r11
         }
     };
     (@each $bench:expr; $($id:ident)*) => {

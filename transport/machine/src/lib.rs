@@ -29,4 +29,4 @@ pub use machine::{Machine, MakeMachine, Turn};
 pub use runtime::Runtime;
 pub use simulator::Simulator;
 pub use sleeper::{Sleeper, Waker};
-pub use thread::{Panicked, Running};
+pub use thread::{NotJoined, Panicked, Running};

@@ -2,18 +2,36 @@
 
 use crate::machine::{Machine, MakeMachine, Turn};
 use std::io;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
+use trunkline_verbs::headroom;
 
 /// A machine's thread panicked; the panic has been printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panicked;
 
+/// Why a machine that was waited for has not ended in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotJoined {
+    /// Its thread panicked; the panic has been printed.
+    Panicked,
+    /// Its thread still runs. Nobody waits for it any more, and what it uses lives as long as it does.
+    Abandoned,
+}
+
 /// A machine that was started.
 #[derive(Debug)]
 pub struct Running {
     /// `None` in a simulation.
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    handle: JoinHandle<()>,
+    /// Disconnected when the machine is dropped and nothing but the thread's end remains.
+    ended: Receiver<()>,
 }
 
 impl Running {
@@ -28,29 +46,55 @@ impl Running {
     /// [`Panicked`].
     pub fn join(self) -> Result<(), Panicked> {
         match self.thread {
-            Some(thread) if thread.thread().id() != std::thread::current().id() => {
-                thread.join().map_err(|_| Panicked)
+            Some(Thread { handle, .. }) if handle.thread().id() != std::thread::current().id() => {
+                handle.join().map_err(|_| Panicked)
             }
             _ => Ok(()),
         }
+    }
+
+    /// The same, for at most so long.
+    ///
+    /// # Errors
+    /// Whether the thread panicked or was abandoned.
+    pub fn join_within(self, limit: Duration) -> Result<(), NotJoined> {
+        if let Some(thread) = &self.thread
+            && Some(std::thread::current().id()) != self.thread_id()
+            && thread.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout)
+        {
+            return Err(NotJoined::Abandoned);
+        }
+        self.join().map_err(|Panicked| NotJoined::Panicked)
+    }
+
+    /// The thread that drives it; `None` in a simulation.
+    #[must_use]
+    pub fn thread_id(&self) -> Option<ThreadId> {
+        self.thread.as_ref().map(|thread| thread.handle.thread().id())
     }
 }
 
 /// Starts a thread, has it make its machine, and returns when that is done.
 pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
+    headroom::check(headroom::STACK)?;
     let (made, outcome) = mpsc::channel();
+    let (runs, ended) = mpsc::channel();
     #[expect(clippy::disallowed_methods, reason = "the one place that starts threads of machines")]
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || match make() {
-        Ok(mut machine) => {
-            let _starter_waits = made.send(Ok(()));
-            drop(made);
-            drive(machine.as_mut());
+    let handle = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // Dropped last, also by a panic.
+        let _runs: mpsc::Sender<()> = runs;
+        match make() {
+            Ok(mut machine) => {
+                let _starter_waits = made.send(Ok(()));
+                drop(made);
+                drive(machine.as_mut());
+            }
+            Err(error) => drop(made.send(Err(error))),
         }
-        Err(error) => drop(made.send(Err(error))),
     })?;
     let died = |_| Err(io::Error::other("it panicked while it was made"));
     outcome.recv().unwrap_or_else(died)?;
-    Ok(Running { thread: Some(thread) })
+    Ok(Running { thread: Some(Thread { handle, ended }) })
 }
 
 fn drive(machine: &mut dyn Machine) {
@@ -67,10 +111,12 @@ fn drive(machine: &mut dyn Machine) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Machine, Runtime, Sleeper, Turn};
+    use super::Running;
+    use crate::{Machine, NotJoined, Runtime, Sleeper, Turn, Waker};
     use std::io;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
     use trunkline_verbs::Time;
 
     /// Sleeps until it was brought so much work.
@@ -104,8 +150,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
+    /// A worker on a thread of its own, its work, and what wakes it.
+    fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
         let runtime = Runtime::threads();
         let (sleeper, waker) = runtime.sleeper().unwrap();
         let work = Arc::new(AtomicUsize::new(0));
@@ -114,11 +160,50 @@ mod tests {
             Ok(Box::new(Worker { sleeper, work: brought, announced: false }) as Box<dyn Machine>)
         });
         let running = runtime.spawn("worker", make).unwrap();
+        (running, work, waker)
+    }
+
+    #[test]
+    fn a_thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
+        let (running, work, waker) = worker();
         for _ in 0..3 {
             work.fetch_add(1, Ordering::Release);
             waker.wake();
         }
         running.join().unwrap();
+    }
+
+    #[test]
+    fn a_machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
+        let (running, work, waker) = worker();
+        assert!(running.thread_id().is_some_and(|id| id != std::thread::current().id()));
+        assert_eq!(running.join_within(Duration::from_millis(5)), Err(NotJoined::Abandoned));
+        assert_eq!(Arc::strong_count(&work), 2, "the thread has its own");
+        work.store(3, Ordering::Release);
+        waker.wake();
+        while Arc::strong_count(&work) > 1 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_machine_is_waited_for_until_it_ends_or_panics() {
+        struct Ends(bool);
+        impl Machine for Ends {
+            fn turn(&mut self) -> Turn {
+                assert!(self.0, "on purpose");
+                Turn::Done
+            }
+            fn sleep(&mut self, _: Option<Time>) {}
+            fn is_woken(&self) -> bool {
+                true
+            }
+        }
+        for (in_order, expected) in [(true, Ok(())), (false, Err(NotJoined::Panicked))] {
+            let make = Box::new(move || Ok(Box::new(Ends(in_order)) as Box<dyn Machine>));
+            let running = Runtime::threads().spawn("ends", make).unwrap();
+            assert_eq!(running.join_within(Duration::from_secs(30)), expected);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::handle::{Handle, dropped};
 use crate::pd::Pd;
 use rdma_sys::{ibv_dereg_mr, ibv_mr, ibv_reg_mr, ibv_reg_mr_iova};
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
@@ -17,7 +18,7 @@ pub(crate) struct Mr {
     rkey: Rkey,
     access: Access,
     start: IoAddress,
-    /// Pinned by the kernel. The destructor deregisters it before the fields are dropped.
+    /// Its range is pinned by the kernel. The destructor deregisters it before the fields are dropped.
     memory: Arc<Memory>,
     _pd: Arc<Pd>,
 }
@@ -25,7 +26,7 @@ pub(crate) struct Mr {
 impl Mr {
     pub(crate) fn new(
         pd: Arc<Pd>,
-        memory: Arc<Memory>,
+        (memory, range): (Arc<Memory>, Range<usize>),
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
@@ -33,22 +34,27 @@ impl Mr {
         if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE"));
         }
-        let length = memory.len() as u64;
-        if start.0.checked_add(length).is_none() {
+        if !memory.contains(&range) {
+            return Err(VerbsError::Invalid("the range is not inside the memory"));
+        }
+        let length = range.len();
+        if start.0.checked_add(length as u64).is_none() {
             return Err(VerbsError::Invalid("the range of addresses would wrap"));
         }
-        let own = memory.address(0);
+        let own = memory.address(range.start);
         let place =
             usize::try_from(own.0).map_err(|_| VerbsError::Invalid("not an address of this process"))?;
         let place = with_exposed_provenance_mut::<c_void>(place);
         let flags = flags(access);
         let raw = pd.handle().with(|pd| {
             if start == own {
-                // SAFETY: the PD is `Live`, and the region holds the memory until it is deregistered.
-                unsafe { ibv_reg_mr(pd.raw(), place, memory.len(), flags) }
+                // SAFETY: the PD is `Live`, `contains` has found the range inside the memory, and the region holds
+                // that until it is deregistered.
+                unsafe { ibv_reg_mr(pd.raw(), place, length, flags) }
             } else {
-                // SAFETY: the PD is `Live`, and the region holds the memory until it is deregistered.
-                unsafe { ibv_reg_mr_iova(pd.raw(), place, memory.len(), start.0, flags) }
+                // SAFETY: the PD is `Live`, `contains` has found the range inside the memory, and the region holds
+                // that until it is deregistered.
+                unsafe { ibv_reg_mr_iova(pd.raw(), place, length, start.0, flags) }
             }
         })?;
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Register))?;

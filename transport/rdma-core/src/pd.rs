@@ -13,7 +13,7 @@ use trunkline_verbs::VerbsError;
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
     opened: Arc<Opened>,
-    /// Regions hold their domain, which `register_at` knows by reference only.
+    /// Regions hold their domain, which `register_range` knows by reference only.
     this: Weak<Self>,
 }
 

@@ -17,6 +17,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use crate::panics::catch;
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
 const DONE: u32 = 1;
@@ -112,7 +113,8 @@ impl<T> Setter<T> {
         if before & WAKER != 0 {
             // SAFETY: WAKER was set when DONE was set, so the waker belongs to the setter.
             if let Some(waker) = unsafe { self.shared.replace_waker(None) } {
-                waker.wake();
+                // It may be any program's. The value is the getter's by now, whatever becomes of the wake-up.
+                let _ended = catch(|| waker.wake());
             }
         }
         None

@@ -14,6 +14,7 @@
 pub mod cell;
 pub mod doorbell;
 pub mod handover;
+pub mod panics;
 pub mod published;
 pub mod spsc;
 mod sync;

@@ -256,6 +256,30 @@ fn cell_value_ends_once_although_the_waker_panics_when_it_is_dropped() {
     let _quiet = std::panic::take_hook();
 }
 
+/// A waker that panics when it is woken.
+struct Rude;
+
+impl Wake for Rude {
+    fn wake(self: std::sync::Arc<Self>) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn cell_is_completed_although_the_waker_panics_when_it_is_woken() {
+    std::panic::set_hook(Box::new(|_expected| {}));
+    model(|| {
+        let (setter, mut getter) = cell::pair();
+        let waker = Waker::from(std::sync::Arc::new(Rude));
+        let polled = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let answering = thread::spawn(move || setter.set(5));
+        assert_eq!(answering.join().unwrap(), Ok(()));
+        assert_eq!(getter.try_take(), Some(Ok(5)));
+    });
+    let _quiet = std::panic::take_hook();
+}
+
 #[test]
 fn cell_reports_a_dropped_setter() {
     model(|| {

@@ -1,9 +1,10 @@
-//! What a node's pollers have reserved of a budget, in all and for each peer.
+//! What a node's pollers have reserved of a budget: in all, for each host, and for each peer.
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
 use crate::PeerKey;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_mutants::mutant;
@@ -35,13 +36,31 @@ impl Account {
     }
 }
 
+/// What is reserved for the peers of a host.
+#[derive(Debug, Default)]
+pub(super) struct OfHost {
+    /// In all.
+    pub(super) all: Account,
+    /// Of what is set aside.
+    pub(super) set_aside: Account,
+}
+
 /// What one poller publishes; only that poller writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
     pub(super) used: AtomicUsize,
     pub(super) refused_to_peer: AtomicU64,
+    pub(super) refused_to_host: AtomicU64,
     pub(super) refused_to_all: AtomicU64,
+}
+
+/// Units that a poller reserves at once, of each kind of account.
+#[derive(Debug)]
+pub(super) struct Portion {
+    pub(super) per_peer: usize,
+    pub(super) per_host: usize,
+    pub(super) in_all: usize,
 }
 
 /// The budget of one resource of a node.
@@ -50,9 +69,12 @@ pub struct Budget {
     pub(super) name: &'static str,
     pub(super) limit: Limit,
     /// Units that a poller reserves at once, and keeps; 0 for a limit that is too small to be cut up.
-    pub(super) portion: Limit,
-    pub(super) all: Account,
+    pub(super) portion: Portion,
+    /// But for what is set aside.
+    pub(super) general: Account,
+    pub(super) set_aside: Account,
     peers: Mutex<BTreeMap<PeerKey, Arc<Account>>>,
+    hosts: Mutex<BTreeMap<IpAddr, Arc<OfHost>>>,
     pub(super) published: Box<[Published]>,
 }
 
@@ -65,9 +87,15 @@ impl Budget {
         Arc::new(Self {
             name,
             limit,
-            portion: Limit { per_peer: portion(limit.per_peer), in_all: portion(limit.in_all) },
-            all: Account::default(),
+            portion: Portion {
+                per_peer: portion(limit.per_peer),
+                per_host: portion(limit.per_host()),
+                in_all: portion(limit.in_all),
+            },
+            general: Account::default(),
+            set_aside: Account::default(),
             peers: Mutex::default(),
+            hosts: Mutex::default(),
             published: (0..pollers).map(|_| Published::default()).collect(),
         })
     }
@@ -84,6 +112,7 @@ impl Budget {
             used: used.sum(),
             limit: self.limit,
             refused_to_peer: sum(|poller| &poller.refused_to_peer),
+            refused_to_host: sum(|poller| &poller.refused_to_host),
             refused_to_all: sum(|poller| &poller.refused_to_all),
         }
     }
@@ -94,13 +123,29 @@ impl Budget {
         Arc::clone(peers.entry(peer).or_default())
     }
 
+    /// The accounts of a host, the same ones for all pollers.
+    pub(super) fn host(&self, host: IpAddr) -> Arc<OfHost> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(hosts.entry(host).or_default())
+    }
+
     /// A poller does not need the account of a peer any more.
     pub(super) fn give_up(&self, peer: PeerKey, account: Arc<Account>) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(account);
-        // Pollers get theirs under the lock, so a sole reference stays one.
-        if peers.get(&peer).is_some_and(|account| Arc::strong_count(account) == 1) {
-            peers.remove(&peer);
-        }
+        give_up(&self.peers, peer, account);
+    }
+
+    /// A poller does not need the accounts of a host any more.
+    pub(super) fn give_up_host(&self, host: IpAddr, accounts: Arc<OfHost>) {
+        give_up(&self.hosts, host, accounts);
+    }
+}
+
+/// Drops a poller's reference, and the entry if that was the last one.
+fn give_up<K: Ord, T>(all: &Mutex<BTreeMap<K, Arc<T>>>, key: K, reference: Arc<T>) {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(reference);
+    // Pollers get theirs under the lock, so a sole reference stays one.
+    if all.get(&key).is_some_and(|kept| Arc::strong_count(kept) == 1) {
+        all.remove(&key);
     }
 }

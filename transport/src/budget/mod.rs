@@ -1,4 +1,4 @@
-//! Budgets: how much of a resource of this node one peer may use, and all peers together.
+//! Budgets: how much of a resource of this node one peer may use, all peers of one host, and all peers together.
 //!
 //! A [`Budget`] belongs to a node and knows the limits; each poller owns a [`Share`] of it, takes units for a
 //! peer before it uses the resource, and puts them back afterwards. Whoever meets [`Exhausted`] refuses or
@@ -7,24 +7,39 @@
 //! Pollers reserve units in portions, so that they do not write to the same cache line for each message:
 //!
 //! ```text
-//! limit >= reserved by all pollers >= used by all pollers      of the node, and of each peer
+//! limit >= reserved by all pollers >= used by all pollers      of the node, of each host, and of each peer
 //! ```
 //!
 //! A limit is never exceeded. At most an eighth of it may be reserved by pollers that do not use it.
+//!
+//! A peer is an address with a port, and whoever has one address has all its ports: hence the limit of a host. Of
+//! what all may use, an eighth is set aside, of which each host may use little. So hosts that fill the rest leave
+//! some to every other one, until there are many of them:
+//!
+//! ```text
+//! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |
+//! ```
 #![forbid(unsafe_code)]
 
 mod account;
 mod node;
 mod share;
+mod tally;
 
 pub use account::Budget;
 pub(crate) use node::{Counted, NodeBudgets, NodeLimits, Shares};
 pub use share::Share;
+pub(crate) use tally::Tally;
 
 use crate::{PeerKey, StartError};
 use std::collections::BTreeMap;
 
-/// How much of a resource may be used.
+/// The part of a limit that is set aside for hosts that use little.
+const SET_ASIDE_PART: usize = 8;
+/// The part of a limit that one host may use of what is set aside.
+const SET_ASIDE_PART_OF_HOST: usize = 64;
+
+/// How much of a resource may be used. The peers of one host together may use [`Limit::per_host`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// By one peer; at least 1.
@@ -34,6 +49,25 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// Most that the peers of one host, which is an IP address, may use together: half of `in_all`, or `per_peer` if
+    /// that is more.
+    #[must_use]
+    pub fn per_host(self) -> usize {
+        self.per_peer.max(self.in_all / 2)
+    }
+
+    /// What is set aside of `in_all` for hosts that use little. Nothing if one host may use all, or if the
+    /// limit is too small to be cut up.
+    pub(crate) fn set_aside(self) -> usize {
+        let most = if self.set_aside_per_host() == 0 { 0 } else { self.in_all / SET_ASIDE_PART };
+        most.min(self.in_all - self.per_host())
+    }
+
+    /// What one host may use of that.
+    pub(crate) fn set_aside_per_host(self) -> usize {
+        self.in_all / SET_ASIDE_PART_OF_HOST
+    }
+
     /// Refuses a limit that is no limit, naming the option that holds it.
     ///
     /// # Errors
@@ -62,6 +96,8 @@ pub struct BudgetReport {
     pub limit: Limit,
     /// Since the start: refusals, or waits, because the peer was at its limit.
     pub refused_to_peer: u64,
+    /// Since the start: refusals, or waits, because all peers of the host were at theirs.
+    pub refused_to_host: u64,
     /// Since the start: refusals, or waits, because all peers together were at theirs.
     pub refused_to_all: u64,
 }
@@ -88,6 +124,14 @@ pub enum Exhausted {
         /// What it is for.
         name: &'static str,
         /// Most units that the peer may use.
+        limit: usize,
+    },
+    /// By all peers of this one's host.
+    #[error("one host's budget of {name} ({limit}) is used up")]
+    Host {
+        /// What it is for.
+        name: &'static str,
+        /// Most units that the peers of a host may use.
         limit: usize,
     },
     /// By all peers together.

@@ -129,9 +129,11 @@ impl Shares {
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         for share in [&mut self.messages, &mut self.bytes] {
             if share.used_by(peer) > 0 {
-                let refusals = (share.limit().per_peer / REFUSALS_PART).max(1);
-                share.take(peer, refusals)?;
-                share.put_back(peer, refusals);
+                let limit = share.limit();
+                let refusals = (limit.per_peer / REFUSALS_PART).max(1);
+                // While others have all but what is set aside, a host runs calls on half of its part of that.
+                let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { refusals };
+                share.check(peer, refusals, refusals.min(set_aside.max(1)))?;
             }
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! One poller's share of a budget. Its own, so counting needs no atomics but for a new portion.
 #![forbid(unsafe_code)]
 
-use super::account::Account;
+use super::account::{self, Account};
 use super::{Budget, BudgetLedger, Exhausted, Limit};
 use crate::PeerKey;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_mutants::mutant;
@@ -47,21 +48,68 @@ struct OfPeer {
     is_leaving: bool,
 }
 
+#[derive(Debug)]
+struct OfHost {
+    accounts: Arc<account::OfHost>,
+    purse: Purse,
+    /// Of the units in use: those of what is set aside.
+    set_aside: usize,
+    /// Peers of the host that have an entry.
+    peers: usize,
+}
+
+impl OfHost {
+    /// Takes units of what is set aside. They are few, so there are no portions of them.
+    fn take_set_aside(&mut self, units: usize, budget: &Budget) -> bool {
+        let (limit, of_host) = (budget.limit, &self.accounts.set_aside);
+        if of_host.reserve(units, units, limit.set_aside_per_host()).is_none() {
+            return false;
+        }
+        if budget.set_aside.reserve(units, units, limit.set_aside()).is_none() {
+            of_host.release(units);
+            return false;
+        }
+        self.set_aside += units;
+        true
+    }
+
+    /// Puts back up to so many units of what is set aside; returns how many.
+    fn put_back_set_aside(&mut self, units: usize, budget: &Budget) -> usize {
+        let units = units.min(self.set_aside);
+        if units > 0 {
+            self.set_aside -= units;
+            self.accounts.set_aside.release(units);
+            budget.set_aside.release(units);
+        }
+        units
+    }
+}
+
 /// What one poller has of a [`Budget`].
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
     poller: usize,
+    /// But for what is set aside.
     purse: Purse,
     peers: BTreeMap<PeerKey, OfPeer>,
+    hosts: BTreeMap<IpAddr, OfHost>,
+    /// Units in use of what is set aside, by all hosts.
+    set_aside: usize,
 }
 
 impl Share {
     /// The share of the poller with this index.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, poller: u16) -> Self {
-        let poller = usize::from(poller);
-        Self { budget: Arc::clone(budget), poller, purse: Purse::default(), peers: BTreeMap::new() }
+        Self {
+            budget: Arc::clone(budget),
+            poller: usize::from(poller),
+            purse: Purse::default(),
+            peers: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            set_aside: 0,
+        }
     }
 
     /// Takes units for a peer.
@@ -69,26 +117,33 @@ impl Share {
     /// # Errors
     /// Which limit would be exceeded; then nothing was taken.
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
-        let budget = &self.budget;
+        let Budget { name, limit, portion, .. } = &*self.budget;
         let peer = charged(&self.peers, peer);
-        let of_peer = self.peers.entry(peer).or_insert_with(|| OfPeer {
-            account: budget.account(peer),
-            purse: Purse::default(),
-            is_leaving: false,
-        });
-        of_peer.is_leaving = false;
-        let (limit, portion) = (budget.limit, budget.portion);
+        let (of_peer, of_host) = entries(&self.budget, &mut self.peers, &mut self.hosts, peer);
         if !of_peer.purse.take(units, portion.per_peer, &of_peer.account, limit.per_peer) {
             self.count(|published| &published.refused_to_peer);
-            return Err(Exhausted::Peer { name: self.budget.name, limit: limit.per_peer });
+            return Err(Exhausted::Peer { name, limit: limit.per_peer });
         }
-        if !self.purse.take(units, portion.in_all, &budget.all, limit.in_all) {
+        let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { limit.per_host() };
+        if !of_host.purse.take(units, portion.per_host, &of_host.accounts.all, per_host) {
             of_peer.purse.put_back(units, portion.per_peer, &of_peer.account);
-            self.count(|published| &published.refused_to_all);
-            return Err(Exhausted::All { name: self.budget.name, limit: limit.in_all });
+            self.count(|published| &published.refused_to_host);
+            return Err(Exhausted::Host { name, limit: limit.per_host() });
         }
-        self.publish();
-        Ok(())
+        let general = limit.in_all - limit.set_aside();
+        if self.purse.take(units, portion.in_all, &self.budget.general, general) {
+            self.publish();
+            return Ok(());
+        }
+        if of_host.take_set_aside(units, &self.budget) {
+            self.set_aside += units;
+            self.publish();
+            return Ok(());
+        }
+        of_peer.purse.put_back(units, portion.per_peer, &of_peer.account);
+        of_host.purse.put_back(units, portion.per_host, &of_host.accounts.all);
+        self.count(|published| &published.refused_to_all);
+        Err(Exhausted::All { name, limit: limit.in_all })
     }
 
     /// Puts back units that were taken for a peer.
@@ -96,12 +151,41 @@ impl Share {
         let budget = &self.budget;
         let Some(of_peer) = self.peers.get_mut(&peer) else { return };
         of_peer.purse.put_back(units, budget.portion.per_peer, &of_peer.account);
-        self.purse.put_back(units, budget.portion.in_all, &budget.all);
         let is_over = of_peer.is_leaving && of_peer.purse.used == 0;
+        if let Some(of_host) = self.hosts.get_mut(&peer.host()) {
+            of_host.purse.put_back(units, budget.portion.per_host, &of_host.accounts.all);
+            let set_aside = of_host.put_back_set_aside(units, budget);
+            self.set_aside -= set_aside;
+            self.purse.put_back(units - set_aside, budget.portion.in_all, &budget.general);
+        }
         self.publish();
         if is_over {
             self.remove(peer);
         }
+    }
+
+    /// Whether a peer could take so many units of its own limit, and so many of those of its host and of all.
+    ///
+    /// # Errors
+    /// Which limit would be exceeded.
+    pub(super) fn check(&mut self, peer: PeerKey, of_peer: usize, of_all: usize) -> Result<(), Exhausted> {
+        self.take(peer, of_all)?;
+        let budget = &self.budget;
+        let (limit, portion) = (budget.limit.per_peer, budget.portion.per_peer);
+        let more = of_peer.saturating_sub(of_all);
+        let is_free = self.peers.get_mut(&peer).is_none_or(|of_peer| {
+            let is_free = of_peer.purse.take(more, portion, &of_peer.account, limit);
+            if is_free {
+                of_peer.purse.put_back(more, portion, &of_peer.account);
+            }
+            is_free
+        });
+        self.put_back(peer, of_all);
+        if is_free {
+            return Ok(());
+        }
+        self.count(|published| &published.refused_to_peer);
+        Err(Exhausted::Peer { name: self.budget.name, limit })
     }
 
     /// The limits of the whole budget.
@@ -141,16 +225,31 @@ impl Share {
         if let Some(OfPeer { account, purse, .. }) = self.peers.remove(&peer) {
             account.release(purse.reserved);
             self.budget.give_up(peer, account);
+            self.leave_host(peer.host());
+        }
+    }
+
+    /// One peer less of a host has an entry.
+    fn leave_host(&mut self, host: IpAddr) {
+        let Some(of_host) = self.hosts.get_mut(&host) else { return };
+        of_host.peers -= 1;
+        if of_host.peers == 0
+            && let Some(mut of_host) = self.hosts.remove(&host)
+        {
+            // A peer that is removed uses nothing, unless the whole share is dropped.
+            self.set_aside -= of_host.put_back_set_aside(of_host.set_aside, &self.budget);
+            of_host.accounts.all.release(of_host.purse.reserved);
+            self.budget.give_up_host(host, of_host.accounts);
         }
     }
 
     fn publish(&self) {
         if let Some(published) = self.budget.published.get(self.poller) {
-            published.used.store(self.purse.used, Ordering::Relaxed);
+            published.used.store(self.purse.used + self.set_aside, Ordering::Relaxed);
         }
     }
 
-    fn count(&self, of: impl Fn(&super::account::Published) -> &AtomicU64) {
+    fn count(&self, of: impl Fn(&account::Published) -> &AtomicU64) {
         if let Some(counter) = self.budget.published.get(self.poller).map(of) {
             // Only this poller writes it.
             counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -160,7 +259,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.all.release(self.purse.reserved);
+        self.budget.general.release(self.purse.reserved);
         for peer in self.peers.keys().copied().collect::<Vec<_>>() {
             self.remove(peer);
         }
@@ -169,8 +268,32 @@ impl Drop for Share {
     }
 }
 
+/// The entries of a peer and of its host, made if they are not there.
+fn entries<'a>(
+    budget: &Budget,
+    peers: &'a mut BTreeMap<PeerKey, OfPeer>,
+    hosts: &'a mut BTreeMap<IpAddr, OfHost>,
+    peer: PeerKey,
+) -> (&'a mut OfPeer, &'a mut OfHost) {
+    let host = peer.host();
+    let of_host = hosts.entry(host).or_insert_with(|| OfHost {
+        accounts: budget.host(host),
+        purse: Purse::default(),
+        set_aside: 0,
+        peers: 0,
+    });
+    let of_peer = peers.entry(peer).or_insert_with(|| {
+        of_host.peers += 1;
+        OfPeer { account: budget.account(peer), purse: Purse::default(), is_leaving: false }
+    });
+    of_peer.is_leaving = false;
+    (of_peer, of_host)
+}
+
 /// Who is charged: the peer itself.
 fn charged(peers: &BTreeMap<PeerKey, OfPeer>, peer: PeerKey) -> PeerKey {
-    let other = peers.keys().find(|other| **other != peer);
-    other.copied().filter(|_| mutant!(another_peer_is_charged)).unwrap_or(peer)
+    if !mutant!(another_peer_is_charged) {
+        return peer;
+    }
+    peers.keys().find(|other| **other != peer).copied().unwrap_or(peer)
 }

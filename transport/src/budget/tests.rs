@@ -1,8 +1,13 @@
-use super::{Budget, Exhausted, Limit, Share};
+use super::{Budget, Exhausted, Limit, NodeBudgets, NodeLimits, Share, Shares, Tally};
 use crate::PeerKey;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-const A: PeerKey = PeerKey(1);
-const B: PeerKey = PeerKey(2);
+const A: PeerKey = peer(1, 1);
+const B: PeerKey = peer(2, 1);
+
+const fn peer(host: u8, port: u16) -> PeerKey {
+    PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), port))
+}
 
 fn taken(share: &mut Share, peer: PeerKey) -> usize {
     (0..).take_while(|_| share.take(peer, 1).is_ok()).count()
@@ -75,4 +80,108 @@ fn a_limit_of_nothing_is_refused_with_the_options_name() {
         let text = check(per_peer, in_all).unwrap_err().to_string();
         assert!(text.contains("things ="), "{text}");
     }
+}
+
+/// 1024 in all, 256 for a peer, 512 for a host; 128 of the 1024 are set aside, 16 of these for a host.
+const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
+
+#[test]
+fn a_host_at_its_limit_leaves_half_to_others() {
+    for pollers in [1, 3] {
+        let budget = Budget::new("things", CUT_UP, pollers);
+        let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
+        // The ports of one address, at whichever poller, are one host.
+        let mut of_ports = |port: u16| taken(&mut shares[usize::from(port % pollers)], peer(1, port));
+        assert_eq!((1..=4).map(&mut of_ports).sum::<usize>(), 512);
+        let refusal = shares[0].take(peer(1, 3), 1).unwrap_err();
+        assert_eq!(refusal, Exhausted::Host { name: "things", limit: 512 });
+        assert_eq!(refusal.to_string(), "one host's budget of things (512) is used up");
+        assert_eq!(taken(&mut shares[0], peer(2, 1)), 256, "another host is not concerned");
+        assert!(budget.report().refused_to_host > 0);
+        for share in &mut shares {
+            for port in 1..=4 {
+                share.put_back(peer(1, port), share.used_by(peer(1, port)));
+                share.leave(peer(1, port));
+            }
+        }
+        assert_eq!(budget.report().used, 256);
+        assert_eq!(taken(&mut shares[0], peer(1, 7)), 256, "and what the host put back it may use again");
+    }
+}
+
+#[test]
+fn hosts_that_use_up_a_budget_leave_some_to_each_that_uses_little() {
+    let budget = Budget::new("things", CUT_UP, 1);
+    let mut share = Share::new(&budget, 0);
+    let general =
+        [taken(&mut share, peer(1, 1)), taken(&mut share, peer(1, 2)), taken(&mut share, peer(2, 1))];
+    assert_eq!(general, [256; 3]);
+    // The rest of what is not set aside, and then each its part.
+    assert_eq!(taken(&mut share, peer(3, 1)), 128 + 16);
+    assert_eq!(share.take(peer(3, 2), 1), Err(Exhausted::All { name: "things", limit: 1024 }));
+    for host in 4..=10 {
+        assert_eq!(taken(&mut share, peer(host, 1)), 16, "host {host}");
+    }
+    assert_eq!((budget.report().used, taken(&mut share, peer(11, 1))), (1024, 0));
+    // What is put back is first what was set aside.
+    share.put_back(peer(3, 1), 16);
+    assert_eq!(taken(&mut share, peer(11, 1)), 16);
+    share.put_back(peer(3, 1), 128);
+    assert_eq!(taken(&mut share, peer(2, 2)), 128);
+    drop(share);
+    assert_eq!(budget.report().used, 0);
+    assert_eq!(taken(&mut Share::new(&budget, 0), peer(9, 9)), 256);
+}
+
+#[test]
+fn what_a_peer_has_left_counts_when_it_is_back() {
+    let budget = Budget::new("things", Limit { per_peer: 4, in_all: 64 }, 2);
+    let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
+    assert_eq!(taken(&mut shares[0], A), 4);
+    shares.iter_mut().for_each(|share| share.leave(A));
+    // Later, under the same address and so the same key, at whichever poller.
+    assert_eq!([taken(&mut shares[0], A), taken(&mut shares[1], A)], [0, 0]);
+    shares[0].put_back(A, 3);
+    shares[0].leave(A);
+    assert_eq!(taken(&mut shares[1], A), 3);
+}
+
+#[test]
+fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
+    let limits = NodeLimits { queued_messages: CUT_UP, ..NodeLimits::default() };
+    let mut shares = Shares::new(&NodeBudgets::new(limits, 1), 0);
+    let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1).is_ok()).count();
+    assert_eq!([1, 2, 3, 4].map(|host| fill(peer(host, 1))), [256, 256, 256, 128 + 16]);
+    let all = Exhausted::All { name: "queued messages", limit: 1024 };
+    assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
+    let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
+    assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
+    // One that takes its replies late, but takes them.
+    for queued in 0..16 {
+        let room = shares.has_reply_room(peer(5, 1));
+        assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
+        shares.queue(peer(5, 1), 1).unwrap();
+    }
+}
+
+#[test]
+fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
+    let mut tally = Tally::new(CUT_UP);
+    let fill = |tally: &mut Tally, peer| (0..).take_while(|_| tally.charge(1, Some(peer))).count();
+    assert_eq!([1, 2, 3].map(|port| fill(&mut tally, peer(1, port))), [256, 256, 0]);
+    assert_eq!([2, 3].map(|host| fill(&mut tally, peer(host, 1))), [256, 128 + 16]);
+    for host in 4..=10 {
+        assert_eq!(fill(&mut tally, peer(host, 1)), 16, "host {host}");
+    }
+    assert_eq!((fill(&mut tally, peer(11, 1)), tally.charge(1, None)), (0, false));
+    let report = tally.report("things");
+    assert_eq!((report.used, report.refused_to_host), (1024, 1));
+    tally.discharge(16, Some(peer(3, 1)));
+    assert_eq!(fill(&mut tally, peer(11, 1)), 16);
+    for (host, port, units) in [(1, 1, 256), (1, 2, 256), (2, 1, 256), (3, 1, 128), (11, 1, 16)] {
+        tally.discharge(units, Some(peer(host, port)));
+    }
+    (4..=10).for_each(|host| tally.discharge(16, Some(peer(host, 1))));
+    assert_eq!(tally.used(), 0);
+    assert!(tally.charge(1024, None), "what is for nobody is limited as a whole only");
 }

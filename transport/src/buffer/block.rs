@@ -3,31 +3,42 @@
 //! A pool belongs to the node; pollers take blocks, and a block returns to the pool when it is dropped. What one
 //! peer's messages use is limited, too.
 //! Freed memory is kept for the next message, up to a limit. Memory that peers may READ is registered
-//! again for each use: a key that a peer has works for one message and for no later one.
+//! again for each use, and no more of it than is used: a key that a peer has works for one message and for no other
+//! byte, and for no later message.
 //!
 //! A block may outlive its device, and its node, in the application's hands. It keeps memory alive
 //! and nothing else: registrations belong to the pool, which drops them when the device goes. Those
 //! of an earlier device differ from those of the present one in their generation.
 
+use crate::budget::Tally;
 use crate::ledger::MemoryLedger;
 use crate::{BudgetReport, Limit, PeerKey};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::{Runtime, Waker};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{
-    Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge,
+    Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, RemoteAddress, Rkey, Sge, VerbsError,
+    headroom,
 };
 
 /// Smallest size class.
 const SMALLEST: usize = 32 * 1024;
 /// Most bytes that a pool keeps for later.
 const KEPT_BYTES: usize = 128 << 20;
-/// What the unused end of memory is overwritten with.
-static ZEROES: [u8; 4096] = [0; 4096];
+
+/// Why there is no block, or no registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotNow {
+    /// A limit or the memory of the machine is used up, or there is no device: later there may be some.
+    Wait,
+    /// The device refuses to register the memory.
+    Refused(VerbsError),
+}
 
 /// Rounds up to one of four sizes per doubling, so that at most a fifth is wasted.
 fn class_of(length: usize) -> usize {
@@ -45,15 +56,22 @@ struct Chunk {
 
 /// The keys of a region that the pool keeps.
 #[derive(Debug, Clone, Copy)]
-struct Registration {
+pub(super) struct Registration {
     /// Which of the devices that the pool was opened on has it.
     generation: u64,
     /// Its place in the pool's table.
     at: usize,
-    /// Address of the memory for the device and for peers; independent of its address in this process.
+    /// Address of the first byte for the device and for peers; independent of its address in this process.
     start: IoAddress,
     lkey: Lkey,
     rkey: Rkey,
+}
+
+impl Registration {
+    /// Where peers see the first byte.
+    pub(super) fn remote_address(&self) -> RemoteAddress {
+        RemoteAddress { address: self.start, rkey: self.rkey }
+    }
 }
 
 /// Memory that nobody uses; still registered unless peers could READ it.
@@ -63,55 +81,23 @@ struct Spare {
     registration: Option<Registration>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// `None` while there is no device.
     pd: Option<Arc<dyn ProtectionDomain>>,
     /// Devices that have gone.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
-    in_use: usize,
-    /// Of that, by the peer that it is for.
-    of_peers: BTreeMap<PeerKey, usize>,
-    refused_to_peer: u64,
-    refused_to_all: u64,
+    /// Bytes in use.
+    in_use: Tally,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
-    /// Pollers that found the pool used up.
-    waiting: Vec<Waker>,
 }
 
+/// Pollers that found a pool, or the machine's memory, used up.
+type Waiting = Arc<Mutex<Vec<Waker>>>;
+
 impl State {
-    /// Counts bytes as in use, if the limits allow it.
-    fn charge(&mut self, limit: Limit, length: usize, peer: Option<PeerKey>) -> bool {
-        let of_peer = peer.and_then(|peer| self.of_peers.get(&peer)).copied().unwrap_or_default();
-        if of_peer.saturating_add(length) > limit.per_peer {
-            self.refused_to_peer += 1;
-            return false;
-        }
-        if self.in_use.saturating_add(length) > limit.in_all {
-            self.refused_to_all += 1;
-            return false;
-        }
-        self.in_use += length;
-        if let Some(peer) = peer {
-            self.of_peers.insert(peer, of_peer + length);
-        }
-        true
-    }
-
-    /// Bytes are not in use any more.
-    fn discharge(&mut self, length: usize, peer: Option<PeerKey>) {
-        self.in_use -= length;
-        let Some(peer) = peer else { return };
-        if let Some(of_peer) = self.of_peers.get_mut(&peer) {
-            *of_peer -= length;
-            if *of_peer == 0 {
-                self.of_peers.remove(&peer);
-            }
-        }
-    }
-
     /// Takes out a region, unless it went with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
@@ -119,19 +105,42 @@ impl State {
     }
 }
 
-/// Hands out blocks of at most `limit` bytes to one peer, and to all together.
+/// Hands out blocks within the limits of a peer, of a host, and of all together.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     access: Access,
-    limit: Limit,
+    /// Most bytes that it keeps for later.
+    kept_bytes: usize,
     runtime: Runtime,
     state: Mutex<State>,
+    /// Shared by the pools of a node: what one of them frees, another may have waited for. Locked
+    /// within the state's lock, never around it.
+    waiting: Waiting,
 }
 
 impl BlockPool {
     /// A pool that has nothing to give before [`BlockPool::open`].
     pub(crate) fn new(access: Access, limit: Limit, runtime: Runtime) -> Arc<Self> {
-        Arc::new(Self { access, limit, runtime, state: Mutex::default() })
+        Self::with(access, limit, runtime, Waiting::default())
+    }
+
+    /// Another pool of the same node.
+    pub(crate) fn sibling(&self, access: Access, limit: Limit) -> Arc<Self> {
+        Self::with(access, limit, self.runtime.clone(), Arc::clone(&self.waiting))
+    }
+
+    fn with(access: Access, limit: Limit, runtime: Runtime, waiting: Waiting) -> Arc<Self> {
+        // What one pool keeps, the others do not have.
+        let kept_bytes = if headroom::is_limited() { 0 } else { KEPT_BYTES.min(limit.in_all / 2) };
+        let state = State {
+            pd: None,
+            generation: 0,
+            regions: Slab::new(),
+            in_use: Tally::new(limit),
+            cached_bytes: 0,
+            cached: BTreeMap::new(),
+        };
+        Arc::new(Self { access, kept_bytes, runtime, state: Mutex::new(state), waiting })
     }
 
     /// There is a device to register memory with.
@@ -139,24 +148,21 @@ impl BlockPool {
         self.lock().pd = Some(pd);
     }
 
-    /// A block of `length` bytes for a message of a peer, or of the application, or `None` when a limit or the
-    /// machine's memory is used up; then `waiting` is woken when something is returned.
+    /// A block of `length` bytes for a message of a peer, or of the application. If there is none, `waiting` is woken
+    /// when something is returned.
     pub(crate) fn take(
         self: &Arc<Self>,
         length: usize,
         peer: Option<PeerKey>,
         waiting: Option<&Waker>,
-    ) -> Option<Block> {
+    ) -> Result<Block, NotNow> {
         let class = class_of(length);
         let cached = {
             let mut state = self.lock();
-            if !state.charge(self.limit, length, peer) {
-                if let Some(waker) = waiting
-                    && !state.waiting.iter().any(|other| other.wakes_same(waker))
-                {
-                    state.waiting.push(waker.clone());
-                }
-                return None;
+            if !state.in_use.charge(length, peer) {
+                // Before the lock is released, or what is returned now would wake nobody.
+                self.awaits(waiting);
+                return Err(NotNow::Wait);
             }
             let cached = state.cached.get_mut(&class).and_then(Vec::pop);
             if cached.is_some() {
@@ -166,25 +172,27 @@ impl BlockPool {
         };
         let chunk = match cached {
             Some(spare) => self.reuse(spare, class, length),
-            None => self.make(class),
+            None => self.make(class, length),
         };
-        if chunk.is_none() {
-            self.lock().discharge(length, peer);
-        }
-        Some(Block { chunk: Some(chunk?), pool: Arc::clone(self), length, peer, writers: 0 })
+        let chunk = chunk.or_else(|_| {
+            // Again, for what was returned before it was known who waits.
+            self.awaits(waiting);
+            self.make(class, length)
+        });
+        let chunk = chunk.inspect_err(|_| self.lock().in_use.discharge(length, peer))?;
+        Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writers: 0 })
     }
 
     /// What is in use, and what is registered.
     pub(crate) fn ledger(&self) -> MemoryLedger {
         let state = self.lock();
         let kept = state.cached.values().flatten().filter(|spare| spare.registration.is_some());
-        MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
+        MemoryLedger { bytes: state.in_use.used(), regions: (state.regions.len(), kept.count()) }
     }
 
     /// As a budget of this name.
     pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
-        let State { in_use, refused_to_peer, refused_to_all, .. } = *self.lock();
-        BudgetReport { name, used: in_use as u64, limit: self.limit, refused_to_peer, refused_to_all }
+        self.lock().in_use.report(name)
     }
 
     /// The device is removed, or the node ends: all keys become invalid, and the device is released.
@@ -198,37 +206,75 @@ impl BlockPool {
         drop((cached, regions, pd));
     }
 
-    fn make(&self, class: usize) -> Option<Chunk> {
-        let memory = Memory::zeroed(class).ok()?;
-        let registration = self.register(&memory)?;
-        Some(Chunk { memory, registration, class })
+    /// Has a poller woken when something is returned.
+    fn awaits(&self, waker: Option<&Waker>) {
+        let Some(waker) = waker else { return };
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|other| other.wakes_same(waker)) {
+            waiting.push(waker.clone());
+        }
     }
 
-    fn reuse(&self, spare: Spare, class: usize, length: usize) -> Option<Chunk> {
+    fn make(&self, class: usize, length: usize) -> Result<Chunk, NotNow> {
+        if !self.access.contains(Access::REMOTE_READ) {
+            // A request leaves room for a reply of its size: otherwise requests could take all, and wait for replies
+            // that find none.
+            headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
+        }
+        let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
+        self.register_chunk(memory, class, length)
+    }
+
+    fn reuse(&self, spare: Spare, class: usize, length: usize) -> Result<Chunk, NotNow> {
         let Spare { memory, registration } = spare;
-        if let Some(registration) = registration {
-            return Some(Chunk { memory, registration, class });
+        match registration {
+            Some(registration) => Ok(Chunk { memory, registration, class }),
+            None => self.register_chunk(memory, class, length),
         }
-        // The key opens all of the memory, so what an earlier message left after this one is zeroed.
-        for at in (length..class).step_by(ZEROES.len()) {
-            memory.write(at, &ZEROES[..ZEROES.len().min(class - at)]).ok()?;
-        }
-        let registration = self.register(&memory)?;
-        Some(Chunk { memory, registration, class })
     }
 
-    fn register(&self, memory: &Arc<Memory>) -> Option<Registration> {
+    /// Registers all of the memory if only the device accesses it, for it stays registered then; else just what
+    /// is used of it: what follows may be left over from other messages.
+    fn register_chunk(&self, memory: Arc<Memory>, class: usize, length: usize) -> Result<Chunk, NotNow> {
+        let used = if self.access.contains(Access::REMOTE_READ) { length.max(1) } else { class };
+        let registration = self.register(&memory, 0..used)?;
+        Ok(Chunk { memory, registration, class })
+    }
+
+    /// Registers a range of memory; [`BlockPool::deregister`] ends it.
+    pub(super) fn register(&self, memory: &Arc<Memory>, range: Range<usize>) -> Result<Registration, NotNow> {
         let (pd, generation) = {
             let state = self.lock();
-            (state.pd.clone()?, state.generation)
+            (state.pd.clone().ok_or(NotNow::Wait)?, state.generation)
         };
-        let start = IoAddress::from_random(self.runtime.random());
-        let region = pd.register_at(Arc::clone(memory), start, self.access).ok()?;
+        let first = IoAddress::from_random_like(self.runtime.random(), memory.address(range.start));
+        let (range, start) = if mutant!(key_covers_the_neighbours) {
+            (0..memory.len(), IoAddress(first.0 - range.start as u64))
+        } else {
+            (range, first)
+        };
+        let region = pd.register_range(Arc::clone(memory), range, start, self.access);
+        let region = region.map_err(|cause| match cause {
+            // The device goes.
+            VerbsError::Gone | VerbsError::NoDevice => NotNow::Wait,
+            cause => NotNow::Refused(cause),
+        })?;
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
-        // Of a device that went meanwhile nothing is kept.
-        let at = (state.generation == generation).then(|| state.regions.insert(region))?;
-        Some(Registration { generation, at, start, lkey, rkey })
+        if state.generation != generation {
+            // Of a device that went meanwhile nothing is kept.
+            return Err(NotNow::Wait);
+        }
+        let at = state.regions.insert(region);
+        Ok(Registration { generation, at, start: first, lkey, rkey })
+    }
+
+    /// Ends a registration: its keys become invalid.
+    pub(super) fn deregister(&self, registration: Registration) {
+        if !mutant!(key_outlives_its_message) {
+            let region = self.lock().remove(registration);
+            drop(region);
+        }
     }
 
     fn release(&self, chunk: Chunk, length: usize, peer: Option<PeerKey>, reusable: bool) {
@@ -238,27 +284,26 @@ impl BlockPool {
             if stays || mutant!(key_outlives_its_message) { None } else { self.lock().remove(registration) };
         // Dropping it ends what the device may still do there; only then is the memory used again.
         drop(region);
-        let (woken, surplus) = {
+        let surplus = {
             let mut state = self.lock();
             if !mutant!(memory_is_not_returned) {
-                state.discharge(length, peer);
+                state.in_use.discharge(length, peer);
             }
             let stays = stays && registration.generation == state.generation;
             let spare = Spare { memory, registration: Some(registration).filter(|_| stays) };
             let open = state.pd.is_some();
-            let keep =
-                open && reusable && state.cached_bytes + class <= KEPT_BYTES.min(self.limit.in_all / 2);
-            let surplus = if keep {
+            let keep = open && reusable && state.cached_bytes + class <= self.kept_bytes;
+            if keep {
                 state.cached_bytes += class;
                 state.cached.entry(class).or_default().push(spare);
                 None
             } else {
                 let region = spare.registration.and_then(|kept| state.remove(kept));
                 Some((region, spare))
-            };
-            (std::mem::take(&mut state.waiting), surplus)
+            }
         };
         drop(surplus);
+        let woken = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         for waker in woken {
             waker.wake();
         }
@@ -290,10 +335,12 @@ impl Block {
 
     /// The start of the memory, as the device and the peer see it.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
-        self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| RemoteAddress {
-            address: chunk.registration.start,
-            rkey: chunk.registration.rkey,
-        })
+        self.chunk.as_ref().map_or_else(RemoteAddress::default, |chunk| chunk.registration.remote_address())
+    }
+
+    /// Its memory, and the pool that registers it.
+    pub(super) fn parts(&self) -> Option<(Arc<Memory>, Arc<BlockPool>)> {
+        self.chunk.as_ref().map(|chunk| (Arc::clone(&chunk.memory), Arc::clone(&self.pool)))
     }
 
     /// Where the memory is in this process, to recognise it by.

@@ -10,8 +10,8 @@ mod received;
 mod registered;
 mod slots;
 
-pub(crate) use block::{Block, BlockPool};
+pub(crate) use block::{Block, BlockPool, NotNow};
 pub(crate) use received::{ReceiveSlots, Received};
 pub use registered::RegisteredBuffer;
-pub(crate) use registered::Registry;
+pub(crate) use registered::{Announced, Registry};
 pub(crate) use slots::SendSlots;

@@ -39,12 +39,14 @@ pub(crate) struct ReceiveSlots {
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
+    /// Receives that could not be posted for want of a slot.
+    missing: usize,
 }
 
 impl ReceiveSlots {
     /// No slots yet.
     pub(crate) fn new(slot_bytes: usize) -> Self {
-        Self { slot_bytes, chunks: Vec::new(), free: Vec::new(), posted: Vec::new() }
+        Self { slot_bytes, chunks: Vec::new(), free: Vec::new(), posted: Vec::new(), missing: 0 }
     }
 
     /// Registers more slots.
@@ -83,6 +85,7 @@ impl ReceiveSlots {
         }
         self.free.clear();
         self.posted.fill(false);
+        self.missing = 0;
     }
 
     /// Slots that can be posted now, counting those that came back.
@@ -100,8 +103,29 @@ impl ReceiveSlots {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
+    /// Posts receives in place of `count` that were taken, and those that are missing. What cannot be posted for want
+    /// of slots is missing from now on.
+    pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
+        let wanted = count + self.missing;
+        let (_, missing) = self.fill(srq, wanted);
+        if missing > 0 && self.missing == 0 {
+            tracing::error!(missing, "receive slots ran out although a reserve is kept");
+        }
+        self.missing = missing;
+    }
+
+    /// Whether receives are missing because slots were short.
+    pub(crate) fn is_missing_any(&self) -> bool {
+        self.missing > 0
+    }
+
     /// Posts `count` receives to the SRQ, or fewer if slots are short; returns how many.
     pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> usize {
+        self.fill(srq, count).0
+    }
+
+    /// Posts `count` receives; returns how many were posted, and how many were not because slots are short.
+    fn fill(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> (usize, usize) {
         let mut posted = 0;
         while posted < count {
             let mut slots = [(0u32, Sge::default()); REPOST];
@@ -112,8 +136,7 @@ impl ReceiveSlots {
                 filled += 1;
             }
             if filled == 0 {
-                tracing::error!("receive slots ran out although a reserve is kept");
-                break;
+                return (posted, count - posted);
             }
             let requests: [ReceiveRequest<'_>; REPOST] = std::array::from_fn(|i| ReceiveRequest {
                 wr_id: RECEIVE_BIT | u64::from(slots[i].0),
@@ -131,7 +154,7 @@ impl ReceiveSlots {
             }
             posted += filled;
         }
-        posted
+        (posted, 0)
     }
 
     /// The slot of a receive's work request number; `None` for that of a send.
@@ -159,7 +182,7 @@ impl ReceiveSlots {
         }
         let end = usize::try_from(length).ok()?.min(self.slot_bytes);
         let (shared, at) = self.place(slot)?;
-        Some(Received { content: Content::Lent { shared: Arc::clone(shared), slot: at }, start: 0, end })
+        Some(Received { content: Content::Lent { shared: Arc::clone(shared), slot: at }, end })
     }
 
     /// Whether a frame is in one of these slots.
@@ -177,10 +200,9 @@ impl Drop for ReceiveSlots {
     }
 }
 
-/// A received frame, or the part of it that is left; its slot goes back when it is dropped.
+/// A received frame; its slot goes back when it is dropped.
 pub(crate) struct Received {
     content: Content,
-    start: usize,
     end: usize,
 }
 
@@ -190,15 +212,15 @@ enum Content {
 }
 
 impl Received {
-    /// Leaves the first `bytes` away.
-    pub(crate) fn advance(&mut self, bytes: usize) {
-        self.start = self.start.saturating_add(bytes).min(self.end);
+    /// Whether it has a receive slot.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.content, Content::Lent { .. })
     }
 
     /// The same in memory of its own; the slot goes back now.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
-        Self { start: 0, end: copy.len(), content: Content::Copied(copy) }
+        Self { end: copy.len(), content: Content::Copied(copy) }
     }
 }
 
@@ -206,13 +228,13 @@ impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         let (shared, slot) = match &self.content {
             Content::Lent { shared, slot } => (shared, *slot),
-            Content::Copied(bytes) => return bytes.get(self.start..self.end).unwrap_or_default(),
+            Content::Copied(bytes) => return bytes.get(..self.end).unwrap_or_default(),
         };
-        let offset = shared.region.offset(slot) + self.start;
+        let offset = shared.region.offset(slot);
         // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
         // makes one per posting) and is posted again only after its drop, so the device does not
         // write to it; nobody else ever writes to receive slots.
-        let slice = unsafe { shared.region.memory.slice(offset, self.end - self.start) };
+        let slice = unsafe { shared.region.memory.slice(offset, self.end) };
         slice.unwrap_or_default()
     }
 }
@@ -228,7 +250,7 @@ impl Drop for Received {
 
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("bytes", &(self.end - self.start)).finish_non_exhaustive()
+        f.debug_struct("Received").field("bytes", &self.end).finish_non_exhaustive()
     }
 }
 
@@ -236,7 +258,7 @@ impl fmt::Debug for Received {
 mod tests {
     use super::*;
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
-    use trunkline_verbs::Device;
+    use trunkline_verbs::{Device, SrqInit, SrqKind};
 
     #[test]
     fn a_copy_says_the_same_and_gives_its_slot_back_at_once() {
@@ -251,17 +273,35 @@ mod tests {
         });
         let (slot, _) = slots.take().unwrap();
         slots.chunks[0].shared.region.memory.write(0, b"a received frame").unwrap();
-        let mut frame = slots.complete(slot, 16).unwrap();
+        let frame = slots.complete(slot, 16).unwrap();
         assert!(slots.lends(&frame) && !other.lends(&frame) && slots.free() == 0);
-        frame.advance(2);
-        let mut copy = frame.copied();
+        let copy = frame.copied();
         assert!(!slots.lends(&copy) && slots.free() == 1);
         slots.chunks[0].shared.region.memory.write(0, b"written over now").unwrap();
-        assert_eq!(copy.as_ref(), b"received frame");
-        copy.advance(9);
-        assert_eq!(copy.as_ref(), b"frame");
-        copy.advance(9);
-        assert_eq!((copy.as_ref(), slots.free()), (&b""[..], 1));
+        assert_eq!((copy.as_ref(), slots.free()), (&b"a received frame"[..], 1));
+    }
+
+    #[test]
+    fn receives_that_were_missing_are_posted_when_slots_return() {
+        let link = LinkChoice::InProcess(Arc::default());
+        let addresses = vec!["127.0.0.1".parse().unwrap()];
+        let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let kind = SrqKind::Basic;
+        let srq = device
+            .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 8, max_sge: 1, context: 0 })
+            .unwrap();
+        let mut slots = ReceiveSlots::new(64);
+        slots.extend(pd.as_ref(), 4, IoAddress(1 << 46)).unwrap();
+        assert_eq!(slots.post(srq.as_ref(), 3), 3);
+        let taken = (0..3).map(|slot| slots.complete(slot, 1).unwrap()).collect::<Vec<_>>();
+        slots.repost(srq.as_ref(), 3);
+        assert!(slots.posted() == 1 && slots.is_missing_any(), "one slot was left");
+        slots.repost(srq.as_ref(), 0);
+        assert!(slots.posted() == 1 && slots.is_missing_any(), "and none has come back");
+        drop(taken);
+        slots.repost(srq.as_ref(), 0);
+        assert!(slots.posted() == 3 && !slots.is_missing_any(), "{slots:?}");
     }
 
     #[test]

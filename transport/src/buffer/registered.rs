@@ -3,36 +3,83 @@
 //! A frozen buffer is recognised by its address when a `Bytes` that is a part of it is sent, so it
 //! can pass through any code that knows only `Bytes`. When the device of the buffer has gone, it is
 //! not recognised any more, and is sent by a copy.
+//!
+//! A peer that is sent all of a buffer gets the key that the buffer has had from the start. A part is registered for the
+//! message, and its key works until the message is READ: no other part can be reached by it.
 
-use super::Block;
+use super::block::Registration;
+use super::{Block, BlockPool, NotNow};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock};
-use trunkline_verbs::{IoAddress, RemoteAddress};
+use trunkline_verbs::{Memory, RemoteAddress};
 
-/// Where frozen buffers lie.
+/// A frozen buffer.
+#[derive(Debug)]
+struct Frozen {
+    length: usize,
+    /// Where peers see it as a whole.
+    at: RemoteAddress,
+    memory: Arc<Memory>,
+    pool: Arc<BlockPool>,
+}
+
+/// Where frozen buffers are.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Where each begins in this process, to its length and where peers see it.
-    ranges: RwLock<BTreeMap<u64, (u64, RemoteAddress)>>,
+    /// By where each begins in this process.
+    buffers: RwLock<BTreeMap<u64, Frozen>>,
 }
 
 impl Registry {
     /// The device has gone, after the pool was closed: from now on buffers are sent as any other
     /// memory is, by a copy.
     pub(crate) fn clear(&self) {
-        self.ranges.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The remote address of bytes that lie in a frozen buffer.
-    pub(crate) fn find(&self, bytes: &[u8]) -> Option<RemoteAddress> {
-        let start = bytes.as_ptr().addr() as u64;
-        let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
-        let (&begin, &(length, at)) = ranges.range(..=start).next_back()?;
-        let inside = start - begin <= length && bytes.len() as u64 <= length - (start - begin);
-        let address = IoAddress(at.address.0.wrapping_add(start - begin));
-        inside.then_some(RemoteAddress { address, rkey: at.rkey })
+    /// A key for bytes that are in a frozen buffer, and for no others; `None` if they are not in one.
+    pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
+        let address = bytes.as_ptr().addr() as u64;
+        let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
+        let (&begin, buffer) = buffers.range(..=address).next_back()?;
+        let start = usize::try_from(address - begin).ok()?;
+        let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.length)?;
+        if bytes.len() == buffer.length {
+            return Some(Ok(Announced { at: buffer.at, own: None }));
+        }
+        let (memory, pool) = (Arc::clone(&buffer.memory), Arc::clone(&buffer.pool));
+        // A kernel may take its time.
+        drop(buffers);
+        let registration = pool.register(&memory, start..end);
+        let announced = |registration: Registration| Announced {
+            at: registration.remote_address(),
+            own: Some((pool, registration)),
+        };
+        Some(registration.map(announced))
+    }
+}
+
+/// What a peer needs to READ bytes of a buffer. Their key, unless it is the buffer's, is invalid once this is dropped.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    at: RemoteAddress,
+    own: Option<(Arc<BlockPool>, Registration)>,
+}
+
+impl Announced {
+    /// Where the peer finds them.
+    pub(crate) fn remote_address(&self) -> RemoteAddress {
+        self.at
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Some((pool, registration)) = self.own.take() {
+            pool.deregister(registration);
+        }
     }
 }
 
@@ -51,13 +98,14 @@ impl RegisteredBuffer {
     /// Shared bytes that are sent without a copy, whole or in slices, when they are large.
     #[must_use]
     pub fn freeze(self) -> Bytes {
-        let at = self.block.remote_address();
-        let length = self.block.len() as u64;
-        let mut ranges = self.registry.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        if self.block.is_registered() {
-            ranges.insert(self.block.local_address(), (length, at));
+        let (at, length) = (self.block.remote_address(), self.block.len());
+        let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
+        if self.block.is_registered()
+            && let Some((memory, pool)) = self.block.parts()
+        {
+            buffers.insert(self.block.local_address(), Frozen { length, at, memory, pool });
         }
-        drop(ranges);
+        drop(buffers);
         Bytes::from_owner(FrozenBuffer { block: self.block, registry: self.registry })
     }
 }
@@ -66,14 +114,14 @@ impl Deref for RegisteredBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is told to nobody before `freeze`.
+        // SAFETY: the block is known to nobody else before `freeze`.
         unsafe { self.block.slice() }
     }
 }
 
 impl DerefMut for RegisteredBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the block is told to nobody before `freeze`.
+        // SAFETY: the block is known to nobody else before `freeze`.
         unsafe { self.block.slice_mut() }
     }
 }
@@ -94,7 +142,7 @@ impl AsRef<[u8]> for FrozenBuffer {
 impl Drop for FrozenBuffer {
     fn drop(&mut self) {
         // Before the block returns to its pool: its address may then be somebody else's.
-        let mut ranges = self.registry.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.remove(&self.block.local_address());
+        let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
+        buffers.remove(&self.block.local_address());
     }
 }

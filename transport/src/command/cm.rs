@@ -1,12 +1,11 @@
 //! What pollers and the node ask of the CM machine.
 
-use crate::{PeerDown, PeerKey, PollerIndex};
+use crate::{Connect, PeerDown, PeerKey, PollerIndex};
 use crossbeam_queue::SegQueue;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_machine::Waker;
-use trunkline_verbs::{CmId, VerbsError};
+use trunkline_verbs::{CmId, Time, VerbsError};
 
 /// An endpoint that is resolved to a peer, or why it could not be.
 pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
@@ -15,7 +14,7 @@ pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 #[derive(Debug)]
 pub(crate) enum CmCommand {
     /// A poller has something to send to this peer, or is about to.
-    Want { peer: PeerKey, address: SocketAddr },
+    Want { peer: PeerKey, connect: Connect },
     /// Resolving the address of a peer has ended, for one INI of a session.
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
@@ -26,6 +25,9 @@ pub(crate) enum CmCommand {
     Released { poller: PollerIndex },
     /// A poller has nothing under way any more, after the command to shut down.
     Drained { poller: PollerIndex },
+    /// The node shuts down, with this end of its grace period: close everything soon after it, even if not every
+    /// poller has reported.
+    ShutDownBy { deadline: Time },
     /// Close everything now.
     Shutdown,
 }

@@ -4,7 +4,6 @@
 use crate::crossings::Crossing;
 use crate::incarnation::PollerDevice;
 use crate::{PeerDown, PeerKey};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{QpNumber, QueuePair, SrqNumber, Time};
 
@@ -12,7 +11,6 @@ use trunkline_verbs::{QpNumber, QueuePair, SrqNumber, Time};
 #[derive(Debug)]
 pub(crate) struct SessionUp {
     pub(crate) peer: PeerKey,
-    pub(crate) address: SocketAddr,
     /// Our number of the session.
     pub(crate) number: u32,
     /// The peer's incarnation.
@@ -21,10 +19,6 @@ pub(crate) struct SessionUp {
     pub(crate) qp: Arc<dyn QueuePair>,
     /// SRQ numbers of the peer's pollers.
     pub(crate) srqs: Vec<SrqNumber>,
-    /// Largest message that the peer takes.
-    pub(crate) max_message: u64,
-    /// Largest frame that the peer's receives hold.
-    pub(crate) max_frame: u32,
     /// READs that may be outstanding on the INI.
     pub(crate) read_depth: u8,
 }
@@ -33,13 +27,14 @@ pub(crate) struct SessionUp {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A TGT was made: messages through it come from there. Comes before the peer can send.
-    TargetAdded { peer: PeerKey, address: SocketAddr, number: u32, poller: u16, target: QpNumber },
+    TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
     /// The TGTs of a session are destroyed: nothing is received or READ by the peer any more.
     SessionClosed { peer: PeerKey, number: u32 },
-    /// The session is over, or could not be made. Comes after its `SessionClosed`.
-    PeerDown { peer: PeerKey, number: u32, cause: PeerDown },
+    /// The session is over, or could not be made. Comes after its `SessionClosed`. After an attempt that failed,
+    /// `next` is when the next one may begin.
+    PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },
     /// The peer will not come back under this key.
     Forget { peer: PeerKey },
     /// The device was removed: take what has arrived, and say so.

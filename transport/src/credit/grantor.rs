@@ -1,33 +1,56 @@
 //! The receiving half: one SRQ's depth, shared among the INIs that may send into it.
 //!
-//! Pairs that want credit are served in turn; a turn grants a pair at most [`QUANTUM`] credits, so a greedy
+//! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs that want
+//! more are served in turn; a turn grants a pair at most [`QUANTUM`] credits, so a greedy
 //! one waits for the others (deficit round robin with messages of equal cost).
-//! What is outstanding never exceeds the depth less the control reserve, and of that an eighth is
-//! granted to nobody, so that new pairs find their base credit while others are greedy.
+//! What is outstanding never exceeds the depth less the control reserve. Of that an eighth is
+//! granted beyond base credits to nobody, so that new pairs find theirs while others are greedy, and all pairs of one
+//! peer together have at most half of the rest.
+//!
+//! Nothing makes a spender release credit. One that has held more than it used for [`HOARDING_MS`] while others
+//! lacked credit is reported, and loses its session: honest ones release it within 100 ms, unless they are stopped.
 #![forbid(unsafe_code)]
 
-use super::{BASE, CreditViolation, START};
-use crate::ledger::Granting;
+use super::{AHEAD, BASE, CreditViolation, START, steps};
+use crate::PeerKey;
+use crate::ledger::{Granting, SrqLedger};
 use slab::Slab;
 use std::collections::VecDeque;
+use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
 /// Credits that a pair gets in one turn.
 const QUANTUM: u32 = 16;
-/// Credits that an active pair holds beyond what waits at its sender, so that the next messages
-/// need no round trip.
-const AHEAD: u32 = 16;
+/// While nothing waits at its sender, a pair that has so many is not granted more: some at once cost less than one
+/// with each message.
+const ENOUGH: u32 = AHEAD / 2;
 /// A pair counts as active this long after its last message.
 const ACTIVE_MS: u64 = 100;
+/// Pairs are looked at this often.
+const SWEEP_MS: u64 = ACTIVE_MS / 2;
+/// A peer that is stopped for some seconds is not to lose its session for the credit that it holds meanwhile.
+const HOARDING_MS: u64 = 15_000;
 
 /// Names a pair of its [`Grantor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PairId(usize);
 
+/// A peer, with all its pairs.
+#[derive(Debug)]
+struct Holder {
+    peer: PeerKey,
+    pairs: u32,
+    active: u32,
+    /// Credits outstanding of all its pairs.
+    outstanding: u32,
+}
+
 #[derive(Debug)]
 struct Pair {
     /// The TGT through which the spender's messages come.
     target: QpNumber,
+    /// Place of the peer that the spender is of.
+    holder: usize,
     granted: u32,
     released: u32,
     consumed: u32,
@@ -38,6 +61,10 @@ struct Pair {
     heard_ms: u64,
     active: bool,
     needy: bool,
+    /// The least that the spender had since the last sweep.
+    least: u32,
+    /// For how long it has held more than it used while others lacked credit.
+    hoarding_ms: u64,
 }
 
 impl Pair {
@@ -63,9 +90,15 @@ pub(crate) struct Grantor {
     outstanding: u32,
     active: u32,
     pairs: Slab<Pair>,
+    /// A few; places stay the same.
+    holders: Slab<Holder>,
     needy: VecDeque<PairId>,
     /// Targets of pairs that were granted something since the last [`Grantor::take_granted`].
     granted: Vec<QpNumber>,
+    /// A pair lacked credit since the last sweep.
+    is_short: bool,
+    /// Pairs that hoard, with their targets.
+    hoarding: Vec<(PairId, QpNumber)>,
     swept_ms: u64,
 }
 
@@ -81,8 +114,11 @@ impl Grantor {
             outstanding: 0,
             active: 0,
             pairs: Slab::new(),
+            holders: Slab::new(),
             needy: VecDeque::new(),
             granted: Vec::new(),
+            is_short: false,
+            hoarding: Vec::new(),
             swept_ms: 0,
         }
     }
@@ -101,14 +137,21 @@ impl Grantor {
         is_half_taken || self.outstanding + BASE > self.capacity
     }
 
-    /// Adds a pair with its base credit; `None` when the SRQ is too shallow for one more.
-    pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber) -> Option<PairId> {
+    /// Adds a pair of a peer with its base credit; `None` when the SRQ is too shallow for one more.
+    pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, peer: PeerKey) -> Option<PairId> {
         if self.outstanding + BASE > self.capacity {
             return None;
         }
         self.outstanding += BASE;
+        let known = self.holders.iter().find(|(_, holder)| holder.peer == peer).map(|(place, _)| place);
+        let fresh = Holder { peer, pairs: 0, active: 0, outstanding: 0 };
+        let place = known.unwrap_or_else(|| self.holders.insert(fresh));
+        let holder = &mut self.holders[place];
+        holder.pairs += 1;
+        holder.outstanding += BASE;
         let pair = Pair {
             target,
+            holder: place,
             granted: START.wrapping_add(BASE),
             released: 0,
             consumed: START,
@@ -117,6 +160,8 @@ impl Grantor {
             heard_ms: now_ms,
             active: false,
             needy: false,
+            least: BASE,
+            hoarding_ms: 0,
         };
         Some(PairId(self.pairs.insert(pair)))
     }
@@ -124,46 +169,66 @@ impl Grantor {
     /// Removes a pair whose trunk has ended; its credits are free again.
     pub(crate) fn close(&mut self, id: PairId) {
         let Some(pair) = self.pairs.try_remove(id.0) else { return };
+        let holder = &mut self.holders[pair.holder];
         self.outstanding -= pair.outstanding();
+        holder.outstanding -= pair.outstanding();
         self.active -= u32::from(pair.active);
+        holder.active -= u32::from(pair.active);
+        holder.pairs -= 1;
+        if holder.pairs == 0 {
+            self.holders.remove(pair.holder);
+        }
         self.needy.retain(|&other| other != id);
+        self.hoarding.retain(|(other, _)| *other != id);
     }
 
-    /// Records a frame: what it reports about its sender, and that it used a credit unless it
-    /// is a control frame.
+    /// Records a frame: what it reports about its sender. One that has a position of released credit is a Credit
+    /// frame, and used no credit.
     pub(crate) fn hear(
         &mut self,
         id: PairId,
         now_ms: u64,
-        want: u16,
-        released: u32,
-        used_credit: bool,
+        want: u8,
+        released: Option<u16>,
     ) -> Result<(), CreditViolation> {
         let Some(pair) = self.pairs.get_mut(id.0) else { return Ok(()) };
-        let newly_released = released.wrapping_sub(pair.released);
+        let newly_released = released.map_or(0, |released| steps(pair.released, released));
+        let used_credit = released.is_none();
+        let used = u32::from(used_credit);
         if newly_released > pair.known() {
             return Err(CreditViolation("released credit that it did not have"));
         }
-        pair.released = released;
-        self.outstanding -= newly_released;
-        if newly_released > 0 && pair.active {
-            // It reports that it is idle; more credit granted now would only be released again.
-            pair.active = false;
-            self.active -= 1;
+        if newly_released + used > pair.known() {
+            return Err(CreditViolation("sent beyond its credit"));
         }
+        pair.released = pair.released.wrapping_add(newly_released);
+        pair.consumed = pair.consumed.wrapping_add(used);
+        pair.least = pair.least.min(pair.known());
+        // A spender that releases credit has no use for more, whatever waits there: what it was not sent yet is withdrawn.
+        let is_idle = newly_released > 0;
+        let withdrawn = if is_idle { pair.granted.wrapping_sub(pair.told) } else { 0 };
+        pair.granted = pair.granted.wrapping_sub(withdrawn);
+        let is_base_used = pair.outstanding() < BASE && !mutant!(base_credit_is_not_returned);
+        let back = if is_base_used { BASE - pair.outstanding() } else { 0 };
+        if back > 0 {
+            pair.granted = pair.granted.wrapping_add(back);
+            self.granted.push(pair.target);
+        }
+        let holder = &mut self.holders[pair.holder];
+        let gone = newly_released + used + withdrawn;
+        holder.outstanding = holder.outstanding + back - gone;
+        self.outstanding = self.outstanding + back - gone;
         if used_credit {
-            if pair.known() == 0 {
-                return Err(CreditViolation("sent beyond its credit"));
-            }
-            pair.consumed = pair.consumed.wrapping_add(1);
-            self.outstanding -= 1;
             pair.heard_ms = now_ms;
-            if !pair.active {
-                pair.active = true;
-                self.active += 1;
+        }
+        let is_active = used_credit || (pair.active && !is_idle);
+        if is_active != pair.active {
+            pair.active = is_active;
+            for active in [&mut self.active, &mut holder.active] {
+                *active = if is_active { *active + 1 } else { *active - 1 };
             }
         }
-        pair.want = u32::from(want);
+        pair.want = if is_idle { 0 } else { u32::from(want) };
         self.mark(id);
         Ok(())
     }
@@ -176,15 +241,24 @@ impl Grantor {
             let need = self.need(id);
             let Some(pair) = self.pairs.get_mut(id.0) else { continue };
             let gift = need.min(QUANTUM).min(self.bulk - self.outstanding);
-            pair.granted = pair.granted.wrapping_add(gift);
-            self.outstanding += gift;
-            self.granted.push(pair.target);
+            if gift > 0 {
+                pair.granted = pair.granted.wrapping_add(gift);
+                self.outstanding += gift;
+                self.holders[pair.holder].outstanding += gift;
+                self.granted.push(pair.target);
+            }
             if gift < need {
                 self.needy.push_back(id);
             } else {
                 pair.needy = false;
             }
         }
+        self.is_short |= !self.needy.is_empty();
+    }
+
+    /// Takes the targets of the pairs that have held credit unused for long while others lacked it.
+    pub(crate) fn take_hoarding(&mut self) -> impl Iterator<Item = QpNumber> + use<'_> {
+        self.hoarding.drain(..).map(|(_, target)| target)
     }
 
     /// Appends the targets of the pairs that were granted something; a pair may appear twice.
@@ -209,49 +283,68 @@ impl Grantor {
 
     /// The positions of a pair, for whoever counts credits.
     pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
-        let Pair { granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
-        Some(Granting { target, home, granted, told, released, consumed })
+        let Pair { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
+        let peer = self.holders[holder].peer;
+        Some(Granting { target, peer, is_up: true, home, granted, told, released, consumed })
     }
 
-    /// Credits that may still be used by all spenders together.
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
-    /// The most that may be outstanding.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.capacity
+    /// What all spenders together may still use, and what they may have.
+    pub(crate) fn ledger(&self) -> SrqLedger {
+        SrqLedger { outstanding: self.outstanding, capacity: self.capacity, per_peer: self.bulk / 2 }
     }
 
     /// Puts a pair into the round if it should have more.
     fn mark(&mut self, id: PairId) {
-        let need = self.need(id);
-        let Some(pair) = self.pairs.get_mut(id.0) else { return };
-        if need > 0 && !pair.needy {
+        let Some(pair) = self.pairs.get(id.0) else { return };
+        let has_enough = pair.want == 0 && pair.outstanding() >= ENOUGH;
+        if pair.needy || has_enough || self.need(id) == 0 {
+            return;
+        }
+        if let Some(pair) = self.pairs.get_mut(id.0) {
             pair.needy = true;
             self.needy.push_back(id);
         }
     }
 
     /// How many credits a pair lacks of what it should have: its backlog and a little ahead while
-    /// it is active, never beyond its share; the base at least.
+    /// it is active, never beyond its share of all and of what its peer may have. Its base is granted at once.
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
         let ahead = if pair.active { AHEAD } else { BASE };
-        let share = (self.bulk / self.active.max(1)).max(BASE);
-        (pair.want + ahead).min(share).saturating_sub(pair.outstanding())
+        let lacks = (pair.want + ahead).saturating_sub(pair.outstanding());
+        if lacks == 0 {
+            return 0;
+        }
+        let holder = &self.holders[pair.holder];
+        let most = if mutant!(one_peer_takes_all_credit) { self.bulk } else { self.bulk / 2 };
+        let share = (self.bulk / self.active.max(1)).min(most / holder.active.max(1));
+        lacks.min(share.saturating_sub(pair.outstanding())).min(most.saturating_sub(holder.outstanding))
     }
 
-    /// Pairs that fell silent stop counting as active, now and then.
+    /// Looks at all pairs, now and then: those that fell silent stop counting as active, and those that hold what
+    /// they do not use are found.
     fn sweep(&mut self, now_ms: u64) {
-        if now_ms.saturating_sub(self.swept_ms) < ACTIVE_MS / 2 {
+        let passed_ms = now_ms.saturating_sub(self.swept_ms);
+        if passed_ms < SWEEP_MS {
             return;
         }
         self.swept_ms = now_ms;
-        for (_, pair) in &mut self.pairs {
+        // While nobody sends, nobody lacks anything.
+        let passed_ms = if self.is_short { passed_ms.min(2 * SWEEP_MS) } else { 0 };
+        self.is_short = false;
+        for (place, pair) in &mut self.pairs {
+            let of_use = if pair.active { BASE + AHEAD } else { BASE };
+            let is_hoarding = pair.least > of_use && passed_ms > 0;
+            pair.hoarding_ms = if is_hoarding { pair.hoarding_ms + passed_ms } else { 0 };
+            if pair.hoarding_ms >= HOARDING_MS {
+                pair.hoarding_ms = 0;
+                self.hoarding.push((PairId(place), pair.target));
+            }
+            pair.least = pair.known();
             if pair.active && now_ms.saturating_sub(pair.heard_ms) >= ACTIVE_MS {
                 pair.active = false;
                 self.active -= 1;
+                self.holders[pair.holder].active -= 1;
             }
         }
     }

@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use super::{CreditViolation, Grantor, PairId};
-use crate::ledger::Granting;
+use crate::PeerKey;
+use crate::ledger::{Granting, SrqLedger};
 use trunkline_verbs::QpNumber;
 
 /// Names a pair of one poller's [`Grants`].
@@ -41,10 +42,16 @@ impl Grants {
         }
     }
 
-    /// Adds a pair with its base credit; `None` when the SRQ is too shallow for one more.
-    pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, home: u16) -> Option<GrantId> {
+    /// Adds a pair of a peer, whose messages come through the SRQ of `home`, with its base credit; `None` when that
+    /// is too shallow for one more.
+    pub(crate) fn open(
+        &mut self,
+        now_ms: u64,
+        target: QpNumber,
+        (peer, home): (PeerKey, u16),
+    ) -> Option<GrantId> {
         let home = usize::from(home);
-        let pair = self.by_home.get_mut(home)?.open(now_ms, target)?;
+        let pair = self.by_home.get_mut(home)?.open(now_ms, target, peer)?;
         Some(GrantId { home, pair })
     }
 
@@ -60,12 +67,11 @@ impl Grants {
         &mut self,
         id: GrantId,
         now_ms: u64,
-        want: u16,
-        released: u32,
-        used_credit: bool,
+        want: u8,
+        released: Option<u16>,
     ) -> Result<(), CreditViolation> {
         let Some(grantor) = self.by_home.get_mut(id.home) else { return Ok(()) };
-        grantor.hear(id.pair, now_ms, want, released, used_credit)
+        grantor.hear(id.pair, now_ms, want, released)
     }
 
     /// Hands out what is free.
@@ -93,9 +99,14 @@ impl Grants {
         self.by_home.get(id.home)?.positions(id.pair, target, home)
     }
 
-    /// By home: credits outstanding, and the most that may be.
-    pub(crate) fn outstanding(&self) -> Vec<(u32, u32)> {
-        self.by_home.iter().map(|grantor| (grantor.outstanding(), grantor.capacity())).collect()
+    /// By home: credits outstanding, and the most that may be, of all peers and of one.
+    pub(crate) fn outstanding(&self) -> Vec<SrqLedger> {
+        self.by_home.iter().map(Grantor::ledger).collect()
+    }
+
+    /// Takes the targets of the pairs that have held credit unused for long while others lacked it.
+    pub(crate) fn take_hoarding(&mut self) -> Vec<QpNumber> {
+        self.by_home.iter_mut().flat_map(Grantor::take_hoarding).collect()
     }
 
     /// Whether a frame of its own is due for the position.
@@ -120,13 +131,13 @@ mod tests {
             for (poller, grants) in all.iter_mut().enumerate() {
                 for home in 0..pollers {
                     for peer in 0..4 {
-                        let id = grants.open(0, QpNumber::new(peer), home);
+                        let id = grants.open(0, QpNumber::new(peer), (PeerKey::numbered(peer), home));
                         open.push((poller, home, id.expect("room for four peers")));
                     }
                 }
             }
             for &(poller, _, id) in &open {
-                all[poller].hear(id, 0, u16::MAX, 0, true).unwrap();
+                all[poller].hear(id, 0, u8::MAX, None).unwrap();
             }
             let used = u32::try_from(open.len()).unwrap() / u32::from(pollers);
             for grants in &mut all {

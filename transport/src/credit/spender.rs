@@ -1,10 +1,10 @@
 //! The sending half of a pair: how many messages may still leave for one remote SRQ.
 #![forbid(unsafe_code)]
 
-use super::{BASE, CreditViolation, START};
+use super::{AHEAD, BASE, CreditViolation, START, steps};
 use trunkline_mutants::mutant;
 
-/// A spender gives unused credit back after this many milliseconds without a message. With the
+/// A spender gives credit back that it has not used for this many milliseconds. With the
 /// scan interval of the poller it stays within the 100 ms in which idle grants decay.
 const IDLE_MS: u64 = 60;
 /// No peer grants more than this ahead; a position beyond, or before the last, is nonsense.
@@ -23,6 +23,9 @@ pub(crate) struct Spender {
     released: u32,
     sent: u32,
     used_ms: u64,
+    /// The least that was available since then, and when that began.
+    least: u32,
+    least_ms: u64,
     /// Credit frames that may still come, as of the position and the time at which this was
     /// computed.
     allowed: u64,
@@ -38,6 +41,8 @@ impl Spender {
             released: 0,
             sent: START,
             used_ms: now_ms,
+            least: BASE,
+            least_ms: now_ms,
             allowed: CREDIT_FRAMES,
             allowed_sent: START,
             allowed_ms: now_ms,
@@ -63,16 +68,25 @@ impl Spender {
             self.sent = self.sent.wrapping_add(1);
         }
         self.used_ms = now_ms;
+        self.least = self.least.min(self.available());
         true
     }
 
+    /// Takes back the credit of a message that was not posted after all.
+    pub(crate) fn unspend(&mut self) {
+        if self.allowed_sent == self.sent {
+            self.allowed_sent = self.allowed_sent.wrapping_sub(1);
+        }
+        self.sent = self.sent.wrapping_sub(1);
+    }
+
     /// Takes over the grant position of a frame.
-    pub(crate) fn hear(&mut self, grant: u32) -> Result<(), CreditViolation> {
-        let step = grant.wrapping_sub(self.granted);
+    pub(crate) fn hear(&mut self, grant: u16) -> Result<(), CreditViolation> {
+        let step = steps(self.granted, grant);
         if step > MOST_AHEAD || self.available().wrapping_add(step) > MOST_AHEAD {
             return Err(CreditViolation("grant position went backwards or leapt"));
         }
-        self.granted = grant;
+        self.granted = self.granted.wrapping_add(step);
         Ok(())
     }
 
@@ -88,19 +102,27 @@ impl Spender {
         Ok(())
     }
 
-    /// The position to put into every frame.
+    /// The position to put into Credit frames.
     pub(crate) fn released(&self) -> u32 {
         self.released
     }
 
-    /// Releases what an idle pair does not need; returns whether a frame must report it.
+    /// Releases what a pair does not need: all but the base when it is idle, else what it has not used for as long,
+    /// but for what a busy one is granted ahead. Returns whether a frame must report it.
     pub(crate) fn release_idle(&mut self, now_ms: u64) -> bool {
-        let spare = self.available().saturating_sub(BASE);
-        if spare == 0 || now_ms.saturating_sub(self.used_ms) < IDLE_MS {
-            return false;
+        let is_idle = now_ms.saturating_sub(self.used_ms) >= IDLE_MS;
+        let mut spare = if is_idle { self.available().saturating_sub(BASE) } else { 0 };
+        let is_over = now_ms.saturating_sub(self.least_ms) >= IDLE_MS;
+        if is_over {
+            spare = spare.max(self.least.saturating_sub(BASE + AHEAD));
         }
         self.released = self.released.wrapping_add(spare);
-        true
+        if is_over {
+            (self.least, self.least_ms) = (self.available(), now_ms);
+        } else {
+            self.least = self.least.min(self.available());
+        }
+        spare > 0
     }
 
     /// When [`Spender::release_idle`] will have something to do.

@@ -1,19 +1,28 @@
 //! Grantor and spenders against each other, over a network that delays.
 
-use super::{BASE, Grantor, PairId, Spender};
+use super::{AHEAD, BASE, Grantor, PairId, Spender, on_wire};
+use crate::PeerKey;
 use proptest::prelude::*;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use trunkline_verbs::QpNumber;
 
-/// A frame on its way: want, released, whether it used a credit.
-type ToGrantor = (u16, u32, bool);
+/// A frame on its way: want, and released if it used no credit.
+type ToGrantor = (u8, Option<u16>);
 
 struct Pair {
     id: PairId,
+    /// Releases nothing, and always wants more.
+    hoards: bool,
     spender: Spender,
     backlog: u16,
     there: VecDeque<ToGrantor>,
-    back: VecDeque<u32>,
+    back: VecDeque<u16>,
+}
+
+/// As frames report it.
+fn want(backlog: u16) -> u8 {
+    u8::try_from(backlog).unwrap_or(u8::MAX)
 }
 
 struct World {
@@ -23,11 +32,19 @@ struct World {
 }
 
 impl World {
+    /// Pairs of a peer each.
     fn new(depth: u32, pairs: usize) -> Self {
+        Self::of_peers(depth, (0..).take(pairs))
+    }
+
+    /// Pairs of these peers.
+    fn of_peers(depth: u32, peers: impl IntoIterator<Item = u32>) -> Self {
         let mut grantor = Grantor::new(depth);
-        let pairs = (0..pairs)
-            .map(|_| Pair {
-                id: grantor.open(0, QpNumber::new(1)).unwrap(),
+        let pairs = (0..)
+            .zip(peers)
+            .map(|(number, peer)| Pair {
+                id: grantor.open(0, QpNumber::new(number), PeerKey::numbered(peer)).unwrap(),
+                hoards: false,
                 spender: Spender::new(0),
                 backlog: 0,
                 there: VecDeque::new(),
@@ -46,20 +63,21 @@ impl World {
             }
             pair.backlog -= 1;
             sent += 1;
-            pair.there.push_back((pair.backlog, pair.spender.released(), true));
+            let want = if pair.hoards { u8::MAX } else { want(pair.backlog) };
+            pair.there.push_back((want, None));
         }
         sent
     }
 
     fn arrive(&mut self, index: usize) {
         let pair = &mut self.pairs[index];
-        if let Some((want, released, used)) = pair.there.pop_front() {
-            self.grantor.hear(pair.id, self.now, want, released, used).unwrap();
+        if let Some((want, released)) = pair.there.pop_front() {
+            self.grantor.hear(pair.id, self.now, want, released).unwrap();
         }
         self.grantor.grant(self.now);
         for pair in &mut self.pairs {
             if self.grantor.must_tell(pair.id) {
-                pair.back.push_back(self.grantor.tell(pair.id));
+                pair.back.push_back(on_wire(self.grantor.tell(pair.id)));
             }
         }
     }
@@ -73,28 +91,76 @@ impl World {
 
     fn release(&mut self, index: usize) {
         let pair = &mut self.pairs[index];
-        if pair.backlog == 0 && pair.spender.release_idle(self.now) {
-            pair.there.push_back((0, pair.spender.released(), false));
+        if !pair.hoards && pair.spender.release_idle(self.now) {
+            pair.there.push_back((want(pair.backlog), Some(on_wire(pair.spender.released()))));
         }
     }
 
+    /// Everything that is under way arrives, both ways.
+    fn exchange(&mut self) {
+        for index in 0..self.pairs.len() {
+            while !self.pairs[index].there.is_empty() {
+                self.arrive(index);
+            }
+        }
+        for index in 0..self.pairs.len() {
+            while !self.pairs[index].back.is_empty() {
+                self.learn(index);
+            }
+        }
+        self.check();
+    }
+
+    /// These pairs send in turn, so that each is active alone, and take what they can.
+    fn hoard(&mut self, pairs: Range<usize>) {
+        for index in pairs {
+            self.pairs[index].hoards = true;
+            for _ in 0..20 {
+                self.pairs[index].backlog = 1;
+                self.send(index, 1);
+                self.exchange();
+            }
+            self.now += 200;
+        }
+    }
+
+    /// Credits that the spenders of these pairs may use.
+    fn available(&self, pairs: Range<usize>) -> u32 {
+        self.pairs[pairs].iter().map(|pair| pair.spender.available()).sum()
+    }
+
     fn check(&self) {
-        assert!(self.grantor.outstanding() <= self.grantor.capacity());
+        let ledger = self.grantor.ledger();
+        assert!(ledger.outstanding <= ledger.capacity);
+        let mut peers = BTreeMap::<_, (u32, u32)>::new();
+        for pair in &self.pairs {
+            let granting = self.grantor.positions(pair.id, QpNumber::new(0), 0).unwrap();
+            assert!(granting.outstanding() >= BASE, "a pair lacks its base credit: {granting:?}");
+            let (pairs, outstanding) = peers.entry(granting.peer).or_default();
+            (*pairs, *outstanding) = (*pairs + 1, *outstanding + granting.outstanding());
+        }
+        for (pairs, outstanding) in peers.into_values() {
+            let most = ledger.per_peer + pairs * BASE;
+            assert!(outstanding <= most, "a peer has {outstanding} credits of {ledger:?}");
+        }
         let usable: u32 = self.pairs.iter().map(|pair| pair.spender.available()).sum();
-        let flying = self.pairs.iter().flat_map(|pair| &pair.there).filter(|frame| frame.2).count();
+        let flying = self.pairs.iter().flat_map(|pair| &pair.there).filter(|frame| frame.1.is_none()).count();
         let flying = u32::try_from(flying).unwrap();
-        assert!(usable + flying <= self.grantor.capacity(), "{usable} usable and {flying} in flight");
+        assert!(usable + flying <= ledger.capacity, "{usable} usable and {flying} in flight");
     }
 }
 
 proptest! {
     #[test]
     fn grants_never_exceed_the_depth(
-        depth in 8u32..200,
+        depth in 16u32..200,
         pairs in 1usize..6,
+        peers in 1u32..4,
+        hoarders in 0usize..3,
         steps in proptest::collection::vec((0u8..5, 0usize..6, 1u16..40), 1..400),
     ) {
-        let mut world = World::new(depth, pairs);
+        let mut world = World::of_peers(depth, (0..).take(pairs).map(|pair| pair % peers));
+        world.pairs.iter_mut().take(hoarders).for_each(|pair| pair.hoards = true);
         for (what, index, amount) in steps {
             let index = index % pairs;
             world.now += u64::from(amount);
@@ -107,8 +173,7 @@ proptest! {
             }
             world.check();
         }
-        // Everything that waits gets through in the end: nobody is starved or deadlocked, at the
-        // latest when those that hold credit and have no use for it have given it back.
+        // Everything that waits gets through in the end: nobody is starved or deadlocked, whatever is hoarded.
         let mut rounds = 0;
         while world.pairs.iter().any(|pair| pair.backlog > 0 || !pair.there.is_empty()) {
             world.now += 1;
@@ -170,7 +235,9 @@ fn a_new_pair_finds_room_beside_greedy_ones() {
             world.learn(0);
         }
     }
-    let newcomers = (2..10).filter_map(|target| world.grantor.open(0, QpNumber::new(target))).count();
+    let newcomers = (2..10)
+        .filter_map(|target| world.grantor.open(0, QpNumber::new(target), PeerKey::numbered(target)))
+        .count();
     assert_eq!(newcomers, 8);
 }
 
@@ -187,53 +254,63 @@ fn idle_grants_decay_to_the_base() {
             world.learn(0);
         }
     }
-    assert!(world.grantor.outstanding() > BASE);
+    assert!(world.grantor.ledger().outstanding > BASE);
     world.now = world.pairs[0].spender.release_due_ms().unwrap();
     world.release(0);
     world.arrive(0);
     assert!(world.now <= 100);
     assert_eq!(world.pairs[0].spender.available(), BASE);
-    assert_eq!(world.grantor.outstanding(), BASE);
+    assert_eq!(world.grantor.ledger().outstanding, BASE);
     assert!(world.pairs[0].back.is_empty(), "credit that was just given back is not granted again");
 }
 
 #[test]
 fn a_peer_that_cheats_is_found_out() {
     let mut grantor = Grantor::new(16);
-    let id = grantor.open(0, QpNumber::new(1)).unwrap();
-    grantor.hear(id, 0, 0, 0, true).unwrap();
-    assert!(grantor.hear(id, 0, 0, 0, true).is_err());
-    assert!(grantor.hear(id, 0, 0, 5, false).is_err());
+    let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
+    grantor.hear(id, 0, 0, None).unwrap();
+    assert!(grantor.hear(id, 0, 0, None).is_err());
+    assert!(grantor.hear(id, 0, 0, Some(5)).is_err());
     let mut spender = Spender::new(0);
-    assert!(spender.hear(super::START).is_err(), "a step backwards");
-    assert!(spender.hear(u32::MAX / 2).is_err());
+    assert!(spender.hear(on_wire(super::START)).is_err(), "a step backwards");
+    assert!(spender.hear(on_wire(super::START).wrapping_add(1 << 15).wrapping_add(2)).is_err());
 }
 
 #[test]
 fn positions_survive_the_wrap() {
     let mut grantor = Grantor::new(64);
-    let id = grantor.open(0, QpNumber::new(1)).unwrap();
+    let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     let mut spender = Spender::new(0);
-    for _ in 0..3_000 {
+    for _ in 0..70_000 {
         assert!(spender.spend(0));
-        grantor.hear(id, 0, 0, 0, true).unwrap();
+        grantor.hear(id, 0, 0, None).unwrap();
         grantor.grant(0);
-        spender.hear(grantor.tell(id)).unwrap();
+        spender.hear(on_wire(grantor.tell(id))).unwrap();
     }
+    for now_ms in (0..70_000).map(|turn| turn * 200) {
+        assert!(spender.spend(now_ms));
+        grantor.hear(id, now_ms, 9, None).unwrap();
+        grantor.grant(now_ms);
+        spender.hear(on_wire(grantor.tell(id))).unwrap();
+        assert!(spender.release_idle(now_ms + 100), "more than the base was granted");
+        grantor.hear(id, now_ms + 100, 0, Some(on_wire(spender.released()))).unwrap();
+    }
+    assert!(spender.released() > 2 * 65_536 && grantor.ledger().outstanding == BASE);
 }
 
 #[test]
 fn credit_that_was_not_told_yet_is_not_used() {
     let mut grantor = Grantor::new(64);
-    let id = grantor.open(0, QpNumber::new(1)).unwrap();
-    grantor.hear(id, 0, 0, 0, true).unwrap();
+    let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
+    grantor.hear(id, 0, 0, None).unwrap();
     grantor.grant(0);
-    assert!(grantor.outstanding() > 0, "granted, but the frame that says so has not left");
-    assert!(grantor.hear(id, 0, 0, 0, true).is_err(), "used by guessing");
-    assert!(grantor.hear(id, 0, 0, 1, false).is_err(), "given back by guessing");
+    assert!(grantor.ledger().outstanding > BASE, "granted, but the frame that says so has not left");
+    assert!(grantor.hear(id, 0, 0, None).is_err(), "used by guessing");
+    assert!(grantor.hear(id, 0, 0, Some(1)).is_err(), "given back by guessing");
     assert!(grantor.must_tell(id));
     grantor.tell(id);
-    grantor.hear(id, 0, 0, 1, true).unwrap();
+    grantor.hear(id, 0, 0, Some(1)).unwrap();
+    grantor.hear(id, 0, 0, None).unwrap();
 }
 
 #[test]
@@ -246,7 +323,7 @@ fn credit_frames_that_answer_nothing_are_bounded() {
     for _ in 0..10_000 {
         assert!(busy.spend(0));
         grant = grant.wrapping_add(1);
-        busy.hear(grant).unwrap();
+        busy.hear(on_wire(grant)).unwrap();
         assert!(busy.hear_credit_frame(0).is_ok(), "each message may be answered by one");
     }
 }
@@ -260,12 +337,101 @@ fn who_joins_finds_room_while_an_srq_can_become_deeper() {
             grantor.deepen(depth);
             depth *= 2;
         }
-        let pair = grantor.open(0, QpNumber::new(number)).expect("room for one more");
+        let pair =
+            grantor.open(0, QpNumber::new(number), PeerKey::numbered(number)).expect("room for one more");
         // Each is busy at once and wants all that there is.
-        grantor.hear(pair, 0, u16::MAX, 0, true).unwrap();
+        grantor.hear(pair, 0, u8::MAX, None).unwrap();
         grantor.grant(0);
         grantor.tell(pair);
-        assert!(grantor.outstanding() <= grantor.capacity() && grantor.capacity() < depth);
+        let ledger = grantor.ledger();
+        assert!(ledger.outstanding <= ledger.capacity && ledger.capacity < depth);
     }
     assert_eq!(depth, 4096, "a thousand pairs take half of 2048 and more");
+}
+
+#[test]
+fn a_pair_has_its_base_credit_back_whatever_others_hold() {
+    // Two peers with four pairs each, and an honest one.
+    let mut world = World::of_peers(512, [1, 1, 1, 1, 2, 2, 2, 2, 3]);
+    world.hoard(0..8);
+    assert!(world.available(0..8) > 300, "all that is granted to anybody");
+    world.pairs[8].backlog = 1000;
+    for _ in 0..1000 {
+        assert_eq!(world.send(8, 1), 1, "it has no credit");
+        world.exchange();
+    }
+}
+
+#[test]
+fn one_peer_leaves_half_to_the_others_however_many_pairs_it_has() {
+    let mut world = World::of_peers(512, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+    world.hoard(0..8);
+    let (held, ledger) = (world.available(0..8), world.grantor.ledger());
+    assert!(held <= ledger.per_peer + 8 && held >= ledger.per_peer / 2, "{held} of {ledger:?}");
+    world.pairs[8].backlog = 2000;
+    for _ in 0..4 {
+        world.now += 1;
+        world.send(8, u16::MAX);
+        world.exchange();
+    }
+    let rest = world.grantor.positions(world.pairs[8].id, QpNumber::new(8), 0).unwrap().outstanding();
+    assert!(rest >= ledger.per_peer - 8, "{rest} are left to the others of {ledger:?}");
+}
+
+/// An honest pair sends all the time for so long. Returns the pairs that were found to hoard.
+fn hoarding_while_busy(world: &mut World, busy: usize, over_ms: u64) -> Vec<QpNumber> {
+    let mut found = Vec::new();
+    let until = world.now + over_ms;
+    while world.now < until {
+        world.now += 5;
+        world.pairs[busy].backlog = 50;
+        world.send(busy, u16::MAX);
+        world.exchange();
+        (0..world.pairs.len()).for_each(|index| world.release(index));
+        world.exchange();
+        found.extend(world.grantor.take_hoarding());
+    }
+    found
+}
+
+#[test]
+fn who_keeps_unused_credit_that_others_lack_is_found() {
+    let mut world = World::of_peers(256, [1, 1, 2, 2, 3]);
+    world.hoard(0..4);
+    // Who is stopped for ten seconds does as much.
+    assert_eq!(hoarding_while_busy(&mut world, 4, 12_000), []);
+    let found = hoarding_while_busy(&mut world, 4, 8_000);
+    assert!(!found.is_empty() && found.iter().all(|target| target.get() < 4), "{found:?}");
+}
+
+#[test]
+fn who_keeps_credit_that_nobody_lacks_may() {
+    let mut world = World::of_peers(256, [1, 1, 3]);
+    world.hoard(0..2);
+    assert_eq!(hoarding_while_busy(&mut world, 2, 60_000), []);
+    let mut silent = World::of_peers(256, [1, 2]);
+    silent.hoard(0..2);
+    silent.now += 60_000;
+    silent.hoard(0..1);
+    assert_eq!(silent.grantor.take_hoarding().count(), 0, "nobody had anything to send meanwhile");
+}
+
+#[test]
+fn a_busy_pair_releases_what_it_does_not_use() {
+    let mut world = World::new(512, 1);
+    world.pairs[0].backlog = 200;
+    for _ in 0..3 {
+        world.send(0, 1);
+        world.exchange();
+    }
+    assert!(world.available(0..1) > 100);
+    // The others were cancelled, and one follows every few milliseconds.
+    for _ in 0..60 {
+        world.now += 5;
+        world.pairs[0].backlog = 1;
+        assert_eq!(world.send(0, 1), 1);
+        world.release(0);
+        world.exchange();
+    }
+    assert!(world.available(0..1) <= BASE + AHEAD, "{} are left", world.available(0..1));
 }

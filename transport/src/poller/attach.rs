@@ -75,7 +75,7 @@ impl Core {
             let verdict = self.trunks.get(slot).and_then(|trunk| trunk.verdict());
             self.free_trunk(slot, verdict.unwrap_or(PeerDown::DeviceRemoved));
         }
-        self.targets.clear(&mut self.res);
+        self.targets.clear();
         self.closings.clear();
         self.queues.detach();
         self.res.sends.close();

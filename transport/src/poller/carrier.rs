@@ -3,9 +3,12 @@
 
 use super::Core;
 use crate::budget::Exhausted;
-use crate::shared::canonical;
+use crate::frame;
+use crate::sizes::MOST_ANNOUNCED;
 use crate::trunk::Outbound;
-use crate::{Carrier, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token};
+use crate::{
+    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token, Toward, Turn,
+};
 use std::net::SocketAddr;
 use trunkline_verbs::Time;
 
@@ -23,45 +26,63 @@ impl Carrier for Core {
     }
 
     fn peer(&mut self, address: SocketAddr) -> PeerKey {
-        let address = canonical(address);
-        let key = self.res.shared.peer_key(address);
-        if self.peers.name(key, address) {
+        let key = PeerKey::new(address);
+        if self.peers.name(key) {
             self.ask(key);
         }
         key
     }
 
-    fn send(&mut self, message: Outgoing<'_>) -> Result<(), SendError> {
+    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
         if bytes > limit {
             return Err(SendError::TooLarge { bytes, limit });
         }
-        if !self.peers.knows(message.peer) {
-            return Err(SendError::NoPeer);
+        let is_announced =
+            |header| (header..=message.head.len().min(MOST_ANNOUNCED)).contains(&message.announced);
+        if !frame::upper_header(message.head).is_some_and(is_announced) {
+            return Err(SendError::BadHeader);
         }
+        let own = u32::from(self.res.index.0);
+        let turn = match message.toward {
+            Toward::Poller(poller) => self.peers.knows(message.peer).then(|| Turn(poller.0.into())),
+            Toward::Turn(turn) => self.peers.knows(message.peer).then_some(turn),
+            Toward::Any => self.peers.next_turn(message.peer, own),
+        };
+        let Some(turn) = turn else { return Err(SendError::NoPeer) };
         let trunk = self.peers.trunk(message.peer).and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
         if message.session.is_some_and(is_over) {
             self.res.events.never_sent(message.token, PeerDown::Closed);
-            return Ok(());
+            return Ok(turn);
         }
-        if let Some(trunk) = trunk {
-            return trunk.send(&mut self.res, &message);
+        let has_trunk = trunk.is_some();
+        if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
+            return trunk.send(&mut self.res, &message, turn).map(|()| turn);
         }
-        let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.has_begun());
+        if message.connect == Connect::FailFast
+            && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
+        {
+            return Err(SendError::BackingOff { cause, due_in });
+        }
+        let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
         let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
         self.res.shares.queue(message.peer, bytes).map_err(SendError::QueueFull)?;
-        waiting.push(Outbound::new(&message));
-        self.ask(message.peer);
-        Ok(())
+        waiting.push(Outbound::new(&message, turn));
+        if !has_trunk {
+            self.ask(message.peer);
+        }
+        Ok(turn)
     }
 
-    fn cancel(&mut self, token: Token) {
+    fn cancel(&mut self, token: Token) -> bool {
         let shares = &mut self.res.shares;
-        if self.peers.cancel(token, shares) || self.trunks.cancel(token, shares) {
-            self.res.events.never_sent(token, PeerDown::Cancelled);
-        }
+        self.peers.cancel(token, shares) || self.trunks.cancel(token, shares)
+    }
+
+    fn away(&self, peer: PeerKey) -> Option<PeerDown> {
+        self.peers.away(peer)
     }
 
     fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {

@@ -5,7 +5,7 @@ use super::Core;
 use super::targets::Target;
 use crate::PeerKey;
 use crate::command::{Command, PollerHandle};
-use std::net::SocketAddr;
+use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
 /// The poller's end of its queue of commands.
@@ -69,8 +69,8 @@ impl Core {
 
     fn perform(&mut self, command: Command) {
         match command {
-            Command::TargetAdded { peer, address, number, poller, target } => {
-                self.target_added(peer, address, number, poller, target);
+            Command::TargetAdded { peer, number, poller, target } => {
+                self.target_added(peer, number, poller, target);
             }
             Command::SessionUp(session) => self.session_up(session),
             Command::SessionClosed { peer, number } => {
@@ -79,7 +79,7 @@ impl Core {
                 self.inbox.is_closing = false;
                 self.session_closed(peer, number);
             }
-            Command::PeerDown { peer, number, cause } => self.peer_down(peer, number, cause),
+            Command::PeerDown { peer, number, cause, next } => self.peer_down(peer, number, cause, next),
             Command::Forget { peer } => self.peers.forget(peer),
             Command::DeviceLost => self.device_lost(),
             Command::HandedOn(crossings) => {
@@ -94,20 +94,17 @@ impl Core {
         }
     }
 
-    fn target_added(
-        &mut self,
-        peer: PeerKey,
-        address: SocketAddr,
-        number: u32,
-        poller: u16,
-        target: QpNumber,
-    ) {
-        self.peers.add(peer, address);
+    fn target_added(&mut self, peer: PeerKey, number: u32, poller: u16, target: QpNumber) {
+        self.peers.add(peer);
+        self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
         let old = self.targets.add(target, Target::new((peer, number), poller, home));
         // Its QP is destroyed, or the number would not have been reused, but it is not closed here yet.
-        if let Some(pair) = old.and_then(|old| old.pair()) {
+        if let Some(pair) = old {
             self.res.grants.close(pair);
+        }
+        if mutant!(credit_is_charged_at_the_request) {
+            let _charged = self.targets.get_mut(target).and_then(|known| known.charge(target, &mut self.res));
         }
         for frame in self.targets.take_unannounced(target) {
             self.place(target, frame);

@@ -9,6 +9,7 @@ use super::Core;
 use crate::PeerKey;
 use crate::buffer::Received;
 use crate::crossings::Crossing;
+use crate::frame::FrameError;
 use crate::sizes::BATCH;
 use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
@@ -29,7 +30,7 @@ impl Core {
         let frame = self.res.receives.keep(frame);
         if !self.crossings.push(poller, Crossing::Frame { target, peer, number, frame }) {
             known.ignore();
-            self.misbehaved(peer, number, "more frames at once than its credit allows");
+            self.misbehaved(peer, number, FrameError::Broken("more frames at once than its credit allows"));
         }
     }
 
@@ -99,7 +100,7 @@ impl Core {
     /// Closes the sessions that have waited too long for other pollers.
     pub(super) fn expire_closing(&mut self) {
         for (peer, number) in self.closings.expire(self.res.time.now()) {
-            tracing::warn!(peer = peer.0, "a poller is too busy to hand on what came before a session ended");
+            tracing::warn!(%peer, "a poller is too busy to hand on what came before a session ended");
             self.finish_closing(peer, number);
         }
     }

@@ -1,8 +1,8 @@
 //! The depth of the SRQ grows with the pollers that may send into it, because each holds a credit while idle.
 //!
 //! It is doubled, within the limit of the node and its device, before their credits take half of it, and when busy
-//! peers have left no room for one more; it never shrinks. Receives are posted before anything is granted of them. Over RC with several pollers, which share out
-//! each other's SRQs by fixed parts, it stays as it is.
+//! peers have left no room for one more; it never shrinks. Receives are posted before anything is granted of
+//! them. Over RC with several pollers, which share out each other's SRQs by fixed parts, it stays as it is.
 #![forbid(unsafe_code)]
 
 use super::Core;

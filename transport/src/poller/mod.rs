@@ -14,11 +14,10 @@
 //! | `attach.rs` | taking a device, and releasing one that was removed |
 //! | `audit.rs` | what a simulation counts |
 //! | `carrier.rs` | what the upper half can ask for |
-//! | `queues.rs`, `trunks.rs`, `peers.rs`, `targets.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
+//! | `queues.rs`, `trunks.rs`, `peers.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
 //!
 //! What one trunk has and does is in [`crate::trunk`]. Nothing here is shared but what
-//! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A call takes the lock of the
-//! directory of peers, and a poll that of the CQ.
+//! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A poll takes the lock of the CQ.
 
 mod attach;
 mod audit;
@@ -27,6 +26,7 @@ mod closings;
 mod commands;
 mod crossing;
 mod depth;
+mod early;
 mod idle;
 mod peers;
 mod queues;

@@ -4,21 +4,25 @@
 use crate::budget::{Counted, Shares};
 use crate::command::SessionUp;
 use crate::trunk::{MessageQueue, Resources};
-use crate::{PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token};
+use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token, Turn};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
 /// A peer as this poller knows it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Peer {
-    address: SocketAddr,
-    /// The upper half knows the key, by its address.
+    /// The upper half knows the key.
     named: bool,
     /// Messages for the next session.
     waiting: MessageQueue,
+    /// Messages so far that named no poller of the peer.
+    turns: u32,
     /// The CM machine was asked for a session.
     asked: bool,
+    /// Why the last attempt to connect failed, and when the next may begin; `None` after any other event.
+    away: Option<(PeerDown, Time)>,
     /// Place of its trunk in the poller's table.
     trunk: Option<usize>,
     /// Trunks of earlier sessions that are being taken down.
@@ -29,17 +33,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            named: false,
-            waiting: MessageQueue::default(),
-            asked: false,
-            trunk: None,
-            dying: 0,
-            pending: None,
-            forgotten: false,
-        }
+    /// Why the last attempt to connect failed, and how long it takes until the next is due.
+    fn due_in(&self, now: Time) -> Option<(PeerDown, Duration)> {
+        let (cause, next) = self.away?;
+        (next > now && !mutant!(calls_wait_for_the_next_attempt)).then(|| (cause, next - now))
     }
 }
 
@@ -58,19 +55,14 @@ pub(super) enum Next {
 pub(super) struct Peers(BTreeMap<PeerKey, Peer>);
 
 impl Peers {
-    /// Where a peer listens.
-    pub(super) fn address(&self, key: PeerKey) -> Option<SocketAddr> {
-        self.0.get(&key).map(|peer| peer.address)
-    }
-
     /// A peer that dialled us, or that we know.
-    pub(super) fn add(&mut self, key: PeerKey, address: SocketAddr) {
-        self.0.entry(key).or_insert_with(|| Peer::new(address));
+    pub(super) fn add(&mut self, key: PeerKey) {
+        self.0.entry(key).or_default().forgotten = false;
     }
 
     /// The upper half names a peer. Returns whether it needs a session.
-    pub(super) fn name(&mut self, key: PeerKey, address: SocketAddr) -> bool {
-        let peer = self.0.entry(key).or_insert_with(|| Peer::new(address));
+    pub(super) fn name(&mut self, key: PeerKey) -> bool {
+        let peer = self.0.entry(key).or_default();
         peer.named = true;
         peer.forgotten = false;
         peer.trunk.is_none() && peer.pending.is_none()
@@ -78,6 +70,15 @@ impl Peers {
 
     pub(super) fn knows(&self, key: PeerKey) -> bool {
         self.0.contains_key(&key)
+    }
+
+    /// The turn of a message that names no poller. The first is that of the poller with the number of our own,
+    /// so that the pollers of a node spread out.
+    pub(super) fn next_turn(&mut self, key: PeerKey, own: u32) -> Option<Turn> {
+        let peer = self.0.get_mut(&key)?;
+        let turn = Turn(peer.turns.wrapping_add(own));
+        peer.turns = peer.turns.wrapping_add(1);
+        Some(turn)
     }
 
     /// The place of the peer's trunk in the poller's table.
@@ -90,17 +91,40 @@ impl Peers {
         self.0.get_mut(&key).map(|peer| &mut peer.waiting)
     }
 
-    /// Where to ask the CM machine for a session with the peer; `None` when it was asked.
-    pub(super) fn ask(&mut self, key: PeerKey) -> Option<SocketAddr> {
-        let peer = self.0.get_mut(&key).filter(|peer| !peer.asked)?;
+    /// Whether any message waits however long a session takes, for the CM machine to be asked for one; `None` when
+    /// it was asked, a session is there that follows the one that is being taken down, or nobody would wait for the
+    /// answer. The machine answers nobody who asks for a session that is up: who did would never ask again.
+    pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
+        let peer = self.0.get_mut(&key).filter(|peer| !peer.asked && peer.pending.is_none())?;
+        let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
+        if connect == Connect::FailFast && peer.due_in(now).is_some() {
+            return None;
+        }
         peer.asked = true;
-        Some(peer.address)
+        Some(connect)
+    }
+
+    /// Why the last attempt to connect to the peer failed.
+    pub(super) fn away(&self, key: PeerKey) -> Option<PeerDown> {
+        self.0.get(&key).and_then(|peer| peer.away).map(|(cause, _)| cause)
+    }
+
+    /// The same, and how long it takes until the next attempt is due; `None` when a message may wait for one.
+    pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
+        self.0.get(&key).and_then(|peer| peer.due_in(now))
+    }
+
+    /// The peer connects to us: nobody need wait for our own next attempt.
+    pub(super) fn returned(&mut self, key: PeerKey) {
+        if let Some(peer) = self.0.get_mut(&key) {
+            peer.away = None;
+        }
     }
 
     /// A session is up. Returns it if it can be used now, and keeps it while an earlier one is taken down.
     pub(super) fn session_up(&mut self, session: Box<SessionUp>) -> Option<Box<SessionUp>> {
-        let peer = self.0.entry(session.peer).or_insert_with(|| Peer::new(session.address));
-        peer.asked = false;
+        let peer = self.0.entry(session.peer).or_default();
+        (peer.asked, peer.away, peer.forgotten) = (false, None, false);
         if peer.dying > 0 || peer.trunk.is_some() {
             peer.pending = Some(session);
             return None;
@@ -108,11 +132,16 @@ impl Peers {
         Some(session)
     }
 
-    /// The peer has a trunk now; returns what has waited for it.
-    pub(super) fn trunk_made(&mut self, key: PeerKey, slot: usize) -> MessageQueue {
-        let Some(peer) = self.0.get_mut(&key) else { return MessageQueue::default() };
-        peer.trunk = Some(slot);
-        std::mem::take(&mut peer.waiting)
+    /// The peer has a trunk now.
+    pub(super) fn trunk_made(&mut self, key: PeerKey, slot: usize) {
+        if let Some(peer) = self.0.get_mut(&key) {
+            peer.trunk = Some(slot);
+        }
+    }
+
+    /// The peer's trunk can be used: takes what has waited for it.
+    pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
+        self.0.get_mut(&key).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
     }
 
     /// The trunk is being taken down.
@@ -155,17 +184,44 @@ impl Peers {
         self.0.values_mut().filter_map(|peer| peer.pending.take().map(|session| *session)).collect()
     }
 
-    /// The peer is down, and has no trunk: what waits for a session fails.
-    pub(super) fn down(&mut self, key: PeerKey, cause: PeerDown, res: &mut Resources) {
-        let Some(peer) = self.0.get_mut(&key) else { return };
+    /// The peer is down, and has no trunk: what waits for a session fails, but for what waits until its deadline, if
+    /// that may. Returns whether anything still waits. After an attempt that failed, `next` is when another one may
+    /// begin.
+    pub(super) fn down(
+        &mut self,
+        key: PeerKey,
+        (cause, next): (PeerDown, Option<Time>),
+        keeps_waiting: bool,
+        res: &mut Resources,
+    ) -> bool {
+        let Some(peer) = self.0.get_mut(&key) else { return false };
         peer.asked = false;
-        let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
-        peer.waiting.fail(key, outcome, res);
+        peer.away = next.map(|next| (cause, next));
+        self.fail_waiting(key, cause, keeps_waiting, res);
+        let waits = self.0.get(&key).is_some_and(|peer| !peer.waiting.is_empty());
         res.shares.leave(key);
         res.events.peer(key, PeerEvent::Down { cause });
+        waits
     }
 
-    /// The peer will not come back under this key.
+    /// An attempt to connect has failed: so does what waits for it, but for what waits until its deadline, if that may.
+    pub(super) fn fail_waiting(
+        &mut self,
+        key: PeerKey,
+        cause: PeerDown,
+        keeps_waiting: bool,
+        res: &mut Resources,
+    ) {
+        let Some(peer) = self.0.get_mut(&key) else { return };
+        let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
+        if keeps_waiting && !cause.is_final() && !mutant!(waiting_calls_fail_with_their_attempt) {
+            peer.waiting.fail_fast(key, outcome, res);
+        } else {
+            peer.waiting.fail(key, outcome, res);
+        }
+    }
+
+    /// The CM machine has forgotten the peer, which may come back.
     pub(super) fn forget(&mut self, key: PeerKey) {
         let Some(peer) = self.0.get_mut(&key) else { return };
         if peer.named || !peer.waiting.is_empty() || peer.trunk.is_some() || peer.pending.is_some() {
@@ -204,5 +260,45 @@ impl Peers {
     /// Whether no message waits for a session.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.values().all(|peer| peer.waiting.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
+    use trunkline_verbs::{CqInit, Device, QpInit, QpType};
+
+    fn session(device: &SoftDevice, peer: PeerKey, number: u32) -> Box<SessionUp> {
+        let cq = device.create_cq(CqInit { capacity_cqe: 1, ..CqInit::default() }).unwrap();
+        let qp = device.create_qp(QpInit {
+            pd: Some(device.alloc_pd().unwrap()),
+            send_cq: Some(Arc::clone(&cq)),
+            receive_cq: Some(cq),
+            ..QpInit::new(QpType::Rc)
+        });
+        Box::new(SessionUp { peer, number, epoch: 1, qp: qp.unwrap(), srqs: Vec::new(), read_depth: 0 })
+    }
+
+    #[test]
+    fn a_session_that_waits_for_an_earlier_one_to_end_is_not_asked_for() {
+        let link = LinkChoice::InProcess(Arc::default());
+        let addresses = vec!["127.0.0.1".parse().unwrap()];
+        let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
+        let (key, now) = (PeerKey::new("127.0.0.2:7471".parse().unwrap()), Time(0));
+        let mut peers = Peers::default();
+        assert!(peers.name(key));
+        assert_eq!(peers.ask(key, now), Some(Connect::FailFast));
+        assert_eq!(peers.ask(key, now), None, "it was asked");
+        assert!(peers.session_up(session(&device, key, 1)).is_some());
+        peers.trunk_made(key, 5);
+        peers.trunk_dying(key, 5);
+        assert!(peers.session_up(session(&device, key, 2)).is_none(), "the first is being taken down");
+        assert_eq!(peers.ask(key, now), None, "the second is there");
+        assert!(matches!(peers.trunk_freed(key), Next::Activate(_)));
+        peers.trunk_made(key, 6);
+        peers.trunk_dying(key, 6);
+        assert_eq!(peers.ask(key, now), Some(Connect::FailFast), "the second is over, too");
     }
 }

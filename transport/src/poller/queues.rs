@@ -69,11 +69,11 @@ impl Queues {
         self.attached.as_ref().map_or(0, |attached| attached.cq.poll(completions).min(most))
     }
 
-    /// Posts `count` fresh receives, or fewer if slots are short.
+    /// Posts `count` fresh receives, and those that are missing since slots were short.
     pub(super) fn repost(&self, receives: &mut ReceiveSlots, count: usize) {
         let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
         if let Some(attached) = &self.attached {
-            receives.post(attached.srq.as_ref(), count);
+            receives.repost(attached.srq.as_ref(), count);
         }
     }
 

@@ -5,14 +5,19 @@
 #![forbid(unsafe_code)]
 
 use super::Core;
+use super::targets::Target;
 use crate::buffer::{ReceiveSlots, Received};
-use crate::frame::FrameError;
+use crate::frame::{FrameError, Kind};
 use crate::sizes::BATCH;
 use trunkline_verbs::{Completion, QpNumber};
 
 impl Core {
     /// Takes what the CQ has, up to a few batches; returns whether there was anything.
     pub(super) fn poll_completions(&mut self) -> bool {
+        if self.res.receives.is_missing_any() {
+            // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
+            self.queues.repost(self.res.receives.slots(), 0);
+        }
         let mut worked = false;
         for _ in 0..4 {
             let count = self.poll_batch();
@@ -81,7 +86,7 @@ impl Core {
     /// announce the TGT. Otherwise the frame is dropped.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received) {
         if self.inbox.is_held_back() {
-            self.targets.keep_unannounced(qp, frame);
+            self.targets.keep_unannounced(qp, frame, self.crossings.homes());
         }
     }
 
@@ -95,28 +100,35 @@ impl Core {
         let Some(target) = self.targets.get(qp) else { return self.keep_unannounced(qp, frame) };
         let (peer, number) = target.session();
         let slot = self.find_trunk(peer, number);
-        if target.pair().is_none() {
-            self.make_room();
+        if target.is_broken() {
+            return;
         }
-        let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
         let lane = usize::from(target.poller());
-        let Some(pair) = target.charge(qp, &mut self.res) else {
-            target.ignore();
-            return self.refuse_for_depth(peer, number);
+        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
+        let result = match (Target::parse(&self.res, &frame), target.pair(), trunk) {
+            (Ok(header), Some(pair), Some(trunk)) => target
+                .hear(pair, &mut self.res, &header)
+                .and_then(|()| trunk.frame(&mut self.res, lane, &header, frame)),
+            (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
+            (Err(error), ..) => Err(error),
         };
-        let result = target.hear(pair, &mut self.res, &frame).and_then(|header| {
-            match slot.and_then(|slot| self.trunks.get_mut(slot)) {
-                Some(trunk) => trunk.frame(&mut self.res, lane, &header, frame),
-                // The peer saw the session come up before we did.
-                None => target.hold(frame),
-            }
-        });
-        if result.is_err() {
-            target.ignore();
+        if let Err(error) = result {
+            self.targets.ignore(qp);
+            self.misbehaved(peer, number, error);
         }
         self.targets.note_credit(qp);
-        if let Err(FrameError(what)) = result {
-            self.misbehaved(peer, number, what);
+        if let Some(slot) = slot {
+            self.open_trunk(slot);
         }
+    }
+
+    /// The peer saw the session come up before we did.
+    fn keep_early(&mut self, qp: QpNumber, kind: Kind, frame: Received) -> Result<(), FrameError> {
+        let outdated = self.targets.keep_early(qp, kind, frame)?;
+        if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {
+            let (peer, number) = target.session();
+            self.refuse(peer, number, "it does not come up while too many others wait to");
+        }
+        Ok(())
     }
 }

@@ -14,7 +14,7 @@ impl Core {
         let Some(trunk) = self.trunks.get(slot) else { return };
         let success = completion.status.is_success();
         if !success && trunk.is_live() {
-            tracing::debug!(peer = trunk.peer().0, status = completion.status.explain(), "trunk broken");
+            tracing::debug!(peer = %trunk.peer(), status = completion.status.explain(), "trunk broken");
             self.break_trunk(slot, cause_of(completion.status));
         }
         if let Some(trunk) = self.trunks.get_mut(slot) {

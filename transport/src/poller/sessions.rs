@@ -6,12 +6,13 @@
 
 use super::Core;
 use super::peers::Next;
+use super::targets::Target;
 use crate::command::{CmCommand, SessionUp};
 use crate::credit::GrantId;
-use crate::frame::{FrameError, Header};
+use crate::frame::FrameError;
 use crate::trunk::{Trunk, destroy_ini};
-use crate::{PeerDown, PeerEvent, PeerKey, PollerIndex};
-use trunkline_verbs::QpNumber;
+use crate::{PeerDown, PeerKey, PollerIndex};
+use trunkline_verbs::{QpNumber, Time};
 
 impl Core {
     pub(super) fn session_up(&mut self, session: Box<SessionUp>) {
@@ -21,7 +22,7 @@ impl Core {
     }
 
     fn activate(&mut self, session: SessionUp) {
-        let (peer, number, epoch) = (session.peer, session.number, session.epoch);
+        let (peer, number) = (session.peer, session.number);
         let targets = self.targets.of_session((peer, number));
         if targets.len() != session.srqs.len() {
             // The session is about to be closed.
@@ -29,24 +30,32 @@ impl Core {
             return;
         }
         let Some(pairs) = self.charge(&targets) else {
+            self.uncharge(&targets);
             destroy_ini(&self.res, session.qp.as_ref());
             self.refuse_for_depth(peer, number);
             return;
         };
         let slot = self.trunks.add(|slot| Trunk::new(&mut self.res, session, slot, pairs.into_iter()));
-        let pollers = u16::try_from(targets.len()).unwrap_or(u16::MAX);
-        self.res.events.peer(peer, PeerEvent::Up { epoch, pollers });
-        let mut waiting = self.peers.trunk_made(peer, slot);
+        self.peers.trunk_made(peer, slot);
         if let Some(trunk) = self.trunks.get_mut(slot) {
-            while let Some(message) = waiting.pop() {
-                trunk.queue(&mut self.res, message);
-            }
+            trunk.begin(&mut self.res);
         }
-        self.release_held(peer, number, slot, &targets);
+        self.take_early(peer, number, slot, &targets);
+        self.open_trunk(slot);
+    }
+
+    /// Once the peer's settings have come, what waits for the session goes to its trunk.
+    pub(super) fn open_trunk(&mut self, slot: usize) {
+        let Some(trunk) = self.trunks.get_mut(slot).filter(|trunk| trunk.is_newly_open()) else { return };
+        let mut waiting = self.peers.take_waiting(trunk.peer());
+        trunk.open();
+        while let Some(message) = waiting.pop() {
+            trunk.queue(&mut self.res, message);
+        }
     }
 
     /// The credits of a session's targets, by the peer's poller; `None` when the SRQ's depth does not bear
-    /// them all. What was taken is free again when the session is closed.
+    /// them all.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();
@@ -56,37 +65,54 @@ impl Core {
         targets.iter().map(charge).collect()
     }
 
+    /// The session does not come up: what was taken for its targets is free again.
+    fn uncharge(&mut self, targets: &[(u16, QpNumber)]) {
+        for &(_, qp) in targets {
+            if let Some(pair) = self.targets.get_mut(qp).and_then(Target::uncharge) {
+                self.res.grants.close(pair);
+            }
+        }
+    }
+
     /// A session has no credit: it ends.
-    pub(super) fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
-        let cause = PeerDown::Refused(
-            "too many peers for the depth of the SRQ; raise srq_depth_limit, or srq_depth over RC",
-        );
+    fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
+        let why = "too many peers for the depth of the SRQ; raise srq_depth_limit, or srq_depth over RC";
+        self.refuse(peer, number, why);
+    }
+
+    /// Ends a session that has no trunk.
+    pub(super) fn refuse(&mut self, peer: PeerKey, number: u32, why: &'static str) {
+        let cause = PeerDown::Refused(why);
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 
-    /// Frames that came before the session was up here.
-    fn release_held(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
+    /// Takes the frames that came before the session was up here, and counts the credit that they used.
+    fn take_early(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
         for &(poller, qp) in targets {
-            let Some(target) = self.targets.get_mut(qp) else { continue };
-            for frame in target.take_held() {
-                let Some(trunk) = self.trunks.get_mut(slot) else { return };
-                let result = Header::parse(frame.as_ref())
-                    .and_then(|header| trunk.frame(&mut self.res, usize::from(poller), &header, frame));
-                if let Err(FrameError(what)) = result {
-                    self.misbehaved(peer, number, what);
-                    return;
+            let Some(frame) = self.targets.take_early(qp) else { continue };
+            let Some(target) = self.targets.get(qp) else { continue };
+            let Some(trunk) = self.trunks.get_mut(slot) else { return };
+            let result = Target::parse(&self.res, &frame).and_then(|header| {
+                if let Some(pair) = target.pair() {
+                    target.hear(pair, &mut self.res, &header)?;
                 }
+                trunk.frame(&mut self.res, usize::from(poller), &header, frame)
+            });
+            if let Err(error) = result {
+                self.targets.ignore(qp);
+                self.misbehaved(peer, number, error);
+                return;
             }
             self.targets.note_credit(qp);
         }
     }
 
     /// A peer broke the protocol: its session ends.
-    pub(super) fn misbehaved(&mut self, peer: PeerKey, number: u32, what: &'static str) {
+    pub(super) fn misbehaved(&mut self, peer: PeerKey, number: u32, error: FrameError) {
         if let Some(left_out) = self.log.line(self.res.time.now()) {
-            tracing::warn!(peer = peer.0, what, left_out, "peer misbehaved");
+            tracing::warn!(%peer, %error, left_out, "peer misbehaved");
         }
-        let cause = PeerDown::Misbehaved(what);
+        let cause = PeerDown::from(error);
         let slot = self.peers.trunk(peer);
         match slot.filter(|&slot| self.trunks.get(slot).is_some_and(|trunk| trunk.number() == number)) {
             Some(slot) => self.break_trunk(slot, cause),
@@ -125,11 +151,8 @@ impl Core {
     /// Nothing of the session comes any more.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
         for (_, qp) in self.targets.of_session((peer, number)) {
-            if let Some(mut target) = self.targets.remove(qp) {
-                target.hand_on_held(&mut self.res);
-                if let Some(pair) = target.pair() {
-                    self.res.grants.close(pair);
-                }
+            if let Some(pair) = self.targets.remove(qp) {
+                self.res.grants.close(pair);
             }
         }
         let Some(slot) = self.find_trunk(peer, number) else { return };
@@ -139,9 +162,13 @@ impl Core {
         self.free_if_over(slot);
     }
 
-    pub(super) fn peer_down(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
+    pub(super) fn peer_down(&mut self, peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time>) {
         let Some(slot) = self.find_trunk(peer, number) else {
-            return self.peers.down(peer, cause, &mut self.res);
+            let keeps_waiting = !self.shutdown.has_begun();
+            if self.peers.down(peer, (cause, next), keeps_waiting, &mut self.res) {
+                self.ask(peer);
+            }
+            return;
         };
         if let Some(trunk) = self.trunks.get_mut(slot) {
             trunk.session_over(cause);
@@ -165,6 +192,11 @@ impl Core {
     pub(super) fn free_trunk(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.remove(slot) else { return };
         let peer = trunk.peer();
+        if !trunk.is_open() {
+            // It was no more than an attempt.
+            let keeps_waiting = !self.shutdown.has_begun();
+            self.peers.fail_waiting(peer, cause, keeps_waiting, &mut self.res);
+        }
         trunk.free(&mut self.res, cause);
         match self.peers.trunk_freed(peer) {
             Next::Nothing => {}
@@ -175,8 +207,8 @@ impl Core {
 
     /// Asks the CM machine for a session, once.
     pub(super) fn ask(&mut self, peer: PeerKey) {
-        if let Some(address) = self.peers.ask(peer) {
-            self.res.shared.cm.command(CmCommand::Want { peer, address });
+        if let Some(connect) = self.peers.ask(peer, self.res.time.now()) {
+            self.res.shared.cm.command(CmCommand::Want { peer, connect });
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The TGTs whose messages may be for this poller, and frames that are ahead of their announcement.
+//!
+//! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and so
+//! each of the peer's pollers may send its Settings, and nothing else before it has ours. That *early* frame is kept as
+//! a copy, so that it takes no receive slot, and the early frames of all sessions together are bounded (`early.rs`).
 #![forbid(unsafe_code)]
 
+use super::early::EarlyFrames;
+use crate::PeerKey;
 use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
-use crate::frame::{FrameError, HEADER, Header, Kind};
+use crate::frame::{FrameError, Header, Kind};
 use crate::trunk::Resources;
-use crate::{Origin, PeerKey, PollerIndex, SessionNumber};
 use std::collections::BTreeMap;
+use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
-
-/// Frames that wait for a session to come up here, per poller of the peer. Its credit allows one
-/// message; the rest is room for credit frames.
-const HELD: usize = 8;
 
 /// A TGT whose messages may be for us.
 #[derive(Debug)]
@@ -22,10 +24,10 @@ pub(super) struct Target {
     poller: u16,
     /// The poller whose SRQ its messages take receives of.
     home: u16,
-    /// Its credit; none until it is charged.
+    /// Its credit; none until the session is up.
     pair: Option<GrantId>,
-    /// Frames that arrived before the command that reports the session up.
-    held: Vec<Received>,
+    /// The frame that arrived before the command that reports the session up.
+    early: Option<Received>,
     /// Its peer broke the rules: nothing of it is looked at until the TGT is destroyed.
     broken: bool,
 }
@@ -34,16 +36,21 @@ impl Target {
     /// For what a poller of the peer sends in our session of that number. It holds no credit yet: whoever
     /// makes many sessions half must not take it from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
-        Self { peer, number, poller, home, pair: None, held: Vec::new(), broken: false }
+        Self { peer, number, poller, home, pair: None, early: None, broken: false }
     }
 
-    /// Takes its base credit out of the SRQ's depth, if it has none yet: when the session is up, or when the
-    /// peer, which may see that first, sends its first message. `None` when the SRQ is too shallow for one more.
+    /// Takes its base credit out of the SRQ's depth, if it has none yet: the session is up. `None` when the SRQ is
+    /// too shallow for one more.
     pub(super) fn charge(&mut self, qp: QpNumber, res: &mut Resources) -> Option<GrantId> {
         if self.pair.is_none() {
-            self.pair = res.grants.open(res.time.now_ms(), qp, self.home);
+            self.pair = res.grants.open(res.time.now_ms(), qp, (self.peer, self.home));
         }
         self.pair
+    }
+
+    /// It has no credit any more; returns what it had.
+    pub(super) fn uncharge(&mut self) -> Option<GrantId> {
+        self.pair.take()
     }
 
     /// The session's name.
@@ -69,59 +76,31 @@ impl Target {
         self.broken = true;
     }
 
-    /// Checks a frame and records its credit fields in its `pair`.
+    /// The header of a frame that came to this poller.
     ///
     /// # Errors
     /// How the peer broke the protocol.
-    pub(super) fn hear(
-        &mut self,
-        pair: GrantId,
-        res: &mut Resources,
-        frame: &Received,
-    ) -> Result<Header, FrameError> {
+    pub(super) fn parse(res: &Resources, frame: &Received) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
-        if header.source != self.poller {
-            return Err(FrameError("frame names another poller than its trunk belongs to"));
+        if u16::from(header.target) != res.index.0 {
+            return Err(FrameError::Broken("frame for another poller than it came to"));
         }
-        if header.target != res.index.0 {
-            return Err(FrameError("frame for another poller than it came to"));
-        }
-        let uses_credit = header.kind != Kind::Credit;
-        res.grants
-            .hear(pair, res.time.now_ms(), header.want, header.released, uses_credit)
-            .map_err(|violation| FrameError(violation.0))?;
         Ok(header)
     }
 
-    /// Keeps a frame that came before we heard that the session is up.
+    /// Records what a frame reports of credit, and the credit that it used.
     ///
     /// # Errors
-    /// When the peer has sent more than its credit allows before that.
-    pub(super) fn hold(&mut self, frame: Received) -> Result<(), FrameError> {
-        if self.held.len() >= HELD {
-            return Err(FrameError("too much before the session is up"));
-        }
-        self.held.push(frame);
-        Ok(())
+    /// When it used or released more than there was.
+    pub(super) fn hear(&self, pair: GrantId, res: &mut Resources, header: &Header) -> Result<(), FrameError> {
+        res.grants
+            .hear(pair, res.time.now_ms(), header.want, header.released())
+            .map_err(|violation| FrameError::Broken(violation.0))
     }
 
-    /// The session ends before we heard that it is up: hands on the messages that were kept, because their
-    /// sender believes that they arrived.
-    pub(super) fn hand_on_held(&mut self, res: &mut Resources) {
-        let (session, poller) = (SessionNumber(self.number), PollerIndex(self.poller));
-        let from = Origin { peer: self.peer, session, poller };
-        for mut frame in self.take_held() {
-            if Header::parse(frame.as_ref()).is_ok_and(|header| header.kind == Kind::Eager) {
-                frame.advance(HEADER);
-                let message = res.receives.message(frame);
-                res.events.message(from, message);
-            }
-        }
-    }
-
-    /// The frames that were kept, in order.
-    pub(super) fn take_held(&mut self) -> Vec<Received> {
-        std::mem::take(&mut self.held)
+    /// Whether its peer may send a frame of this kind before the session is up here: its Settings, once.
+    fn may_be_early(&self, kind: Kind) -> bool {
+        self.early.is_none() && kind == Kind::Settings
     }
 }
 
@@ -129,6 +108,8 @@ impl Target {
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     known: BTreeMap<QpNumber, Target>,
+    /// Which of them have kept an early frame.
+    early: EarlyFrames,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
     unannounced: Vec<(QpNumber, Received)>,
     /// Targets whose spender may need a credit frame.
@@ -150,14 +131,23 @@ impl Targets {
         self.known.get_mut(&qp)
     }
 
+    /// Nothing of a target is looked at any more.
+    pub(super) fn ignore(&mut self, qp: QpNumber) {
+        if let Some(target) = self.known.get_mut(&qp) {
+            target.ignore();
+        }
+    }
+
     /// All of them.
     pub(super) fn all(&self) -> impl Iterator<Item = (QpNumber, &Target)> {
         self.known.iter().map(|(&qp, target)| (qp, target))
     }
 
-    /// Adds a target; returns one that had this number before and was not closed here yet.
-    pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<Target> {
-        self.known.insert(qp, target)
+    /// Adds a target; returns the credit of one that had this number before and was not closed here yet.
+    pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<GrantId> {
+        let credit = self.remove(qp);
+        self.known.insert(qp, target);
+        credit
     }
 
     /// The targets of a session, in the order of the peer's pollers.
@@ -168,15 +158,55 @@ impl Targets {
         of_it
     }
 
-    /// Removes a target whose QP is destroyed.
-    pub(super) fn remove(&mut self, qp: QpNumber) -> Option<Target> {
-        self.known.remove(&qp)
+    /// Removes a target whose QP is destroyed, with what it has kept. Returns its credit.
+    pub(super) fn remove(&mut self, qp: QpNumber) -> Option<GrantId> {
+        self.early.remove(qp);
+        self.known.remove(&qp)?.pair
     }
 
-    /// Keeps a frame of a TGT that a later command may announce; few of each.
-    pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received) {
-        if self.unannounced.iter().filter(|(other, _)| *other == qp).count() < HELD {
-            self.unannounced.push((qp, frame));
+    /// Keeps a frame that came before we heard that its session is up. Returns the target that had to drop its
+    /// own for that, whose session must end.
+    ///
+    /// # Errors
+    /// When the peer has sent more than it may before that.
+    pub(super) fn keep_early(
+        &mut self,
+        qp: QpNumber,
+        kind: Kind,
+        frame: Received,
+    ) -> Result<Option<QpNumber>, FrameError> {
+        let Some(target) = self.known.get_mut(&qp) else { return Ok(None) };
+        if !target.may_be_early(kind) {
+            return Err(FrameError::Broken("it sent more than its settings before the session is up"));
+        }
+        let frame = if mutant!(early_frames_keep_their_slots) { frame } else { frame.copied() };
+        let outdated = self.early.add(qp, frame.as_ref().len());
+        target.early = Some(frame);
+        if let Some(outdated) = outdated.and_then(|qp| self.known.get_mut(&qp)) {
+            outdated.early = None;
+            outdated.ignore();
+        }
+        Ok(outdated)
+    }
+
+    /// The session of a target is up: the frame that came before that.
+    pub(super) fn take_early(&mut self, qp: QpNumber) -> Option<Received> {
+        self.early.remove(qp);
+        self.known.get_mut(&qp)?.early.take()
+    }
+
+    /// Bytes of early frames that are kept, and receive slots that they have.
+    pub(super) fn count_early(&self) -> (usize, usize) {
+        let frames = || self.known.values().filter_map(|target| target.early.as_ref());
+        let bytes = frames().map(|frame| frame.as_ref().len()).sum();
+        (bytes, frames().filter(|frame| frame.is_lent()).count())
+    }
+
+    /// Keeps a copy of a frame of a TGT that a later command may announce. Its peer has one credit for each of the
+    /// `pollers` whose frames come here; what is beyond that is dropped.
+    pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received, pollers: u16) {
+        if self.unannounced.iter().filter(|(other, _)| *other == qp).count() < usize::from(pollers) {
+            self.unannounced.push((qp, frame.copied()));
         }
     }
 
@@ -225,12 +255,10 @@ impl Targets {
         !self.untold.is_empty()
     }
 
-    /// The device is released. What was kept for sessions that did not come up is handed on.
-    pub(super) fn clear(&mut self, res: &mut Resources) {
-        for target in self.known.values_mut() {
-            target.hand_on_held(res);
-        }
+    /// The device is released.
+    pub(super) fn clear(&mut self) {
         self.known.clear();
+        self.early = EarlyFrames::default();
         self.untold.clear();
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Core;
 use crate::command::CmCommand;
+use crate::frame::FrameError;
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -24,8 +25,15 @@ impl Core {
         self.expire_closing();
         self.peers.expire(&mut self.res);
         self.trunks.timers(&mut self.res);
-        for (peer, number) in self.trunks.stalled(&self.res) {
-            self.misbehaved(peer, number, "it takes no replies");
+        for (peer, number, how) in self.trunks.stalled(&self.res) {
+            self.misbehaved(peer, number, FrameError::Broken(how));
+        }
+        for qp in self.res.grants.take_hoarding() {
+            if let Some(target) = self.targets.get(qp) {
+                let (peer, number) = target.session();
+                let hoards = FrameError::Broken("it keeps credit that it does not use and others lack");
+                self.misbehaved(peer, number, hoards);
+            }
         }
         for slot in self.trunks.dying() {
             self.free_if_over(slot);
@@ -36,6 +44,7 @@ impl Core {
     /// When [`Core::timers`] has something to do; `None` when nothing waits for time.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let waits = self.shutdown.has_begun()
+            || self.res.receives.is_missing_any()
             || self.targets.is_untold()
             || self.crossings.is_waiting()
             || self.closings.is_waiting();

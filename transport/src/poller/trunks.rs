@@ -51,10 +51,11 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk)
     }
 
-    /// The sessions whose peers have taken nothing for too long.
-    pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32)> {
-        let stalled = self.all().filter(|trunk| trunk.is_stalled(res));
-        stalled.map(|trunk| (trunk.peer(), trunk.number())).collect()
+    /// The sessions whose peers have taken nothing for too long, or sent no settings.
+    pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32, &'static str)> {
+        let stalled =
+            self.all().filter_map(|trunk| Some((trunk.peer(), trunk.number(), trunk.stalled(res)?)));
+        stalled.collect()
     }
 
     /// All places.

@@ -4,6 +4,7 @@
 use super::PIECE;
 use crate::Message;
 use crate::buffer::Block;
+use crate::frame::{ANNOUNCEMENT, flags};
 use slab::Slab;
 use std::collections::VecDeque;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Sge, Time};
@@ -14,8 +15,11 @@ pub(crate) struct Sink {
     pub(crate) lane: usize,
     /// The sender's number for it.
     pub(crate) id: u64,
-    /// Its head as received, until there is memory for the whole.
+    /// Its frame as received, until there is memory for the whole.
     pub(crate) head: Option<Message>,
+    /// Bytes of the frame before the announcement.
+    pub(crate) header_bytes: usize,
+    /// Bytes of the frame without the announcement.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
     pub(crate) from: RemoteAddress,
@@ -29,8 +33,12 @@ pub(crate) struct Sink {
 impl Sink {
     /// Takes memory for the whole message and puts the head there.
     fn feed(&mut self, block: Block) {
-        if let Some(head) = self.head.take() {
-            block.write(0, head.as_slice());
+        let head = self.head.take();
+        let split = head.as_ref().and_then(|head| head.as_slice().split_at_checked(self.header_bytes));
+        if let Some((&[kind, set, ref header @ ..], rest)) = split {
+            block.write(0, &[kind, set & !flags::ANNOUNCES]);
+            block.write(2, header);
+            block.write(self.header_bytes, rest.get(ANNOUNCEMENT..).unwrap_or_default());
         }
         self.block = Some(block);
     }

@@ -1,17 +1,16 @@
 //! The sender's side of large messages: memory that the peer READs until its FIN.
 #![forbid(unsafe_code)]
 
-use crate::Token;
-use crate::buffer::Block;
-use bytes::Bytes;
+use crate::buffer::{Announced, Block};
+use crate::{Body, Token};
 use std::collections::BTreeMap;
 use trunkline_verbs::RemoteAddress;
 
 /// What keeps the memory of a source.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// The application's registered bytes.
-    Lent { at: RemoteAddress, _bytes: Bytes },
+    /// The application's registered bytes. Their key becomes invalid before they are released.
+    Lent { at: Announced, _bytes: Body },
     /// A copy.
     Copied(Block),
 }
@@ -20,7 +19,7 @@ impl Hold {
     /// Where the peer finds it.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         match self {
-            Self::Lent { at, .. } => *at,
+            Self::Lent { at, .. } => at.remote_address(),
             Self::Copied(block) => block.remote_address(),
         }
     }
@@ -33,6 +32,8 @@ pub(crate) struct Source {
     pub(crate) lane: usize,
     /// With which the peer is charged.
     pub(crate) bytes: usize,
+    /// Ordered small messages wait for its end.
+    pub(crate) ordered: bool,
     /// Keeps the memory until this is dropped.
     pub(crate) _hold: Hold,
 }

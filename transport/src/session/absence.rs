@@ -17,7 +17,7 @@ use super::cm_machine::CmMachine;
 use crate::command::Command;
 use crate::incarnation::{self, DeviceShared, Listening, Opened};
 use crate::options::NodeOptions;
-use crate::{PeerDown, PeerKey, PollerIndex, StartError};
+use crate::{Connect, PeerDown, PeerKey, PollerIndex, StartError};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
@@ -145,15 +145,16 @@ impl CmMachine {
             let pause = LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
             let (next, failures) = (self.now() + pause, failures.saturating_add(1));
             self.presence.state = State::Looking { next, failures };
+            let cause = PeerDown::DeviceRemoved;
             for peer in self.presence.take_wanted() {
-                self.tell(|| Command::PeerDown { peer, number: 0, cause: PeerDown::DeviceRemoved });
+                self.tell(|| Command::PeerDown { peer, number: 0, cause, next: None });
             }
             return;
         }
         self.presence.state = State::Present;
         let now = self.now();
         for peer in self.presence.take_wanted() {
-            self.drive(peer, |machine, actions| machine.want(now, actions));
+            self.drive(peer, |machine, actions| machine.want(now, Connect::FailFast, actions));
         }
     }
 

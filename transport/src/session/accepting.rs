@@ -8,10 +8,7 @@ use super::machine::Action;
 use super::private_data::{Refusal, SessionName, Welcome};
 use super::requests::Admitted;
 use crate::command::Command;
-use crate::frame::HEADER;
-use crate::sizes::EAGER_BYTES;
 use crate::{PeerDown, PeerKey};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
@@ -43,9 +40,9 @@ impl CmMachine {
         parameters: &ConnectParameters,
         admitted: &Admitted,
     ) -> Result<(), Refusal> {
-        let key = self.shared.peer_key(admitted.address);
+        let key = admitted.peer;
         let now = self.now();
-        let peer = self.peer(key, admitted.address);
+        let peer = self.peer(key);
         peer.source = Some(admitted.local);
         let mut actions = Vec::new();
         let number = peer.machine.request(now, &admitted.hello, &mut actions);
@@ -61,8 +58,8 @@ impl CmMachine {
                 return Err(refusal);
             }
         };
-        self.make_target(id, key, number, admitted)?;
-        if self.welcome(id, parameters, (key, admitted.address), number) {
+        self.make_target(id, key, number, admitted.hello.poller)?;
+        if self.welcome(id, parameters, key, number) {
             self.drive(key, |_, into| into.extend(after));
         }
         Ok(())
@@ -74,12 +71,11 @@ impl CmMachine {
         id: &Arc<dyn CmId>,
         key: PeerKey,
         number: u32,
-        admitted: &Admitted,
+        poller: u16,
     ) -> Result<(), Refusal> {
-        let (address, poller) = (admitted.address, admitted.hello.poller);
         match self.endpoints.make_target(id, key, number, poller) {
             Ok(target) => {
-                self.tell(|| Command::TargetAdded { peer: key, address, number, poller, target });
+                self.tell(|| Command::TargetAdded { peer: key, number, poller, target });
                 Ok(())
             }
             Err(error) => {
@@ -94,13 +90,11 @@ impl CmMachine {
         &mut self,
         id: &Arc<dyn CmId>,
         parameters: &ConnectParameters,
-        (key, address): (PeerKey, SocketAddr),
+        key: PeerKey,
         number: u32,
     ) -> bool {
         let welcome = Welcome {
-            session: SessionName { epoch: self.shared.epochs.of(address), number },
-            max_message: self.shared.limits.max_message_bytes as u64,
-            max_frame: u32::try_from(HEADER + EAGER_BYTES).unwrap_or(u32::MAX),
+            session: SessionName { epoch: self.shared.epochs.of(key.address()), number },
             srqs: self.endpoints.srqs(),
         };
         let accepted = self.endpoints.accept(id, parameters, welcome.emit());

@@ -9,20 +9,28 @@
 use super::absence::Presence;
 use super::endpoints::Endpoints;
 use super::machine::{Action, Machine, Numbers};
-use super::peers::{PeerSession, Peers};
+use super::peers::{HALF_MADE, HALF_MADE_OF_HOST, PeerSession, Peers};
 use super::proof::Cookies;
 use crate::command::{CmCommand, CmHandle, Command};
 use crate::incarnation::{DeviceShared, Listening};
+use crate::ledger::{SessionEntry, SessionLedger};
 use crate::log_limit::LogLimit;
 use crate::options::NodeOptions;
 use crate::shared::{Alive, NodeShared};
-use crate::{PeerDown, PeerKey, PollerIndex};
+use crate::{Connect, PeerDown, PeerKey, PollerIndex};
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_machine::{Sleeper, Turn};
+use trunkline_mutants::mutant;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Time};
+
+/// Sessions are closed so long after the grace period of a shutdown although a poller has not reported: pollers
+/// look at their timers every 20 ms, so it is busy in its upper half.
+const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
 /// What the next turn does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +58,8 @@ pub(crate) struct CmMachine {
     pub(super) presence: Presence,
     pub(super) peers: Peers,
     drained: BTreeSet<PollerIndex>,
+    /// When sessions are closed whoever has not reported; known once the node shuts down.
+    close_at: Option<Time>,
     /// For lines about strangers, and for those about requests that were refused.
     pub(super) log: LogLimit,
     pub(super) refused: LogLimit,
@@ -86,6 +96,7 @@ impl CmMachine {
             cookies,
             numbers: Numbers::default(),
             drained: BTreeSet::new(),
+            close_at: None,
             closed: false,
             stage: Stage::Work,
         };
@@ -120,6 +131,25 @@ impl CmMachine {
         worked
     }
 
+    /// The sessions of this moment; `None` before the node listens.
+    fn ledger(&self) -> Option<SessionLedger> {
+        let entry = |(key, peer): (PeerKey, &PeerSession)| {
+            let number = peer.machine.current()?;
+            Some(SessionEntry {
+                peer: key.address(),
+                is_up: peer.machine.is_up(),
+                is_named: peer.named,
+                announced: peer.machine.half_made(),
+                targets: self.endpoints.targets_of(key, number),
+            })
+        };
+        Some(SessionLedger {
+            node: *self.shared.local_address.get()?,
+            sessions: self.peers.all().filter_map(entry).collect(),
+            half_made_limit: (HALF_MADE_OF_HOST, HALF_MADE),
+        })
+    }
+
     fn is_finished(&self) -> bool {
         self.closed && self.endpoints.is_quiet()
     }
@@ -131,15 +161,18 @@ impl CmMachine {
     fn command(&mut self, command: CmCommand) {
         let now = self.now();
         match command {
-            CmCommand::Want { peer, address } => {
-                self.shared.restore_key(address, peer);
-                let session = self.peer(peer, address);
+            CmCommand::Want { peer, connect } => {
+                let session = self.peer(peer);
                 session.named = true;
                 if !self.closed && !self.presence.is_present() {
                     self.presence.want(peer);
                     return;
                 }
-                self.drive(peer, |machine, actions| machine.want(now, actions));
+                if self.closed {
+                    // Its machine may be new, and not know.
+                    self.drive(peer, |machine, actions| machine.close(now, actions));
+                }
+                self.drive(peer, |machine, actions| machine.want(now, connect, actions));
             }
             CmCommand::Resolved { peer, number, poller, hello, outcome } => {
                 self.resolved(peer, number, poller, hello, outcome);
@@ -155,7 +188,25 @@ impl CmMachine {
                     self.close();
                 }
             }
+            CmCommand::ShutDownBy { deadline } => {
+                self.close_at.get_or_insert(deadline + REPORTS_TAKE);
+            }
             CmCommand::Shutdown => self.close(),
+        }
+    }
+
+    /// Closes everything if the grace period is over and not all pollers have reported.
+    fn close_if_late(&mut self, now: Time) {
+        let is_late = !self.closed && self.close_at.is_some_and(|at| at <= now);
+        if is_late && !mutant!(busy_pollers_delay_a_shutdown) {
+            let reported = self.drained.len();
+            let pollers = self.shared.pollers.len();
+            tracing::warn!(
+                reported,
+                pollers,
+                "a poller does not return from its upper half; sessions are closed"
+            );
+            self.close();
         }
     }
 
@@ -170,15 +221,15 @@ impl CmMachine {
             self.drive(peer, |machine, actions| machine.close(now, actions));
         }
         for peer in self.presence.take_wanted() {
-            self.drive(peer, |machine, actions| machine.want(now, actions));
+            self.drive(peer, |machine, actions| machine.want(now, Connect::FailFast, actions));
         }
     }
 
-    pub(super) fn peer(&mut self, key: PeerKey, address: SocketAddr) -> &mut PeerSession {
+    pub(super) fn peer(&mut self, key: PeerKey) -> &mut PeerSession {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let numbers = &self.numbers;
-        self.peers.add(key, address, || Machine::new(shared.epochs.of(address), pollers, numbers.clone()))
+        self.peers.add(key, || Machine::new(shared.epochs.of(key.address()), pollers, numbers.clone()))
     }
 
     /// Feeds a peer's machine and performs what it asks for.
@@ -217,13 +268,19 @@ impl CmMachine {
                 self.tell(|| Command::SessionClosed { peer: key, number });
             }
             Action::Down { number, cause } => {
-                let address = self.peers.get(key).map(|peer| peer.address.to_string()).unwrap_or_default();
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
-                    tracing::info!(peer = key.0, address, %cause, "session down");
+                    tracing::info!(peer = %key, %cause, "session down");
                 } else {
-                    tracing::warn!(peer = key.0, address, %cause, "session down");
+                    tracing::warn!(peer = %key, %cause, "session down");
                 }
-                self.tell(|| Command::PeerDown { peer: key, number, cause });
+                self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
+            }
+            Action::Away { number, cause, until, is_new } => {
+                if is_new {
+                    let pause = until - self.now();
+                    tracing::warn!(peer = %key, %cause, ?pause, "session not made");
+                }
+                self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
             }
         }
     }
@@ -236,6 +293,7 @@ impl CmMachine {
 
     fn tick(&mut self) {
         let now = self.now();
+        self.close_if_late(now);
         self.look(now);
         self.endpoints.tick(now);
         let (due, gone) = self.peers.due(now);
@@ -249,13 +307,16 @@ impl CmMachine {
 
     /// Forgets a peer that is idle.
     pub(super) fn forget(&mut self, key: PeerKey) {
-        let Some(peer) = self.peers.remove(key) else { return };
-        self.shared.forget(peer.address, key);
+        if self.peers.remove(key).is_none() {
+            return;
+        }
+        self.shared.traffic.forget(key);
         self.tell(|| Command::Forget { peer: key });
     }
 
     fn next_timer(&self) -> Option<Time> {
-        let others = [self.endpoints.next_timer(), self.presence.next_timer()];
+        let closing = self.close_at.filter(|_| !self.closed && !mutant!(busy_pollers_delay_a_shutdown));
+        let others = [self.endpoints.next_timer(), self.presence.next_timer(), closing];
         self.peers.next_timer().into_iter().chain(others.into_iter().flatten()).min()
     }
 }
@@ -301,6 +362,10 @@ impl trunkline_machine::Machine for CmMachine {
 
     fn is_due(&self) -> bool {
         self.handle.has_commands()
+    }
+
+    fn inspect(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.ledger()?))
     }
 }
 

@@ -16,8 +16,9 @@ use super::peers::PeerSession;
 use super::private_data::{Cookie, Hello, SessionName, Welcome};
 use crate::command::{CmCommand, Command, DialOutcome, SessionUp};
 use crate::{PeerDown, PeerKey};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
+use trunkline_verbs::VerbsError;
 
 impl CmMachine {
     /// Begins to find the way to a peer for one of a session's INIs.
@@ -32,7 +33,7 @@ impl CmMachine {
         if peer.machine.current() != Some(number) {
             return Ok(());
         }
-        let (source, port) = self.source_for(peer).ok_or(PeerDown::Unreachable)?;
+        let (source, port) = self.source_for(key, peer)?;
         let hello = Hello {
             listener_port: port,
             session: peer.machine.name(number),
@@ -48,7 +49,7 @@ impl CmMachine {
         let done = move |outcome| {
             handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
         };
-        self.endpoints.begin_dial(peer.address, source, Box::new(done));
+        self.endpoints.begin_dial(key.address(), source, Box::new(done));
         Ok(())
     }
 
@@ -65,13 +66,12 @@ impl CmMachine {
         if peer.machine.current() != Some(number) {
             return;
         }
-        let address = peer.address;
         if let Err(error) = outcome.and_then(|id| self.endpoints.dial(id, key, number, poller, hello)) {
             let now = self.now();
             if let Some(left_out) = self.log.line(now) {
-                tracing::warn!(%address, %error, left_out, "cannot dial");
+                tracing::warn!(peer = %key, %error, left_out, "cannot dial");
             }
-            self.drive(key, |machine, into| machine.fail(now, number, PeerDown::Unreachable, false, into));
+            self.drive(key, |machine, into| machine.fail(now, number, cause_of(error), false, into));
         }
     }
 
@@ -87,38 +87,53 @@ impl CmMachine {
 
     /// From which of our addresses to reach a peer, and the port that we listen on there. `None`
     /// as the address lets the device choose.
-    fn source_for(&self, peer: &PeerSession) -> Option<(Option<IpAddr>, NonZeroU16)> {
-        let fits = |address: &&SocketAddr| match peer.source {
-            Some(source) => address.ip() == source || address.ip().is_unspecified(),
-            None => address.is_ipv4() == peer.address.is_ipv4() || address.ip().is_unspecified(),
+    ///
+    /// # Errors
+    /// When we listen on no address of the peer's family.
+    fn source_for(&self, key: PeerKey, peer: &PeerSession) -> Result<(Option<IpAddr>, NonZeroU16), PeerDown> {
+        // `::` stands for the addresses of both families.
+        let reaches = |address: &&SocketAddr| {
+            address.is_ipv4() == key.address().is_ipv4() || address.ip() == Ipv6Addr::UNSPECIFIED
         };
-        let listening = self.listening.iter().find(fits)?;
+        let first = self.listening.first().ok_or(PeerDown::DeviceFailed)?;
+        let mut own = self.listening.iter().filter(reaches).peekable();
+        own.peek().ok_or(PeerDown::NoAddress { listens_on: *first })?;
+        let fits = |address: &&SocketAddr| {
+            peer.source.is_none_or(|source| address.ip() == source || address.ip().is_unspecified())
+        };
+        let listening = own.find(fits).ok_or(PeerDown::DeviceFailed)?;
         let source = peer.source.or_else(|| Some(listening.ip()).filter(|ip| !ip.is_unspecified()));
-        Some((source, NonZeroU16::new(listening.port())?))
+        Ok((source, NonZeroU16::new(listening.port()).ok_or(PeerDown::DeviceFailed)?))
     }
 
     /// The session is there: the pollers get their INIs.
     pub(super) fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
-        let address = peer.address;
         let Some(inis) = self.endpoints.take_inis(key, number) else {
             peer.machine.fail(now, number, PeerDown::DeviceFailed, false, actions);
             return;
         };
-        tracing::info!(peer = key.0, %address, pollers = welcome.srqs.len(), "session up");
+        tracing::info!(peer = %key, pollers = welcome.srqs.len(), "session up");
         for (poller, (qp, read_depth)) in self.shared.pollers.iter().zip(inis) {
             poller.command(Command::SessionUp(Box::new(SessionUp {
                 peer: key,
-                address,
                 number,
                 epoch: welcome.session.epoch,
                 qp,
                 srqs: welcome.srqs.clone(),
-                max_message: welcome.max_message,
-                max_frame: welcome.max_frame,
                 read_depth,
             })));
         }
+    }
+}
+
+/// What an error on the way to a connection means for those who wait for it.
+fn cause_of(error: VerbsError) -> PeerDown {
+    match error {
+        VerbsError::Gone => PeerDown::DeviceFailed,
+        // The host sought the peer's link address, and nobody has answered.
+        VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,
+        error => PeerDown::NoRoute(error),
     }
 }

@@ -228,6 +228,13 @@ impl Endpoints {
         })
     }
 
+    /// The TGTs of a session.
+    pub(crate) fn targets_of(&self, peer: PeerKey, number: u32) -> Vec<QpNumber> {
+        let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
+        let targets = ends.filter(|(role, _)| matches!(role, Role::Tgt(_)));
+        targets.filter_map(|(_, end)| Some(end.qp.as_ref()?.number())).collect()
+    }
+
     /// Makes the TGT for a request and attaches it.
     pub(crate) fn make_target(
         &mut self,

@@ -46,7 +46,7 @@ impl CmMachine {
                         });
                     }
                     Err(refusal) => {
-                        let cause = PeerDown::Refused(refusal.explain());
+                        let cause = refusal.cause();
                         self.drive(peer, |machine, actions| machine.fail(now, number, cause, false, actions));
                     }
                 },
@@ -64,14 +64,13 @@ impl CmMachine {
                 // Who dialled us and takes that back, because its session failed, may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
-                tracing::debug!(peer = peer.0, ?role, ?kind, "connection event");
+                tracing::debug!(%peer, ?role, ?kind, "connection event");
                 // A session that pollers wait for, or had, is logged where they are notified.
-                let unnoticed = |peer: &&PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
-                if let Some(half_made) = self.peers.get(peer).filter(unnoticed)
+                let unnoticed = |peer: &PeerSession| !peer.machine.is_up() && !peer.machine.is_wanted();
+                if self.peers.get(peer).is_some_and(unnoticed)
                     && let Some(left_out) = self.log.line(now)
                 {
-                    let address = half_made.address;
-                    tracing::warn!(peer = peer.0, %address, %cause, left_out, "session not made");
+                    tracing::warn!(%peer, %cause, left_out, "session not made");
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }
@@ -84,11 +83,11 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
     match connections {
         ConnectionKind::Xrc => {
             "what listens there takes no XRC connections: a Trunkline node that uses RC (then start this one with \
-             --connections rc, NodeOptions::connections), or no Trunkline node"
+             --connections rc, NodeBuilder::connections), or no Trunkline node"
         }
         ConnectionKind::Rc => {
             "what listens there takes no RC connections: a Trunkline node that uses XRC (then start that one with \
-             --connections rc, NodeOptions::connections), or no Trunkline node"
+             --connections rc, NodeBuilder::connections), or no Trunkline node"
         }
     }
 }
@@ -105,7 +104,7 @@ fn failure_of(
                 (PeerDown::Refused(refusal.explain()), true)
             }
             Some(Refusal::ShuttingDown) => (PeerDown::Closed, false),
-            Some(refusal) => (PeerDown::Refused(refusal.explain()), false),
+            Some(refusal) => (refusal.cause(), false),
             // A connection manager answers so itself when the listener is of another type (contract J7);
             // the kernel's also when the peer dropped the endpoint, because its session failed.
             None => (PeerDown::Refused(wrong_listener(connections)), true),

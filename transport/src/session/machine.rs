@@ -16,6 +16,10 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
+//! How long it waits between two attempts is decided by [`Backoff`]. After a failure that was reported, whoever wants
+//! a session before the next attempt is due gets that failure again at once, unless it asks to wait; the attempt
+//! begins when somebody wants a session and it is due. Whoever comes while an attempt is under way waits for it.
+//!
 //! Of a session's INIs the first is dialled alone, the others when the peer has shown that it is there: by
 //! answering it, or by a cookie. So a request makes this node send one request, whatever its address.
 //!
@@ -36,8 +40,9 @@
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]
 
+use super::backoff::Backoff;
 use super::private_data::{Cookie, Hello, Refusal, SessionName, Welcome};
-use crate::PeerDown;
+use crate::{Connect, PeerDown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -46,13 +51,6 @@ use trunkline_verbs::Time;
 
 /// A handshake that is not complete after this has failed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// First and longest pause before the next attempt.
-const BACKOFF_FIRST: Duration = Duration::from_millis(10);
-const BACKOFF_DOUBLINGS: u32 = 7;
-/// A session that was up for less than this counts as a failed attempt.
-const STABLE: Duration = Duration::from_secs(1);
-/// Transient failures in a row that are not reported.
-const SILENT_FAILURES: u32 = 8;
 
 /// What the machine asks for, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +63,8 @@ pub(crate) enum Action {
     Close { number: u32 },
     /// Tell the pollers that the peer is down. Comes after the `Close`.
     Down { number: u32, cause: PeerDown },
+    /// Tell the pollers that an attempt to connect has failed, and when the next may begin. Comes after the `Close`.
+    Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
 }
 
 /// What became of one of the peer's INIs.
@@ -123,8 +123,7 @@ pub(crate) struct Machine {
     was_up: bool,
     /// Pollers wait for a session; a failure must be reported to them.
     wanted: bool,
-    failures: u32,
-    not_before: Option<Time>,
+    backoff: Backoff,
     closed: bool,
 }
 
@@ -138,8 +137,7 @@ impl Machine {
             state: State::Idle,
             was_up: false,
             wanted: false,
-            failures: 0,
-            not_before: None,
+            backoff: Backoff::new(epoch),
             closed: false,
         }
     }
@@ -200,7 +198,7 @@ impl Machine {
     }
 
     /// Somebody wants to send.
-    pub(crate) fn want(&mut self, now: Time, actions: &mut Vec<Action>) {
+    pub(crate) fn want(&mut self, now: Time, connect: Connect, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
             return;
@@ -208,11 +206,18 @@ impl Machine {
         if self.is_up() {
             return;
         }
+        let waits = connect == Connect::Wait || mutant!(calls_wait_for_the_next_attempt);
+        if let (Some((cause, until)), None) = (self.backoff.away(now), self.current())
+            && (!waits || cause.is_final())
+        {
+            actions.push(Action::Away { number: 0, cause, until, is_new: false });
+            return;
+        }
         self.wanted = true;
         if self.is_idle() || mutant!(second_session_is_dialed) {
-            match self.not_before {
-                Some(until) if until > now => self.state = State::Backoff { until },
-                _ => self.open(now, None, actions),
+            match self.backoff.not_before(now) {
+                Some(until) => self.state = State::Backoff { until },
+                None => self.open(now, None, actions),
             }
         }
     }
@@ -344,19 +349,25 @@ impl Machine {
         }
         let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
         actions.push(Action::Close { number });
-        let stable = session.up_since.is_some_and(|since| now.saturating_duration_since(since) >= STABLE);
-        self.failures = if stable { 0 } else { self.failures.saturating_add(1) };
-        let until = now + backoff(self.failures, self.epoch);
-        self.not_before = Some(until);
-        let silent = transient && self.failures < SILENT_FAILURES;
-        if session.up_since.is_some() {
+        if let Some(up_since) = session.up_since {
+            self.backoff.ended(now, up_since);
             self.wanted = false;
             actions.push(Action::Down { number, cause });
-        } else if self.wanted && silent && !self.closed {
-            self.state = State::Backoff { until };
-        } else if self.wanted {
-            self.wanted = false;
-            actions.push(Action::Down { number, cause });
+            return;
+        }
+        let silent = self.backoff.failed(now, cause, transient);
+        if !self.wanted {
+            return;
+        }
+        match self.backoff.not_before(now) {
+            Some(until) if silent && !self.closed => self.state = State::Backoff { until },
+            until => {
+                self.wanted = false;
+                actions.push(match until.filter(|_| !self.closed) {
+                    Some(until) => Action::Away { number, cause, until, is_new: true },
+                    None => Action::Down { number, cause },
+                });
+            }
         }
     }
 
@@ -368,8 +379,7 @@ impl Machine {
             actions.push(Action::Close { number });
         }
         self.state = State::Idle;
-        self.failures = 0;
-        self.not_before = None;
+        self.backoff.reset();
         if std::mem::take(&mut self.wanted) || was_up {
             actions.push(Action::Down { number: number.unwrap_or(0), cause: PeerDown::DeviceRemoved });
         }
@@ -448,6 +458,7 @@ impl Machine {
             session.up_since = Some(now);
             self.was_up = true;
             self.wanted = false;
+            self.backoff.succeeded();
             actions.push(Action::Up { number: session.number, welcome: welcome.clone() });
         }
     }
@@ -476,17 +487,6 @@ impl Session {
 /// Whether session number `a` was given out after `b`; the counter may wrap.
 fn is_later(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < u32::MAX / 2
-}
-
-/// Doubles from 10 ms to about a second, with up to a quarter more that differs between nodes,
-/// so that two that failed together do not meet again.
-fn backoff(failures: u32, epoch: u64) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    let base = BACKOFF_FIRST * (1 << (failures - 1).min(BACKOFF_DOUBLINGS));
-    let jitter = u32::try_from(epoch.rotate_left(failures) % 256).unwrap_or(0);
-    base + base * jitter / 1024
 }
 
 #[cfg(test)]

@@ -27,8 +27,6 @@ fn welcome(epoch: u64, number: u32, pollers: u16) -> Welcome {
     assert!(pollers <= MAX_POLLERS);
     Welcome {
         session: SessionName { epoch, number },
-        max_message: 1,
-        max_frame: 1024,
         srqs: (0..u32::from(pollers)).map(SrqNumber::new).collect(),
     }
 }
@@ -41,7 +39,7 @@ fn new(epoch: u64, pollers: u16) -> Machine {
 fn dialing(now: Time) -> Machine {
     let mut machine = Machine::new(ME, 1, Numbers::default());
     let mut actions = Vec::new();
-    machine.want(now, &mut actions);
+    machine.want(now, Connect::FailFast, &mut actions);
     assert_eq!(actions, [Action::Dial { number: 1, poller: 0, echo: None }]);
     machine
 }
@@ -84,7 +82,7 @@ fn a_cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly()
     let now = Time(1_000_000);
     let mut machine = new(ME, 2);
     let mut actions = Vec::new();
-    machine.want(now, &mut actions);
+    machine.want(now, Connect::FailFast, &mut actions);
     let dial = |poller| Action::Dial { number: 1, poller, echo: None };
     assert_eq!(actions, [dial(0)]);
     actions.clear();
@@ -149,7 +147,7 @@ fn late_and_repeated_answers_change_nothing() {
     machine.arrived(now, 1, 9, &mut actions);
     machine.answered(now, 0, 0, welcome(PEER, 5, 1), &mut actions);
     machine.fail(now, 0, PeerDown::Died, false, &mut actions);
-    machine.want(now, &mut actions);
+    machine.want(now, Connect::FailFast, &mut actions);
     assert_eq!(actions, []);
     assert!(machine.is_up());
 }
@@ -160,11 +158,11 @@ fn a_half_made_session_times_out_and_is_told_to_who_waits() {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
     machine.answered(now, 1, 0, welcome(PEER, 1, 1), &mut actions);
-    machine.tick(machine.next_timer().unwrap(), &mut actions);
-    assert_eq!(
-        actions,
-        [Action::Close { number: 1 }, Action::Down { number: 1, cause: PeerDown::Unreachable }]
-    );
+    let now = machine.next_timer().unwrap();
+    machine.tick(now, &mut actions);
+    let until = machine.backoff.not_before(now).unwrap();
+    let away = Action::Away { number: 1, cause: PeerDown::Unreachable, until, is_new: true };
+    assert_eq!(actions, [Action::Close { number: 1 }, away]);
     // One that nobody here asked for just goes.
     let mut machine = Machine::new(ME, 1, Numbers::default());
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
@@ -182,7 +180,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
     loop {
         let mut actions = Vec::new();
         machine.fail(now, number, PeerDown::Refused("stale"), true, &mut actions);
-        if actions.contains(&Action::Down { number, cause: PeerDown::Refused("stale") }) {
+        if actions.iter().any(|action| matches!(action, Action::Away { .. })) {
             break;
         }
         let until = machine.next_timer().unwrap();
@@ -194,10 +192,92 @@ fn failures_back_off_and_transient_ones_are_retried() {
         assert_eq!(actions, [Action::Dial { number, poller: 0, echo: None }]);
     }
     assert!(pauses.windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
+    assert_eq!(machine.next_timer(), None, "nobody waits for the next attempt");
+}
+
+/// A machine whose first attempt nobody has answered, and when the next is due.
+fn away(now: Time) -> (Machine, Time) {
+    let mut machine = dialing(now);
     let mut actions = Vec::new();
-    machine.want(now, &mut actions);
-    assert_eq!(actions, [], "the next attempt waits as well");
-    assert!(machine.next_timer().unwrap() > now);
+    machine.fail(now, 1, PeerDown::Unreachable, false, &mut actions);
+    let Some(&Action::Away { number: 1, cause: PeerDown::Unreachable, until, is_new: true }) = actions.last()
+    else {
+        panic!("{actions:?}");
+    };
+    assert!(until > now);
+    (machine, until)
+}
+
+#[test]
+fn while_it_backs_off_a_want_is_refused_and_the_next_one_that_is_due_dials() {
+    let now = Time(1_000_000);
+    let (mut machine, until) = away(now);
+    for at in [now, Time(until.0 - 1)] {
+        let mut actions = Vec::new();
+        machine.want(at, Connect::FailFast, &mut actions);
+        let refusal = Action::Away { number: 0, cause: PeerDown::Unreachable, until, is_new: false };
+        assert_eq!(actions, [refusal]);
+        assert_eq!((machine.next_timer(), machine.is_wanted()), (None, false), "nobody waits");
+    }
+    let mut actions = Vec::new();
+    machine.want(until, Connect::FailFast, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 2, poller: 0, echo: None }]);
+    actions.clear();
+    machine.want(until, Connect::FailFast, &mut actions);
+    assert_eq!(actions, [], "it waits for the attempt that is under way");
+    assert!(machine.is_wanted());
+}
+
+#[test]
+fn who_asks_to_wait_begins_the_next_attempt_when_it_is_due() {
+    let now = Time(1_000_000);
+    let (mut machine, until) = away(now);
+    let mut actions = Vec::new();
+    machine.want(now, Connect::Wait, &mut actions);
+    assert_eq!((actions.as_slice(), machine.next_timer()), (&[][..], Some(until)));
+    machine.want(now, Connect::FailFast, &mut actions);
+    let refusal = Action::Away { number: 0, cause: PeerDown::Unreachable, until, is_new: false };
+    assert_eq!(actions, [refusal], "others need not wait with it");
+    actions.clear();
+    machine.tick(until, &mut actions);
+    assert_eq!(actions, [Action::Dial { number: 2, poller: 0, echo: None }]);
+}
+
+#[test]
+fn a_peer_that_connects_to_us_is_not_away_any_more() {
+    let now = Time(1_000_000);
+    let (mut machine, _) = away(now);
+    let mut actions = Vec::new();
+    assert_eq!(machine.request(now, &hello(PEER, 7, None, 0, 1), &mut actions), Ok(2));
+    actions.clear();
+    machine.want(now, Connect::FailFast, &mut actions);
+    assert_eq!(actions, [], "it waits for that session");
+    machine.answered(now, 2, 0, welcome(PEER, 7, 1), &mut actions);
+    machine.arrived(now, 2, 0, &mut actions);
+    assert!(matches!(&actions[..], [Action::Up { number: 2, .. }]), "{actions:?}");
+    // When that session ends, nothing of the attempt before it counts.
+    let now = now + Duration::from_secs(2);
+    actions.clear();
+    machine.fail(now, 2, PeerDown::Died, false, &mut actions);
+    machine.want(now, Connect::FailFast, &mut actions);
+    let dial = Action::Dial { number: 3, poller: 0, echo: None };
+    let down = Action::Down { number: 2, cause: PeerDown::Died };
+    assert_eq!(actions, [Action::Close { number: 2 }, down, dial]);
+}
+
+#[test]
+fn what_no_attempt_can_mend_is_reported_each_time_at_once() {
+    let now = Time(1_000_000);
+    let cause = PeerDown::NoAddress { listens_on: ([127, 0, 0, 1], 7471).into() };
+    let mut machine = new(ME, 1);
+    for number in 1..20 {
+        let mut actions = Vec::new();
+        machine.want(now, Connect::FailFast, &mut actions);
+        assert_eq!(actions, [Action::Dial { number, poller: 0, echo: None }]);
+        actions.clear();
+        machine.fail(now, number, cause, false, &mut actions);
+        assert_eq!(actions, [Action::Close { number }, Action::Down { number, cause }]);
+    }
 }
 
 #[test]
@@ -211,7 +291,7 @@ fn a_closed_machine_refuses_everything() {
         [Action::Close { number: 1 }, Action::Down { number: 1, cause: PeerDown::ShuttingDown }]
     );
     assert_eq!(machine.request(now, &hello(PEER, 6, None, 0, 1), &mut actions), Err(Refusal::ShuttingDown));
-    machine.want(now, &mut actions);
+    machine.want(now, Connect::FailFast, &mut actions);
     assert_eq!(machine.current(), None);
 }
 
@@ -257,7 +337,7 @@ impl World {
                         self.wires.push(Packet::Gone { to: other, number });
                     }
                 }
-                Action::Up { .. } | Action::Down { .. } => {}
+                Action::Up { .. } | Action::Down { .. } | Action::Away { .. } => {}
             }
         }
     }
@@ -318,9 +398,9 @@ impl World {
         }
     }
 
-    fn want(&mut self, who: usize) {
+    fn want(&mut self, who: usize, connect: Connect) {
         let mut actions = Vec::new();
-        self.machines[who].want(self.now, &mut actions);
+        self.machines[who].want(self.now, connect, &mut actions);
         self.perform(who, actions);
     }
 
@@ -358,7 +438,7 @@ proptest! {
         for (step, random) in steps {
             let who = usize::from(random % 2);
             match step {
-                0 => world.want(who),
+                0 => world.want(who, if random % 3 == 0 { Connect::Wait } else { Connect::FailFast }),
                 1 => world.tick(),
                 2 => {
                     // The trunk breaks as seen from one side.
@@ -383,7 +463,7 @@ proptest! {
         let mut rounds = 0;
         while !(world.wires.is_empty() && world.agreed()) {
             if !world.machines[last].is_up() {
-                world.want(last);
+                world.want(last, Connect::Wait);
             }
             while !world.wires.is_empty() {
                 world.deliver(0);

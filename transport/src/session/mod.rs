@@ -9,6 +9,7 @@
 mod absence;
 mod accepting;
 mod awaited_packets;
+mod backoff;
 pub(crate) mod cm_machine;
 mod dialling;
 mod endpoints;

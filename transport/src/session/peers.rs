@@ -6,8 +6,9 @@ use super::machine::Machine;
 use super::private_data::Cookie;
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
 
 /// A peer that nobody here named, and with which a session has been up, is forgotten when it was down for this
@@ -15,14 +16,13 @@ use trunkline_verbs::Time;
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Connections of half-made sessions with peers that nobody here named, of one host: eight nodes with as many
 /// pollers as there may be. Each holds a TGT, and a host that proves its address may claim to listen at every port.
-const HALF_MADE_OF_HOST: u32 = 256;
+pub(super) const HALF_MADE_OF_HOST: u32 = 256;
 /// The same of all hosts: some tens of megabytes of TGTs. It takes 32 hosts that prove their addresses to fill it.
-const HALF_MADE: u32 = 8_192;
+pub(super) const HALF_MADE: u32 = 8_192;
 
 /// A peer with its machine.
 #[derive(Debug)]
 pub(super) struct PeerSession {
-    pub(super) address: SocketAddr,
     pub(super) machine: Machine,
     /// Some poller knows it by its address.
     pub(super) named: bool,
@@ -60,19 +60,18 @@ impl Peers {
         self.known.len()
     }
 
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PeerKey, &PeerSession)> {
+        self.known.iter().map(|(&key, peer)| (key, peer))
+    }
+
     pub(super) fn keys(&self) -> Vec<PeerKey> {
         self.known.keys().copied().collect()
     }
 
     /// The peer with this key, made if it is not there.
-    pub(super) fn add(
-        &mut self,
-        key: PeerKey,
-        address: SocketAddr,
-        machine: impl FnOnce() -> Machine,
-    ) -> &mut PeerSession {
+    pub(super) fn add(&mut self, key: PeerKey, machine: impl FnOnce() -> Machine) -> &mut PeerSession {
         self.known.entry(key).or_insert_with(|| PeerSession {
-            address,
             machine: machine(),
             named: false,
             source: None,
@@ -97,9 +96,8 @@ impl Peers {
         let half_made = if peer.named { 0 } else { peer.machine.half_made() };
         let (old_timer, old) = (peer.timer, peer.half_made);
         (peer.timer, peer.half_made) = (timer, half_made);
-        let host = peer.address.ip();
         self.time(key, old_timer, timer);
-        self.count(host, old, half_made);
+        self.count(key.host(), old, half_made);
     }
 
     /// The peers whose time has come, and those that are to be removed. The former must be settled again.
@@ -122,7 +120,7 @@ impl Peers {
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
-        self.count(peer.address.ip(), peer.half_made, 0);
+        self.count(key.host(), peer.half_made, 0);
         Some(peer)
     }
 
@@ -140,6 +138,9 @@ impl Peers {
     /// Whether the half-made sessions of a host, or of all, have as many connections as they may. They end
     /// when the peer does not complete them in time.
     pub(super) fn is_crowded(&self, host: IpAddr) -> bool {
+        if mutant!(half_made_sessions_have_no_bound) {
+            return false;
+        }
         let of_host = self.half_made.get(&host).copied().unwrap_or(0);
         of_host >= HALF_MADE_OF_HOST || self.all_half_made >= HALF_MADE
     }
@@ -175,6 +176,7 @@ mod tests {
     use super::super::private_data::{Hello, SessionName};
     use super::*;
     use crate::connections::ConnectionKind;
+    use std::net::SocketAddr;
     use std::num::NonZeroU16;
 
     /// Pollers of each peer.
@@ -186,17 +188,19 @@ mod tests {
     }
 
     /// A peer whose first poller has dialled us, and that answers nothing.
-    fn half_make(peers: &mut Peers, key: u64, host: u64, now: Time) {
-        let session = SessionName { epoch: key + 1, number: 1 };
+    fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
+        let key = PeerKey::new(address(host, port));
+        let session = SessionName { epoch: port + 1, number: 1 };
         let listener_port = NonZeroU16::new(7).unwrap();
         let connections = ConnectionKind::Xrc;
         let pollers = POLLERS;
         let hello =
             Hello { listener_port, session, echo: None, poller: 0, pollers, connections, cookie: None };
         let machine = || Machine::new(9, 1, Numbers::default());
-        let peer = peers.add(PeerKey(key), address(host, key), machine);
+        let peer = peers.add(key, machine);
         peer.machine.request(now, &hello, &mut Vec::new()).unwrap();
-        peers.settle(PeerKey(key), now);
+        peers.settle(key, now);
+        key
     }
 
     /// Lets the peers that are due look at the time; returns those that are forgotten by then.
@@ -225,10 +229,11 @@ mod tests {
             assert!(!peers.is_crowded(address(1, 0).ip()), "{key}");
             half_make(&mut peers, key, 1, now);
         }
+        let second = PeerKey::new(address(1, 1));
         assert!(peers.is_crowded(address(1, 0).ip()), "with those that it has announced");
         assert!(!peers.is_crowded(address(2, 0).ip()), "others are not concerned");
-        peers.get_mut(PeerKey(1)).unwrap().named = true;
-        peers.settle(PeerKey(1), now);
+        peers.get_mut(second).unwrap().named = true;
+        peers.settle(second, now);
         assert!(!peers.is_crowded(address(1, 0).ip()), "whom we named does not count");
 
         let later = peers.next_timer().unwrap();
@@ -240,30 +245,31 @@ mod tests {
     fn all_hosts_together_have_so_many_half_made_sessions() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let last = u64::from(HALF_MADE) / u64::from(POLLERS) - 1;
+        let mut made = Vec::new();
         for key in 0..=last {
             assert!(!peers.is_crowded(address(1000, 0).ip()), "{key}");
-            half_make(&mut peers, key, key % 40, now);
+            made.push(half_make(&mut peers, key, key % 40, now));
         }
         assert!(peers.is_crowded(address(1000, 0).ip()));
-        peers.remove(PeerKey(last)).unwrap();
+        peers.remove(made.pop().unwrap()).unwrap();
         assert!(!peers.is_crowded(address(1000, 0).ip()));
     }
 
     #[test]
     fn only_whose_time_has_come_is_looked_at_and_whoever_was_up_is_known_for_a_while() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
-        half_make(&mut peers, 0, 1, now);
-        half_make(&mut peers, 1, 1, now + Duration::from_secs(1));
+        let early = half_make(&mut peers, 0, 1, now);
+        let late = half_make(&mut peers, 1, 1, now + Duration::from_secs(1));
         let first = peers.next_timer().unwrap();
         assert_eq!(peers.first_to_forget(), None, "all are busy");
-        assert_eq!(peers.due(first).0, [PeerKey(0)]);
-        let machine = &mut peers.get_mut(PeerKey(0)).unwrap().machine;
+        assert_eq!(peers.due(first).0, [early]);
+        let machine = &mut peers.get_mut(early).unwrap().machine;
         machine.tick(first, &mut Vec::new());
         machine.pretend_it_was_up();
-        peers.settle(PeerKey(0), first);
-        assert_eq!(peers.first_to_forget(), Some(PeerKey(0)));
-        assert_eq!(tick(&mut peers, first + FORGET_AFTER / 2), [PeerKey(1)]);
-        assert_eq!(tick(&mut peers, first + FORGET_AFTER), [PeerKey(0)]);
+        peers.settle(early, first);
+        assert_eq!(peers.first_to_forget(), Some(early));
+        assert_eq!(tick(&mut peers, first + FORGET_AFTER / 2), [late]);
+        assert_eq!(tick(&mut peers, first + FORGET_AFTER), [early]);
         assert_eq!((peers.len(), peers.timers.len()), (0, 0));
     }
 }

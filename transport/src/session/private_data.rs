@@ -8,8 +8,8 @@
 //! REQ  4 highest version (1)  5 auth method (1)  6 listener port (2)  8 epoch (8)  16 number (4)
 //!     20 echo epoch (8)  28 echo number (4)  32 poller (2)  34 pollers (2)
 //!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one
-//! REP  4 version (1)  5 auth method (1)  6 pollers (2)  8 epoch (8)  16 number (4)  20 largest message (8)
-//!     28 largest eager frame (4)  32 SRQ numbers (4 each, by poller)
+//! REP  4 highest version (1)  5 auth method (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
+//!     20 SRQ numbers (4 each, by poller)
 //! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
 //! ```
 //!
@@ -28,22 +28,39 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use crate::PeerDown;
 use crate::connections::ConnectionKind;
 use std::num::NonZeroU16;
 use trunkline_verbs::SrqNumber;
 
-/// Version of the session protocol, the highest that is spoken here.
-pub(crate) const VERSION: u8 = 3;
-/// The lowest version that is spoken here.
-const LOWEST_VERSION: u8 = 3;
+/// Versions of the session protocol that are spoken here.
+pub(crate) const SPOKEN: Versions = Versions { lowest: 4, highest: 4 };
 /// The only authentication method so far: none.
 pub(crate) const AUTH_NONE: u8 = 0;
 /// Most pollers of a node: their SRQ numbers must fit a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
 
 const MAGIC: [u8; 4] = *b"TRNK";
+/// The code of [`Refusal::Version`].
+const OTHER_VERSION: u8 = 2;
 /// The code of [`Refusal::Unproven`].
 const UNPROVEN: u8 = 11;
+
+/// The versions that a node speaks, as it names them at offsets that never change. A session has the highest that both
+/// sides speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Versions {
+    pub(crate) lowest: u8,
+    pub(crate) highest: u8,
+}
+
+impl Versions {
+    /// The version of a session with a node that speaks `others`.
+    fn common(self, others: Self) -> Option<u8> {
+        let highest = self.highest.min(others.highest);
+        (self.lowest.max(others.lowest) <= highest).then_some(highest)
+    }
+}
 
 /// One session of one incarnation of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,10 +99,6 @@ pub(crate) struct Hello {
 pub(crate) struct Welcome {
     /// Its session.
     pub(crate) session: SessionName,
-    /// Largest message it takes, head and body together.
-    pub(crate) max_message: u64,
-    /// Largest frame that its posted receives hold.
-    pub(crate) max_frame: u32,
     /// SRQ numbers of its pollers.
     pub(crate) srqs: Vec<SrqNumber>,
 }
@@ -95,8 +108,8 @@ pub(crate) struct Welcome {
 pub(crate) enum Refusal {
     /// The private data is not ours.
     NotTrunkline,
-    /// Another protocol version.
-    Version,
+    /// Other protocol versions: those that the other side speaks.
+    Version(Versions),
     /// Another authentication method.
     Authentication,
     /// The session it belongs to is over; the other side should start a new one.
@@ -118,10 +131,9 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// All without a cookie.
-    const PLAIN: [Self; 10] = [
+    /// All that are no more than a code.
+    const PLAIN: [Self; 9] = [
         Self::NotTrunkline,
-        Self::Version,
         Self::Authentication,
         Self::Stale,
         Self::Nonsense,
@@ -135,7 +147,7 @@ impl Refusal {
     fn code(self) -> u8 {
         match self {
             Self::NotTrunkline => 1,
-            Self::Version => 2,
+            Self::Version(_) => OTHER_VERSION,
             Self::Authentication => 3,
             Self::Stale => 4,
             Self::Nonsense => 5,
@@ -148,10 +160,10 @@ impl Refusal {
         }
     }
 
-    /// As private data.
+    /// As private data, with the versions that are spoken here.
     pub(crate) fn emit(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend([VERSION, self.code(), LOWEST_VERSION, 0]);
+        out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, 0]);
         if let Self::Unproven(Cookie(cookie)) = self {
             out.extend(cookie);
         }
@@ -167,14 +179,28 @@ impl Refusal {
         if code == UNPROVEN {
             return array(bytes, 8).map(|cookie| Self::Unproven(Cookie(cookie)));
         }
+        if code == OTHER_VERSION {
+            let [highest, _, lowest] = array(bytes, 4)?;
+            return Some(Self::Version(Versions { lowest, highest }));
+        }
         Self::PLAIN.into_iter().find(|refusal| refusal.code() == code)
+    }
+
+    /// Why there is no session with a node that has refused one so, or was refused.
+    pub(crate) fn cause(self) -> PeerDown {
+        match self {
+            Self::Version(Versions { lowest, highest }) => {
+                PeerDown::Version { ours: (SPOKEN.lowest, SPOKEN.highest), theirs: (lowest, highest) }
+            }
+            other => PeerDown::Refused(other.explain()),
+        }
     }
 
     /// For people; ends up in `PeerDown::Refused`.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
-            Self::Version => "its protocol version is another",
+            Self::Version(_) => "its protocol version is another",
             Self::Authentication => "it wants another authentication method",
             Self::Stale => "the session it belonged to was over",
             Self::Nonsense => "it took the request for malformed",
@@ -183,10 +209,10 @@ impl Refusal {
             Self::Crowded => "too many sessions of this host with it, or of all strangers, are half made",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {
-                "it uses XRC connections, this node RC: start it with --connections rc (NodeOptions::connections)"
+                "it uses XRC connections, this node RC: start it with --connections rc (NodeBuilder::connections)"
             }
             Self::UsesRc => {
-                "it uses RC connections, this node XRC: start this one with --connections rc (NodeOptions::connections)"
+                "it uses RC connections, this node XRC: start this one with --connections rc (NodeBuilder::connections)"
             }
         }
     }
@@ -202,15 +228,16 @@ fn begin(version_and_auth: [u8; 2]) -> Vec<u8> {
     out
 }
 
-/// Checks what requests and replies begin with. `lowest` is the lowest version that the sender speaks, the
-/// highest is in the bytes.
+/// Checks what requests and replies begin with. `lowest` is the lowest version that the sender speaks, zero if it names
+/// none; the highest is in the bytes.
 fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<(), Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
     }
-    let spoken = lowest.zip(bytes.get(4).copied());
-    if !spoken.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&VERSION)) {
-        return Err(Refusal::Version);
+    let (lowest, highest) = (lowest.unwrap_or_default(), bytes.get(4).copied().unwrap_or_default());
+    let theirs = Versions { lowest, highest };
+    if SPOKEN.common(theirs).is_none() {
+        return Err(Refusal::Version(theirs));
     }
     if bytes.get(5) != Some(&AUTH_NONE) {
         return Err(Refusal::Authentication);
@@ -222,7 +249,7 @@ impl Hello {
     /// As private data: 54 of the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
-        let mut out = begin([VERSION, AUTH_NONE]);
+        let mut out = begin([SPOKEN.highest, AUTH_NONE]);
         out.extend(self.listener_port.get().to_be_bytes());
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
@@ -230,7 +257,7 @@ impl Hello {
         out.extend(echo.number.to_be_bytes());
         out.extend(self.poller.to_be_bytes());
         out.extend(self.pollers.to_be_bytes());
-        out.extend([self.connections.code(), LOWEST_VERSION]);
+        out.extend([self.connections.code(), SPOKEN.lowest]);
         out.extend(self.cookie.map_or([0; 16], |Cookie(cookie)| cookie));
         out
     }
@@ -275,14 +302,12 @@ impl Welcome {
         u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
     }
 
-    /// As private data: at most 160 of the 196 bytes of a REP.
+    /// As private data: at most 148 of the 196 bytes of a REP.
     pub(crate) fn emit(&self) -> Vec<u8> {
-        let mut out = begin([VERSION, AUTH_NONE]);
-        out.extend(self.pollers().to_be_bytes());
+        let mut out = begin([SPOKEN.highest, AUTH_NONE]);
+        out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);
         out.extend(self.session.epoch.to_be_bytes());
         out.extend(self.session.number.to_be_bytes());
-        out.extend(self.max_message.to_be_bytes());
-        out.extend(self.max_frame.to_be_bytes());
         for srq in &self.srqs {
             out.extend(srq.get().to_be_bytes());
         }
@@ -294,14 +319,14 @@ impl Welcome {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        check_prefix(bytes, bytes.get(4).copied())?;
+        check_prefix(bytes, bytes.get(6).copied())?;
         let read = || -> Option<Self> {
-            let pollers = u16::from_be_bytes(array(bytes, 6)?);
+            let pollers = u16::from(*bytes.get(7)?);
             if !(1..=MAX_POLLERS).contains(&pollers) {
                 return None;
             }
             let srqs = (0..usize::from(pollers))
-                .map(|index| array(bytes, 32 + 4 * index).map(u32::from_be_bytes))
+                .map(|index| array(bytes, 20 + 4 * index).map(u32::from_be_bytes))
                 .map(|number| number.filter(|&n| n <= 0xff_ffff).map(SrqNumber::new))
                 .collect::<Option<Vec<_>>>()?;
             Some(Self {
@@ -309,14 +334,11 @@ impl Welcome {
                     epoch: u64::from_be_bytes(array(bytes, 8)?),
                     number: u32::from_be_bytes(array(bytes, 16)?),
                 },
-                max_message: u64::from_be_bytes(array(bytes, 20)?),
-                max_frame: u32::from_be_bytes(array(bytes, 28)?),
                 srqs,
             })
         };
         let welcome = read().ok_or(Refusal::Nonsense)?;
-        let roomy = welcome.max_frame >= 512;
-        if !roomy || welcome.session.epoch == 0 || welcome.session.number == 0 {
+        if welcome.session.epoch == 0 || welcome.session.number == 0 {
             return Err(Refusal::Nonsense);
         }
         Ok(welcome)
@@ -343,8 +365,6 @@ mod tests {
     fn welcome(pollers: u32) -> Welcome {
         Welcome {
             session: SessionName { epoch: 5, number: 6 },
-            max_message: 1 << 40,
-            max_frame: 16_384,
             srqs: (0..pollers).map(|n| SrqNumber::new(0xff_0000 + n)).collect(),
         }
     }
@@ -378,19 +398,38 @@ mod tests {
             Hello::parse(&bytes)
         };
         assert_eq!(with(0, b'X'), Err(Refusal::NotTrunkline));
-        assert_eq!(with(4, 2), Err(Refusal::Version));
-        assert_eq!(with(37, 4), Err(Refusal::Version));
+        assert_eq!(with(4, 3), Err(Refusal::Version(Versions { lowest: 4, highest: 3 })));
+        assert_eq!(with(37, 5), Err(Refusal::Version(Versions { lowest: 5, highest: 4 })));
         assert!(with(4, 9).is_ok() && with(37, 1).is_ok(), "a node that speaks other versions, too");
         assert_eq!(with(5, 9), Err(Refusal::Authentication));
         assert_eq!(with(33, 2), Err(Refusal::Nonsense));
         assert_eq!(with(34, 1), Err(Refusal::Nonsense));
         assert_eq!(with(36, 0), Err(Refusal::Nonsense));
         assert_eq!(with(15, 0), Err(Refusal::Nonsense));
-        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Version));
+        assert_eq!(Hello::parse(&good[..30]), Err(Refusal::Nonsense));
         assert_eq!(Hello::parse(&good[..50]), Err(Refusal::Nonsense));
-        assert_eq!(Refusal::parse(b"TRNK\x03\xff"), None);
-        assert_eq!(Refusal::parse(b"TRNK\x03\x0b\x03\0too short"), None);
+        assert_eq!(Refusal::parse(b"TRNK\x04\xff"), None);
+        assert_eq!(Refusal::parse(b"TRNK\x04\x0b\x04\0too short"), None);
         assert_eq!(Refusal::parse(b""), None);
+    }
+
+    #[test]
+    fn the_highest_common_version_is_spoken() {
+        let versions = |lowest, highest| Versions { lowest, highest };
+        for (ours, theirs, common) in [
+            (versions(4, 4), versions(4, 4), Some(4)),
+            (versions(4, 6), versions(2, 5), Some(5)),
+            (versions(4, 4), versions(5, 5), None),
+            (versions(4, 4), versions(2, 3), None),
+            (versions(4, 4), versions(9, 1), None),
+        ] {
+            assert_eq!((ours.common(theirs), theirs.common(ours)), (common, common));
+        }
+        let refusal = Refusal::parse(b"TRNK\x07\x02\x05\0").unwrap();
+        assert_eq!(refusal.cause(), PeerDown::Version { ours: (4, 4), theirs: (5, 7) });
+        let text = refusal.cause().to_string();
+        assert!(text.contains("versions 5 to 7") && text.contains("version 4"), "{text}");
+        assert_eq!(refusal.emit()[4..7], [4, 2, 4], "a refusal names our own");
     }
 
     proptest! {
@@ -398,7 +437,7 @@ mod tests {
         fn any_bytes_parse_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Refusal::parse(&bytes));
             if bytes.len() > 6 {
-                bytes[..6].copy_from_slice(b"TRNK\x03\x00");
+                bytes[..6].copy_from_slice(b"TRNK\x04\x00");
                 let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
             }
         }

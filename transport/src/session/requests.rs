@@ -8,8 +8,8 @@
 
 use super::cm_machine::CmMachine;
 use super::private_data::{Hello, Refusal};
+use crate::PeerKey;
 use crate::connections::ConnectionKind;
-use crate::shared::canonical;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use trunkline_mutants::mutant;
@@ -22,8 +22,8 @@ const MAX_PEERS: usize = 16_384;
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) hello: Hello,
-    /// Where its sender listens.
-    pub(super) address: SocketAddr,
+    /// Its sender.
+    pub(super) peer: PeerKey,
     /// Our address that it came to.
     pub(super) local: IpAddr,
 }
@@ -45,10 +45,8 @@ impl CmMachine {
             (ConnectionKind::Rc, _) => return Err(Refusal::UsesRc),
         }
         let from = id.peer_address().ok_or(Refusal::Nonsense)?;
-        let address = canonical(SocketAddr::new(from.ip(), hello.listener_port.get()));
-        // Looked up before a key is given out: addresses that are refused must leave none in the directory,
-        // because nobody would ever forget it.
-        let known = self.shared.known_key(address).and_then(|key| self.peers.get(key));
+        let peer = PeerKey::new(SocketAddr::new(from.ip(), hello.listener_port.get()));
+        let known = self.peers.get(peer);
         let is_stranger = known.is_none_or(|peer| !peer.named && peer.machine.current().is_none());
         let is_live = known.is_some_and(|peer| peer.machine.is_up());
         let (is_known, is_echo) = (known.is_some(), known.is_some_and(|peer| peer.machine.is_echoed(&hello)));
@@ -56,17 +54,17 @@ impl CmMachine {
             return Err(Refusal::Stale);
         }
         let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
-        if !is_echo && !is_believed && !self.cookies.is_returned(address.ip(), &hello) {
+        if !is_echo && !is_believed && !self.cookies.is_returned(peer.host(), &hello) {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::Unproven(self.cookies.make(address.ip(), &hello)));
+            return Err(Refusal::Unproven(self.cookies.make(peer.host(), &hello)));
         }
-        if is_stranger && self.peers.is_crowded(address.ip()) {
+        if is_stranger && self.peers.is_crowded(peer.host()) {
             return Err(Refusal::Crowded);
         }
         if !is_known && self.peers.len() >= MAX_PEERS {
             let idle = self.peers.first_to_forget().ok_or(Refusal::Resources)?;
             self.forget(idle);
         }
-        Ok(Admitted { hello, address, local: id.local_address().ip() })
+        Ok(Admitted { hello, peer, local: id.local_address().ip() })
     }
 }

@@ -125,7 +125,9 @@ impl Trunk {
         self.pipeline.abandon_staged(&mut res.sends, &mut res.events, outcome);
         for lane in &mut self.lanes {
             lane.fins.clear();
-            lane.queue.fail(self.peer, outcome, res);
+            for queue in &mut lane.queues {
+                queue.fail(self.peer, outcome, res);
+            }
         }
     }
 }

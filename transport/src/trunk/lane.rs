@@ -1,14 +1,17 @@
 //! A lane: what a trunk knows of one of the peer's pollers.
 #![forbid(unsafe_code)]
 
+use super::pipeline::Record;
 use super::queue::{MessageQueue, Outbound};
 use super::resources::Resources;
-use crate::credit::{GrantId, Spender};
-use crate::frame::{Fin, HEADER, Header, Kind};
+use crate::credit::{GrantId, Spender, on_wire};
+use crate::frame::{Fin, Settled};
 use crate::report::LaneCounters;
+use crate::settings::Settings;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_verbs::SrqNumber;
+use trunkline_mutants::mutant;
+use trunkline_verbs::{SrqNumber, Time};
 
 /// Credit frames per lane that the device has not seen acknowledged, at most.
 const CREDITS_OUT: u8 = 2;
@@ -17,15 +20,21 @@ const CREDITS_OUT: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) srq: SrqNumber,
+    /// Our settings are staged.
+    pub(super) has_begun: bool,
+    /// What the poller takes.
+    pub(super) heard: Option<Settings>,
     pub(super) spender: Spender,
     /// What that poller may send to us.
     pub(super) pair: GrantId,
-    pub(super) queue: MessageQueue,
+    /// Messages that wait to leave: those that are not ordered, and those that are.
+    pub(super) queues: [MessageQueue; 2],
     pub(super) fins: VecDeque<Fin>,
     /// Credit frames that the device has not seen acknowledged.
     pub(super) credits_out: u8,
-    /// Requests without their FIN.
+    /// Requests without their FIN, and those of them whose messages are ordered.
     pub(super) requests_out: u32,
+    pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
     /// When the poller took something last, granted credit, or had nothing to take before.
     took_ms: u64,
@@ -35,12 +44,15 @@ impl Lane {
     pub(super) fn new(srq: SrqNumber, pair: GrantId, counters: Arc<LaneCounters>, now_ms: u64) -> Self {
         Self {
             srq,
+            has_begun: false,
+            heard: None,
             spender: Spender::new(now_ms),
             pair,
-            queue: MessageQueue::default(),
+            queues: Default::default(),
             fins: VecDeque::new(),
             credits_out: 0,
             requests_out: 0,
+            ordered_out: 0,
             counters,
             took_ms: now_ms,
         }
@@ -48,13 +60,49 @@ impl Lane {
 
     /// Whether a credit frame may be sent now.
     pub(super) fn may_announce_credit(&self) -> bool {
-        self.credits_out < CREDITS_OUT
+        self.has_begun && self.credits_out < CREDITS_OUT
     }
 
     /// Adds a message, with which the peer was charged.
     pub(super) fn push(&mut self, message: Outbound, now_ms: u64) {
         self.begin_to_wait(now_ms);
-        self.queue.push(message);
+        self.queues[usize::from(message.ordered)].push(message);
+    }
+
+    /// Whether a message that is sent now would overtake none that waits here and that it must not overtake.
+    pub(super) fn is_clear(&self, ordered: bool) -> bool {
+        let [unordered, in_order] = &self.queues;
+        let may_pass = !ordered || (in_order.is_empty() && !self.waits_for_read(ordered));
+        unordered.is_empty() && self.fins.is_empty() && may_pass
+    }
+
+    /// Whether a small message must wait until the peer has READ those that went before it. That is how order is kept
+    /// on this side, so that no peer can make another keep messages until they are due.
+    pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
+        ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
+    }
+
+    /// A request has left.
+    pub(super) fn request_left(&mut self, ordered: bool) {
+        self.requests_out += 1;
+        self.ordered_out += u32::from(ordered);
+    }
+
+    /// The peer is done with a message that it had to READ.
+    pub(super) fn request_ended(&mut self, ordered: bool) {
+        self.requests_out -= 1;
+        self.ordered_out -= u32::from(ordered);
+    }
+
+    /// How many messages wait to leave, and their bytes.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        let sizes = self.queues.iter().map(MessageQueue::size);
+        sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
+    }
+
+    /// The earliest deadline of a message that waits.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.queues.iter().filter_map(MessageQueue::next_deadline).min()
     }
 
     /// Adds a FIN.
@@ -74,37 +122,44 @@ impl Lane {
         self.took_ms = now_ms;
     }
 
-    /// Whether the poller has taken nothing for so long of what waits for its credit or its READs. What waits
-    /// for room of our own is not its fault.
-    pub(super) fn is_stalled(&self, now_ms: u64, limit_ms: u64) -> bool {
+    /// What the poller has failed to do for so long: to send its settings, if the session or anything waits for them, or
+    /// to take anything of what waits for its credit or its READs. What waits for room of our own is not its fault.
+    pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
-        waits && now_ms.saturating_sub(self.took_ms) >= limit_ms
+        let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;
+        match self.heard {
+            _ if !is_over => None,
+            None => (!is_up || !self.is_empty()).then_some("it sends no settings"),
+            Some(_) => waits.then_some("it takes no replies"),
+        }
+    }
+
+    /// Whether messages may leave: both sides have begun.
+    pub(super) fn is_open(&self) -> bool {
+        self.has_begun && self.heard.is_some()
     }
 
     /// Whether nothing waits to leave.
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.fins.is_empty()
+        self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// The header of a frame to this poller, which is the `index`-th. Its positions of credit count as announced.
-    pub(super) fn header(
-        &self,
-        res: &mut Resources,
-        index: usize,
-        kind: Kind,
-        payload: usize,
-        count: u16,
-    ) -> [u8; HEADER] {
-        let header = Header {
-            kind,
-            source: res.index.0,
-            want: self.queue.count(),
-            count,
-            grant: res.grants.tell(self.pair),
-            released: self.spender.released(),
-            length: u32::try_from(payload).unwrap_or(u32::MAX),
-            target: u16::try_from(index).unwrap_or(u16::MAX),
+    /// What is settled last of a frame to this poller, which is the `index`-th: its positions of credit, which count
+    /// as announced.
+    pub(super) fn settle(&self, res: &mut Resources, index: usize, record: &Record) -> [u8; 4] {
+        if let Record::Message(_) | Record::Announcement(_) = record {
+            self.counters.count_sent();
+        }
+        let settled = Settled {
+            grant: on_wire(res.grants.tell(self.pair)),
+            want: u8::try_from(self.queues.iter().map(MessageQueue::count).sum::<usize>()).unwrap_or(u8::MAX),
+            target: u8::try_from(index).unwrap_or(u8::MAX),
         };
-        header.emit()
+        settled.emit()
+    }
+
+    /// The position of released credit, for a Credit frame.
+    pub(super) fn released(&self) -> [u8; 2] {
+        on_wire(self.spender.released()).to_le_bytes()
     }
 }

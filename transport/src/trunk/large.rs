@@ -3,76 +3,89 @@
 
 use super::pipeline::{Record, Staged};
 use super::{Outbound, Resources, Trunk};
-use crate::buffer::{Block, Received};
-use crate::frame::{Fin, FinStatus, FrameError, Kind, REQUEST, Request};
+use crate::buffer::{Block, NotNow, Received};
+use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
 use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
 use crate::sizes::EAGER_BYTES;
-use crate::{Message, PeerDown, SendFailure, SendOutcome};
-use bytes::Bytes;
+use crate::{Body, Message, PeerDown, SendFailure, SendOutcome};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// A head up to this many bytes travels in the request itself; a receiver refuses more.
-const HEAD_IN_REQUEST: usize = 4096;
+/// A head up to this many bytes travels in the announcing frame itself; a receiver refuses more.
+const HEAD_IN_FRAME: usize = 4096;
 
 impl Trunk {
-    /// Stages the request for a large message, if it can leave now.
+    /// Stages the announcement of a large message, if it can leave now.
     pub(super) fn try_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
-        let blocked = self.lanes[lane].requests_out >= REQUESTS_PER_LANE
+        let blocked = !self.lanes[lane].is_open()
+            || self.lanes[lane].requests_out >= self.large_messages.min(REQUESTS_PER_LANE)
             || self.lanes[lane].spender.available() == 0
             || !self.pipeline.has_room()
+            || !res.sends.has_room()
             || !res.sends.has_slot();
         if blocked || !res.shares.pin(self.peer) {
             return false;
         }
-        let staged = self.stage_request(res, lane, message).is_some();
-        if staged {
-            res.shares.pinned(self.peer);
-        } else {
-            res.shares.unpin(self.peer);
+        match self.stage_request(res, lane, message) {
+            Ok(()) => res.shares.pinned(self.peer),
+            Err(NotNow::Wait) => {
+                res.shares.unpin(self.peer);
+                return false;
+            }
+            Err(NotNow::Refused(cause)) => {
+                tracing::warn!(peer = %self.peer, bytes = message.bytes(), %cause, "a message cannot be registered");
+                res.shares.unpin(self.peer);
+                res.shares.unqueue(self.peer, message.bytes());
+                res.events.never_sent(message.token, PeerDown::NotRegistered(cause));
+            }
         }
-        staged
+        true
     }
 
-    fn stage_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> Option<()> {
-        let split = message.head.len() <= HEAD_IN_REQUEST.min(self.max_frame / 2) && !message.body.is_empty();
-        let (head, copied_head) =
-            if split { (&message.head[..], &[][..]) } else { (&[][..], &message.head[..]) };
+    fn stage_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> Result<(), NotNow> {
+        let has_room = message.head.len() <= HEAD_IN_FRAME.min(self.max_frame / 2);
+        let announced =
+            if has_room && !message.body.is_empty() { message.head.len() } else { message.announced };
+        let (head, copied_head) = message.head.split_at_checked(announced).ok_or(NotNow::Wait)?;
+        let header = frame::upper_header(head).and_then(|header| head.split_at_checked(header));
+        let (header, extensions) = header.ok_or(NotNow::Wait)?;
         let hold = self.hold(res, copied_head, &message.body)?;
         let id = self.sources.next_id();
         let at = hold.remote_address();
-        let request = Request {
+        let announcement = Announcement {
             id,
             body: (copied_head.len() + message.body.len()) as u64,
             address: at.address.0,
             rkey: at.rkey.0,
             patience_ms: patience_ms(res, message),
         };
-        let place = self.place(res, lane, &[&request.emit(), head])?;
-        self.sources.add(Source { token: message.token, lane, bytes: message.bytes(), _hold: hold });
-        self.lanes[lane].requests_out += 1;
-        self.lanes[lane].counters.count_sent();
-        let payload = REQUEST + head.len();
-        let record = Record::Request;
-        self.pipeline.stage(Staged::Frame { lane, kind: Kind::Request, place, payload, count: 0, record });
+        let begin = [header[0], header[1] | flags::ANNOUNCES];
+        let parts: [&[u8]; 4] = [&begin, &header[2..], &announcement.emit(), extensions];
+        let place = self.place(res, lane, &parts).ok_or(NotNow::Wait)?;
+        let (token, bytes, ordered) = (message.token, message.bytes(), message.ordered);
+        self.sources.add(Source { token, lane, bytes, ordered, _hold: hold });
+        self.lanes[lane].request_left(ordered);
+        let (bytes, deadline) = (head.len() + ANNOUNCEMENT, message.deadline);
+        let (has_time_left, record) = (frame::has_time_left(head), Record::Announcement(id));
+        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
         self.mark(res);
-        Some(())
+        Ok(())
     }
 
-    /// Memory that the peer can READ the message from: the application's own if it is registered,
-    /// else a copy. `None` while the pool for copies is used up.
-    fn hold(&self, res: &Resources, head: &[u8], body: &Bytes) -> Option<Hold> {
+    /// Memory that the peer can READ the message from, and nothing else by the same key: the application's own if
+    /// it is registered, else a copy. There is none while the pool for copies is used up.
+    fn hold(&self, res: &Resources, head: &[u8], body: &Body) -> Result<Hold, NotNow> {
         if head.is_empty()
             && body.len() > EAGER_BYTES / 2
-            && let Some(at) = res.shared.registry.find(body)
+            && let Some(announced) = res.shared.registry.announce(body)
         {
-            return Some(Hold::Lent { at, _bytes: body.clone() });
+            return Ok(Hold::Lent { at: announced?, _bytes: body.clone() });
         }
         let block = res.shared.sources.take(head.len() + body.len(), Some(self.peer), Some(&res.waker))?;
         block.write(0, head);
         block.write(head.len(), body);
-        Some(Hold::Copied(block))
+        Ok(Hold::Copied(block))
     }
 
     /// The peer asks us to READ a message.
@@ -80,23 +93,23 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         lane: usize,
-        mut frame: Received,
+        header_bytes: usize,
+        frame: Received,
     ) -> Result<(), FrameError> {
-        let request = Request::parse(frame.as_ref());
-        frame.advance(REQUEST);
-        let head_bytes = frame.as_ref().len();
+        let request = Announcement::parse(frame.as_ref().get(header_bytes..).unwrap_or_default());
+        let head_bytes = frame.as_ref().len().saturating_sub(ANNOUNCEMENT);
         let body_bytes = usize::try_from(request.body).unwrap_or(usize::MAX);
         let total = head_bytes.saturating_add(body_bytes);
         if body_bytes == 0 || total > res.shared.limits.max_message_bytes {
-            return Err(FrameError("rendezvous of nothing, or beyond the agreed size"));
+            return Err(FrameError::Broken("rendezvous of nothing, or beyond the agreed size"));
         }
-        if head_bytes > HEAD_IN_REQUEST {
-            return Err(FrameError("rendezvous whose head is longer than agreed"));
+        if head_bytes > HEAD_IN_FRAME {
+            return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
         // Those that only wait for the credit to send their FIN count, too: a peer that never
         // grants it would else make us remember ever more of them.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
-            return Err(FrameError("more rendezvous at once than agreed"));
+            return Err(FrameError::Broken("more rendezvous at once than agreed"));
         }
         if res.shares.announce(self.peer).is_err() {
             let fin = Fin { id: request.id, status: FinStatus::Exhausted };
@@ -111,6 +124,7 @@ impl Trunk {
             lane,
             id: request.id,
             head: Some(head),
+            header_bytes,
             head_bytes,
             body_bytes,
             from: RemoteAddress { address: IoAddress(request.address), rkey: Rkey(request.rkey) },
@@ -126,7 +140,7 @@ impl Trunk {
     /// Allocates memory for the sinks that wait for it, in order, and stages READs up to the depth.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
-        self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)));
+        self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());
         while self.pipeline.has_room() && res.sends.has_room() {
             let Some(Piece { sink, lane, to, from }) = self.sinks.next_read() else { return };
             let record = Record::Read { sink, bytes: to.length };
@@ -156,8 +170,9 @@ impl Trunk {
     ) -> Result<(), FrameError> {
         for fin in Fin::parse_all(frame) {
             let fin = fin?;
-            let source = self.sources.finish(fin.id).ok_or(FrameError("FIN for no rendezvous of ours"))?;
-            self.lanes[source.lane].requests_out -= 1;
+            let source =
+                self.sources.finish(fin.id).ok_or(FrameError::Broken("FIN for no rendezvous of ours"))?;
+            self.lanes[source.lane].request_ended(source.ordered);
             self.lanes[source.lane].took(res.time.now_ms());
             res.shares.finish(self.peer, source.bytes);
             let outcome = match fin.status {
@@ -169,7 +184,7 @@ impl Trunk {
             };
             res.events.sent(source.token, outcome);
             if source.lane != lane {
-                return Err(FrameError("FIN from another poller than the rendezvous went to"));
+                return Err(FrameError::Broken("FIN from another poller than the rendezvous went to"));
             }
         }
         self.mark(res);

@@ -39,10 +39,10 @@ use crate::command::SessionUp;
 use crate::credit::GrantId;
 use crate::ledger::Spending;
 use crate::rendezvous::{Sinks, Sources};
+use crate::settings::Settings;
 use ending::Health;
 use lane::Lane;
 use pipeline::Pipeline;
-use std::net::SocketAddr;
 
 /// A trunk of one session.
 #[derive(Debug)]
@@ -53,11 +53,15 @@ pub(crate) struct Trunk {
     health: Health,
     /// By poller of the peer.
     lanes: Vec<Lane>,
-    /// Lane for the next message that names no poller.
-    next_lane: usize,
-    /// Largest message and frame that the peer takes, in bytes.
+    /// The peer's incarnation.
+    epoch: u64,
+    /// Largest message and frame that the peer takes, in bytes, and announced messages of a lane; once its settings
+    /// have come.
     max_message: usize,
     max_frame: usize,
+    large_messages: u32,
+    /// What waited for the session has been queued here.
+    is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
@@ -71,8 +75,9 @@ pub(crate) struct Trunk {
 
 impl Trunk {
     /// The credits of each of its lanes, for whoever counts them.
-    pub(crate) fn spending(&self, peer: SocketAddr) -> Vec<Spending> {
+    pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
+        let peer = self.peer.address();
         let lane = |(poller, lane): (u16, &Lane)| {
             let [granted, released, sent] = lane.spender.positions();
             Spending { peer, target: attributes.destination_qp, poller, granted, released, sent }
@@ -88,9 +93,9 @@ impl Trunk {
         slot: usize,
         pairs: impl Iterator<Item = (PollerIndex, GrantId)>,
     ) -> Self {
-        let SessionUp { peer, address, number, srqs, .. } = session;
+        let SessionUp { peer, number, srqs, .. } = session;
         let lane = |(srq, (poller, pair))| {
-            let counters = res.shared.traffic.lane(peer, address, res.index, poller);
+            let counters = res.shared.traffic.lane(peer, res.index, poller);
             Lane::new(srq, pair, counters, res.time.now_ms())
         };
         Self {
@@ -98,9 +103,11 @@ impl Trunk {
             number,
             health: Health::Live,
             lanes: srqs.into_iter().zip(pairs).map(lane).collect(),
-            next_lane: usize::from(res.index.0),
-            max_message: usize::try_from(session.max_message).unwrap_or(usize::MAX),
-            max_frame: usize::try_from(session.max_frame).unwrap_or(usize::MAX),
+            epoch: session.epoch,
+            max_message: 0,
+            max_frame: 0,
+            large_messages: 0,
+            is_open: false,
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth.max(1))),
@@ -122,10 +129,35 @@ impl Trunk {
         self.number
     }
 
+    /// Whether messages may be sent: it takes what has waited for the session, and all that follows.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether the peer's settings have come since [`Trunk::is_open`] was `false`.
+    pub(crate) fn is_newly_open(&self) -> bool {
+        !self.is_open && self.is_live() && self.settings().is_some()
+    }
+
+    /// What has waited for the session is queued from now on.
+    pub(crate) fn open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// Its lanes begin, with our settings, when it is pushed out next.
+    pub(crate) fn begin(&mut self, res: &mut Resources) {
+        self.mark(res);
+    }
+
+    /// The peer's settings, once they have come in any lane.
+    fn settings(&self) -> Option<Settings> {
+        self.lanes.iter().find_map(|lane| lane.heard)
+    }
+
     /// What the peer makes us hold.
     pub(crate) fn count(&self, counted: &mut Counted) {
         for lane in &self.lanes {
-            counted.queued(self.peer, lane.queue.size());
+            counted.queued(self.peer, lane.waiting());
         }
         counted.pinned(self.peer, self.sources.size());
         counted.announced(self.peer, self.sinks.len());

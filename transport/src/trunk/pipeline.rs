@@ -7,14 +7,14 @@
 
 use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
-use crate::frame::{HEADER, Kind};
+use crate::frame::{self, HEADER, SETTLED, TIME_LEFT};
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use crate::{SendOutcome, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_verbs::{
     IoAddress, PostError, QueuePair, RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest,
-    Sge, SrqNumber,
+    Sge, SrqNumber, Time,
 };
 
 /// Work requests posted by one call.
@@ -29,9 +29,10 @@ const SEQUENCE_BITS: u32 = 40;
 pub(super) enum Record {
     /// A whole message.
     Message(Token),
-    /// A rendezvous request; its outcome is the FIN's.
-    Request,
+    /// The announcement of a large message, by the number of its source; its outcome is the FIN's.
+    Announcement(u64),
     Fin,
+    Settings,
     Credit {
         lane: usize,
     },
@@ -54,9 +55,31 @@ pub(super) enum Place {
 /// Work that the next flush posts.
 #[derive(Debug)]
 pub(super) enum Staged {
-    Frame { lane: usize, kind: Kind, place: Place, payload: usize, count: u16, record: Record },
-    Read { sge: Sge, from: RemoteAddress, srq: SrqNumber, record: Record },
-    Keepalive { srq: SrqNumber },
+    Frame {
+        lane: usize,
+        place: Place,
+        bytes: usize,
+        /// After this it is not posted.
+        deadline: Option<Time>,
+        /// Its header has a time left.
+        has_time_left: bool,
+        record: Record,
+    },
+    Read {
+        sge: Sge,
+        from: RemoteAddress,
+        srq: SrqNumber,
+        record: Record,
+    },
+    Keepalive {
+        srq: SrqNumber,
+    },
+}
+
+impl Staged {
+    fn deadline(&self) -> Option<Time> {
+        if let Self::Frame { deadline, .. } = self { *deadline } else { None }
+    }
 }
 
 /// Work that the device has.
@@ -92,6 +115,8 @@ pub(super) struct Pipeline {
     slot: usize,
     max_inline: usize,
     staged: Vec<Staged>,
+    /// No staged frame has an earlier deadline.
+    earliest: Option<Time>,
     inline: Vec<u8>,
     in_flight: VecDeque<Posted>,
     next_sequence: u64,
@@ -112,6 +137,7 @@ impl Pipeline {
             slot,
             max_inline: usize::try_from(inline).unwrap_or(0),
             staged: Vec::new(),
+            earliest: None,
             inline: Vec::new(),
             in_flight: VecDeque::with_capacity(SEND_QUEUE_DEPTH),
             next_sequence: 0,
@@ -147,22 +173,21 @@ impl Pipeline {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER || sends.has_slot())
     }
 
-    /// Takes somewhere to put a frame, and writes its payload there. `None` when there is no room.
+    /// Takes somewhere to put a frame, and writes its parts there. `None` when there is no room.
     pub(super) fn place(&mut self, sends: &mut SendRoom, parts: &[&[u8]]) -> Option<Place> {
         if !self.has_room() || !sends.has_room() {
             return None;
         }
-        let total = HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
+        let total = parts.iter().map(|part| part.len()).sum::<usize>();
         let place = if total <= self.max_inline {
             let start = self.inline.len();
-            self.inline.extend([0; HEADER]);
             for part in parts {
                 self.inline.extend_from_slice(part);
             }
             Place::Inline(start)
         } else {
             let slot = sends.take_slot()?;
-            sends.write_payload(slot, parts);
+            parts.iter().fold(0, |at, part| sends.write(slot, at, part));
             Place::Slot(slot)
         };
         sends.begin();
@@ -171,7 +196,26 @@ impl Pipeline {
 
     /// Adds a frame whose place was taken.
     pub(super) fn stage(&mut self, frame: Staged) {
+        if let Staged::Frame { deadline: Some(deadline), .. } = frame {
+            self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+        }
         self.staged.push(frame);
+    }
+
+    /// Takes back a frame that was not posted, and whose deadline has passed. Returns its lane and what it was for.
+    pub(super) fn take_late(&mut self, now: Time, sends: &mut SendRoom) -> Option<(usize, Record)> {
+        self.earliest.filter(|earliest| *earliest <= now)?;
+        let is_late = |work: &Staged| matches!(work, Staged::Frame { deadline: Some(at), .. } if *at <= now);
+        let Some(at) = self.staged.iter().position(is_late) else {
+            self.earliest = self.staged.iter().filter_map(Staged::deadline).min();
+            return None;
+        };
+        let Staged::Frame { lane, place, record, .. } = self.staged.remove(at) else { return None };
+        sends.end();
+        if let Place::Slot(slot) = place {
+            sends.put_back_slot(slot);
+        }
+        Some((lane, record))
     }
 
     /// Adds work that needs no place: a READ or a keepalive.
@@ -200,6 +244,7 @@ impl Pipeline {
         ready.clear();
         res.ready = ready;
         self.inline.clear();
+        self.earliest = None;
         result
     }
 
@@ -230,23 +275,25 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Gives staged work its header, number and flags, and records it as in flight.
+    /// Gives staged work what is settled last in its header, its number and flags, and records it as in flight.
     fn settle(&mut self, res: &mut Resources, lanes: &[Lane], work: Staged, last: bool) -> Ready {
         let sequence = self.next_sequence;
         self.next_sequence = (self.next_sequence + 1) & ((1 << SEQUENCE_BITS) - 1);
         let wr_id = (self.slot as u64) << SEQUENCE_BITS | sequence;
         let (operation, data, srq, record, slot, must_signal) = match work {
-            Staged::Frame { lane, kind, place, payload, count, record } => {
-                let header = lanes[lane].header(res, lane, kind, payload, count);
+            Staged::Frame { lane, place, bytes, deadline, has_time_left, record } => {
+                let positions = lanes[lane].settle(res, lane, &record);
+                self.write(&res.sends, place, SETTLED, &positions);
+                if let Record::Credit { .. } = record {
+                    self.write(&res.sends, place, frame::WORD, &lanes[lane].released());
+                }
+                if has_time_left {
+                    let left = frame::time_left(deadline, res.time.now());
+                    self.write(&res.sends, place, TIME_LEFT, &left);
+                }
                 let (data, slot) = match place {
-                    Place::Slot(slot) => {
-                        res.sends.write_header(slot, &header);
-                        (Data::Registered(res.sends.sge(slot, HEADER + payload)), Some(slot))
-                    }
-                    Place::Inline(start) => {
-                        self.inline[start..start + HEADER].copy_from_slice(&header);
-                        (Data::Inline { start, length: HEADER + payload }, None)
-                    }
+                    Place::Slot(slot) => (Data::Registered(res.sends.sge(slot, bytes)), Some(slot)),
+                    Place::Inline(start) => (Data::Inline { start, length: bytes }, None),
                 };
                 (SendOperation::Send, data, lanes[lane].srq, record, slot, false)
             }
@@ -266,6 +313,14 @@ impl Pipeline {
         self.in_flight.push_back(Posted { sequence, record, slot });
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         Ready { wr_id, operation, data, flags, srq }
+    }
+
+    /// Writes into a frame that is staged.
+    fn write(&mut self, sends: &SendRoom, place: Place, at: usize, bytes: &[u8]) {
+        match place {
+            Place::Slot(slot) => drop(sends.write(slot, at, bytes)),
+            Place::Inline(start) => self.inline[start + at..start + at + bytes.len()].copy_from_slice(bytes),
+        }
     }
 
     /// Whether the device has work with this number.

@@ -6,8 +6,7 @@
 
 use super::Resources;
 use crate::budget::Shares;
-use crate::{Outgoing, PeerDown, PeerKey, PollerIndex, SendOutcome, Token};
-use bytes::Bytes;
+use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
 use std::collections::VecDeque;
 use trunkline_verbs::Time;
 
@@ -18,21 +17,30 @@ const KEPT: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(super) token: Token,
-    pub(super) poller: Option<PollerIndex>,
+    pub(super) toward: Toward,
+    pub(super) turn: Turn,
     pub(super) head: Vec<u8>,
-    pub(super) body: Bytes,
+    /// Bytes of the head that go with the announcement if the message is large.
+    pub(super) announced: usize,
+    pub(super) body: Body,
     pub(super) deadline: Option<Time>,
+    pub(super) ordered: bool,
+    connect: Connect,
 }
 
 impl Outbound {
     /// Copies the head.
-    pub(crate) fn new(message: &Outgoing<'_>) -> Self {
+    pub(crate) fn new(message: &Outgoing<'_>, turn: Turn) -> Self {
         Self {
             token: message.token,
-            poller: message.poller,
+            toward: message.toward,
+            turn,
             head: message.head.to_vec(),
+            announced: message.announced,
             body: message.body.clone(),
             deadline: message.deadline,
+            ordered: message.ordered,
+            connect: message.connect,
         }
     }
 
@@ -69,9 +77,9 @@ impl MessageQueue {
         self.0.is_empty()
     }
 
-    /// How many wait, as frames report it.
-    pub(super) fn count(&self) -> u16 {
-        u16::try_from(self.0.len()).unwrap_or(u16::MAX)
+    /// How many wait.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// How many wait, and their bytes.
@@ -109,5 +117,19 @@ impl MessageQueue {
             res.shares.unqueue(peer, message.bytes());
             res.events.sent(message.token, outcome);
         }
+    }
+
+    /// Fails the messages, which are for the peer, but for those that wait for a session.
+    pub(crate) fn fail_fast(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
+        let waiting = std::mem::take(&mut self.0);
+        let (waiting, failed) = waiting.into_iter().partition(|message| message.connect == Connect::Wait);
+        self.0 = failed;
+        self.fail(peer, outcome, res);
+        self.0 = waiting;
+    }
+
+    /// Whether any message waits for a session, however many attempts to connect fail.
+    pub(crate) fn waits(&self) -> bool {
+        self.0.iter().any(|message| message.connect == Connect::Wait)
     }
 }

@@ -8,7 +8,6 @@ use super::pipeline::Ready;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
-use crate::frame::HEADER;
 use crate::shared::NodeShared;
 use crate::{Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token};
 use bytes::Bytes;
@@ -131,13 +130,9 @@ impl SendRoom {
         self.slots.put_back(slot);
     }
 
-    /// Writes the payload of a frame, after the room for its header.
-    pub(super) fn write_payload(&self, slot: u32, parts: &[&[u8]]) {
-        parts.iter().fold(HEADER, |at, part| self.slots.write(slot, at, part));
-    }
-
-    pub(super) fn write_header(&self, slot: u32, header: &[u8; HEADER]) {
-        self.slots.write(slot, 0, header);
+    /// Writes a part of a frame; returns where it ends.
+    pub(super) fn write(&self, slot: u32, at: usize, part: &[u8]) -> usize {
+        self.slots.write(slot, at, part)
     }
 
     pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
@@ -191,6 +186,11 @@ impl ReceiveRoom {
     /// So many receives were posted in addition.
     pub(crate) fn deepen(&mut self, more_wr: u32) {
         self.depth_wr += more_wr;
+    }
+
+    /// Whether receives are missing because slots were short.
+    pub(crate) fn is_missing_any(&self) -> bool {
+        self.slots.is_missing_any()
     }
 
     /// The slots, to post and to complete.

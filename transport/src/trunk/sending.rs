@@ -6,32 +6,40 @@
 use super::pipeline::{Place, Record, Staged};
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
-use crate::frame::{FIN_ENTRIES, Fin, HEADER, Kind};
+use crate::frame::{self, FIN_ENTRIES, Fin, HEADER};
+use crate::rendezvous::REQUESTS_PER_LANE;
+use crate::settings::Settings;
 use crate::sizes::SLOT_BYTES;
-use crate::{Outgoing, PeerDown, PollerIndex, SendError, SendOutcome, Token};
-use trunkline_verbs::PostError;
+use crate::{Outgoing, PeerDown, SendError, SendOutcome, Token, Toward, Turn};
+use trunkline_mutants::mutant;
+use trunkline_verbs::{PostError, Time};
 
 impl Trunk {
     /// Takes a message for this peer: stages it at once if it can leave, else queues it.
     ///
     /// # Errors
     /// When it is larger than the peer takes, or too much waits.
-    pub(crate) fn send(&mut self, res: &mut Resources, message: &Outgoing<'_>) -> Result<(), SendError> {
+    pub(crate) fn send(
+        &mut self,
+        res: &mut Resources,
+        message: &Outgoing<'_>,
+        turn: Turn,
+    ) -> Result<(), SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         if bytes > self.max_message {
             return Err(SendError::TooLarge { bytes, limit: self.max_message });
         }
-        let Some(lane) = self.choose_lane(message.poller) else {
+        let Some(lane) = self.lane_of(message.toward, turn) else {
             // A message to a poller that the peer's new incarnation does not have.
             res.events.never_sent(message.token, PeerDown::Restarted);
             return Ok(());
         };
-        let at_once = self.lanes[lane].is_empty()
+        let at_once = self.lanes[lane].is_clear(message.ordered)
             && self.is_eager(bytes)
-            && self.try_eager(res, lane, message.head, &message.body, message.token);
+            && self.try_eager(res, lane, (message.head, &message.body), (message.token, message.deadline));
         if !at_once {
             res.shares.queue(self.peer, bytes).map_err(SendError::QueueFull)?;
-            self.lanes[lane].push(Outbound::new(message), res.time.now_ms());
+            self.lanes[lane].push(Outbound::new(message, turn), res.time.now_ms());
             self.mark(res);
         }
         Ok(())
@@ -40,8 +48,8 @@ impl Trunk {
     /// Queues a message that has waited for the session, and was charged, or fails it when it does not fit this one.
     pub(crate) fn queue(&mut self, res: &mut Resources, message: Outbound) {
         let cause = if message.bytes() > self.max_message {
-            PeerDown::Refused("the message is larger than the peer takes")
-        } else if let Some(lane) = self.choose_lane(message.poller) {
+            PeerDown::TooLarge { bytes: message.bytes(), limit: self.max_message }
+        } else if let Some(lane) = self.lane_of(message.toward, message.turn) {
             self.lanes[lane].push(message, res.time.now_ms());
             return self.mark(res);
         } else {
@@ -53,7 +61,8 @@ impl Trunk {
 
     /// Removes a message that has not left; returns whether it was there.
     pub(crate) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
-        self.lanes.iter_mut().any(|lane| lane.queue.cancel(self.peer, token, shares))
+        let mut queues = self.lanes.iter_mut().flat_map(|lane| &mut lane.queues);
+        queues.any(|queue| queue.cancel(self.peer, token, shares))
     }
 
     /// Stages what can leave, and posts it.
@@ -62,6 +71,7 @@ impl Trunk {
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
     pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
+        self.drop_late(res);
         // What staging marked is posted right here.
         self.marked = false;
         self.pipeline.flush(res, &self.lanes)
@@ -73,10 +83,11 @@ impl Trunk {
         if !self.can_stage_credit(res, lane) {
             return false;
         }
-        let Some(place) = self.pipeline.place(&mut res.sends, &[]) else { return false };
+        let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::credit()]) else { return false };
         self.lanes[lane].credits_out += 1;
         let record = Record::Credit { lane };
-        self.pipeline.stage(Staged::Frame { lane, kind: Kind::Credit, place, payload: 0, count: 0, record });
+        let (bytes, deadline, has_time_left) = (HEADER, None, false);
+        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
         self.mark(res);
         true
     }
@@ -116,26 +127,22 @@ impl Trunk {
             }
             Record::Read { sink, bytes } => self.piece_read(res, sink, bytes, success),
             Record::Keepalive => self.keepalive_out = false,
-            Record::Request | Record::Fin => {}
+            Record::Announcement(_) | Record::Fin | Record::Settings => {}
         }
     }
 
-    /// The lane of a message: the named poller's, or the next in turn, beginning with the one
-    /// of our own index so that the pollers of a node spread out.
-    fn choose_lane(&mut self, poller: Option<PollerIndex>) -> Option<usize> {
-        if let Some(poller) = poller {
-            let lane = usize::from(poller.0);
-            return (lane < self.lanes.len()).then_some(lane);
-        }
-        let lane = self.next_lane % self.lanes.len().max(1);
-        self.next_lane = lane + 1;
-        Some(lane)
+    /// The lane of a message: the named poller's, if the peer has it, or the one whose turn it is.
+    fn lane_of(&self, toward: Toward, turn: Turn) -> Option<usize> {
+        let poller = match toward {
+            Toward::Poller(poller) => poller,
+            Toward::Any | Toward::Turn(_) => turn.of(u16::try_from(self.lanes.len()).unwrap_or(u16::MAX)),
+        };
+        Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
     /// Whether a message goes by SEND.
     fn is_eager(&self, bytes: usize) -> bool {
-        let frame = bytes.saturating_add(HEADER);
-        frame <= self.max_frame && frame <= SLOT_BYTES
+        bytes <= self.max_frame && bytes <= SLOT_BYTES
     }
 
     /// Moves what can leave from the queues to the stage.
@@ -144,15 +151,22 @@ impl Trunk {
             return;
         }
         for lane in 0..self.lanes.len() {
+            self.stage_settings(res, lane);
             self.stage_fins(res, lane);
-            while let Some(front) = self.lanes[lane].queue.pop() {
-                if !self.try_message(res, lane, &front) {
-                    self.lanes[lane].queue.put_back(front);
-                    break;
-                }
-            }
+            // In turns, so that neither queue waits for all of the other.
+            while self.try_front(res, lane, 0) | self.try_front(res, lane, 1) {}
         }
         self.stage_reads(res);
+    }
+
+    /// Stages the oldest message of one of a lane's queues, if there is one and it can leave.
+    fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
+        let Some(front) = self.lanes[lane].queues[queue].pop() else { return false };
+        let staged = self.try_message(res, lane, &front);
+        if !staged {
+            self.lanes[lane].queues[queue].put_back(front);
+        }
+        staged
     }
 
     fn try_message(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
@@ -160,7 +174,11 @@ impl Trunk {
         if !self.is_eager(bytes) {
             return self.try_request(res, lane, message);
         }
-        let staged = self.try_eager(res, lane, &message.head, &message.body, message.token);
+        if self.lanes[lane].waits_for_read(message.ordered) {
+            return false;
+        }
+        let parts = (&message.head[..], &message.body[..]);
+        let staged = self.try_eager(res, lane, parts, (message.token, message.deadline));
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -172,39 +190,75 @@ impl Trunk {
         &mut self,
         res: &mut Resources,
         lane: usize,
-        head: &[u8],
-        body: &[u8],
-        token: Token,
+        (head, body): (&[u8], &[u8]),
+        (token, deadline): (Token, Option<Time>),
     ) -> bool {
         let Some(place) = self.place(res, lane, &[head, body]) else { return false };
-        let payload = head.len() + body.len();
-        self.lanes[lane].counters.count_sent();
+        let (bytes, has_time_left) = (head.len() + body.len(), frame::has_time_left(head));
         let record = Record::Message(token);
-        self.pipeline.stage(Staged::Frame { lane, kind: Kind::Eager, place, payload, count: 0, record });
+        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
         self.mark(res);
         true
+    }
+
+    /// Stages what this node takes, before anything else in a lane. Uses no credit.
+    fn stage_settings(&mut self, res: &mut Resources, lane: usize) {
+        if self.lanes[lane].has_begun || mutant!(settings_are_not_sent) {
+            return;
+        }
+        let settings = Settings {
+            max_message: res.shared.limits.max_message_bytes as u64,
+            max_frame: u32::try_from(SLOT_BYTES).unwrap_or(u32::MAX),
+            large_messages: REQUESTS_PER_LANE,
+        };
+        let body = settings.emit();
+        let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::settings(), &body]) else { return };
+        self.lanes[lane].has_begun = true;
+        let (bytes, deadline, has_time_left) = (HEADER + body.len(), None, false);
+        let record = Record::Settings;
+        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
     }
 
     fn stage_fins(&mut self, res: &mut Resources, lane: usize) {
         while !self.lanes[lane].fins.is_empty() {
             let count = self.lanes[lane].fins.len().min(FIN_ENTRIES);
-            let bytes = self.lanes[lane].fins.iter().take(count).flat_map(Fin::emit).collect::<Vec<_>>();
-            let Some(place) = self.place(res, lane, &[&bytes]) else { return };
+            let entries = self.lanes[lane].fins.iter().take(count).flat_map(Fin::emit).collect::<Vec<_>>();
+            let Some(place) = self.place(res, lane, &[&frame::fin(count), &entries]) else { return };
             self.lanes[lane].fins.drain(..count);
-            self.pipeline.stage(Staged::Frame {
-                lane,
-                kind: Kind::Fin,
-                place,
-                payload: bytes.len(),
-                count: u16::try_from(count).unwrap_or(0),
-                record: Record::Fin,
-            });
+            let (bytes, deadline, has_time_left) = (HEADER + entries.len(), None, false);
+            let record = Record::Fin;
+            self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
         }
     }
 
-    /// Takes a credit and somewhere to put a frame, and writes its payload there.
+    /// Gives up what is staged and late: nothing of it has left, so its credit can be used again.
+    fn drop_late(&mut self, res: &mut Resources) {
+        while let Some((lane, record)) = self.pipeline.take_late(res.time.now(), &mut res.sends) {
+            self.lanes[lane].spender.unspend();
+            let token = match record {
+                Record::Message(token) => token,
+                Record::Announcement(id) => {
+                    let Some(source) = self.sources.finish(id) else { continue };
+                    self.lanes[lane].request_ended(source.ordered);
+                    res.shares.finish(self.peer, source.bytes);
+                    source.token
+                }
+                // These have no deadline.
+                Record::Fin
+                | Record::Settings
+                | Record::Credit { .. }
+                | Record::Read { .. }
+                | Record::Keepalive => {
+                    continue;
+                }
+            };
+            res.events.never_sent(token, PeerDown::Deadline);
+        }
+    }
+
+    /// Takes a credit and somewhere to put a frame, and writes its parts there.
     pub(super) fn place(&mut self, res: &mut Resources, lane: usize, parts: &[&[u8]]) -> Option<Place> {
-        if self.lanes[lane].spender.available() == 0 {
+        if !self.lanes[lane].is_open() || self.lanes[lane].spender.available() == 0 {
             return None;
         }
         let place = self.pipeline.place(&mut res.sends, parts)?;

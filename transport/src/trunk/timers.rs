@@ -14,12 +14,14 @@ impl Trunk {
             return;
         }
         for lane in &mut self.lanes {
-            lane.queue.expire(self.peer, res);
+            for queue in &mut lane.queues {
+                queue.expire(self.peer, res);
+            }
         }
         for lane in 0..self.lanes.len() {
-            // Released credit must be reported, or neither side has it: so there must be room for the report.
-            let can = self.lanes[lane].queue.is_empty() && self.can_stage_credit(res, lane);
-            if can && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
+            // Released credit must be reported, or neither side has it: so there must be room for the report. What
+            // waits in the queue of a lane with credit waits for memory, and may do so for long.
+            if self.can_stage_credit(res, lane) && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
                 self.stage_credit(res, lane);
             }
         }
@@ -39,16 +41,17 @@ impl Trunk {
         let keepalive = self.pipeline.is_idle().then_some(self.keepalive_due_ms);
         let of_lanes = self.lanes.iter().flat_map(|lane| {
             let release = lane.spender.release_due_ms().filter(|_| lane.may_announce_credit());
-            [release.map(|ms| res.time.at_ms(ms)), lane.queue.next_deadline()]
+            [release.map(|ms| res.time.at_ms(ms)), lane.next_deadline()]
         });
         let own = [keepalive.map(|ms| res.time.at_ms(ms)), self.is_waiting().then_some(again)];
         of_lanes.chain(own).flatten().min()
     }
 
-    /// Whether one of the peer's pollers has taken nothing for too long.
-    pub(crate) fn is_stalled(&self, res: &Resources) -> bool {
+    /// What one of the peer's pollers has failed to do for too long.
+    pub(crate) fn stalled(&self, res: &Resources) -> Option<&'static str> {
         let (now_ms, limit_ms) = (res.time.now_ms(), res.shared.limits.stall_ms);
-        self.is_live() && self.lanes.iter().any(|lane| lane.is_stalled(now_ms, limit_ms))
+        let mut lanes = self.lanes.iter().filter(|_| self.is_live());
+        lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
     /// The peer was heard of.
@@ -73,6 +76,6 @@ impl Trunk {
     /// Whether something waits for a resource that other trunks may release: memory, or room among the
     /// poller's outstanding work requests.
     fn is_waiting(&self) -> bool {
-        self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty())
+        self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
     }
 }

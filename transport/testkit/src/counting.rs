@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct CountingAllocator {
     allocations: AtomicU64,
     in_use: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl CountingAllocator {
     /// An allocator that has counted nothing yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0) }
+        Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0), most: AtomicUsize::new(0) }
     }
 
     /// How many allocations and reallocations there have been.
@@ -35,6 +36,22 @@ impl CountingAllocator {
     pub fn in_use_bytes(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
+
+    /// Most bytes that were allocated at once, since the last reset.
+    #[must_use]
+    pub fn most_bytes(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the most bytes that were allocated before.
+    pub fn reset_most(&self) {
+        self.most.store(self.in_use_bytes(), Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: usize) {
+        let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(in_use, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: each call is passed on unchanged to `System`, which is a sound allocator; the counter does not
@@ -42,7 +59,7 @@ impl CountingAllocator {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-        self.in_use.fetch_add(layout.size(), Ordering::Relaxed);
+        self.add(layout.size());
         // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, so the layout has a size.
         unsafe { System.alloc(layout) }
     }
@@ -56,7 +73,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-        self.in_use.fetch_add(new_size, Ordering::Relaxed);
+        // The old memory is freed after its bytes were moved.
+        self.add(new_size);
         self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: `at` came from `System` with this layout; the caller of `GlobalAlloc::realloc` upholds that
         // and passes a size above zero.
@@ -79,6 +97,8 @@ mod tests {
             assert_eq!(heap.in_use_bytes(), 64);
             heap.dealloc(second, Layout::array::<u64>(8).expect("a small layout"));
         }
-        assert_eq!((heap.allocations(), heap.in_use_bytes()), (2, 0));
+        assert_eq!((heap.allocations(), heap.in_use_bytes(), heap.most_bytes()), (2, 0, 96));
+        heap.reset_most();
+        assert_eq!(heap.most_bytes(), 0);
     }
 }

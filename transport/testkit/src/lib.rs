@@ -2,8 +2,8 @@
 //!
 //! Owns the surroundings of a test: processes that are driven line by line, loopback
 //! addresses that no other test uses, temporary directories, a counting allocator, network namespaces,
-//! reproducible random numbers. Used by tests, by the conformance suite, and by the fault rigs in
-//! `examples/`. It must never depend on a provider, so that the suite can use it and stay independent of
+//! reproducible random numbers, and what a hostile peer changes in its frames, the examples of `docs/wire.md`. Used by tests, by the conformance
+//! suite, by the simulation of whole nodes, and by the fault rigs in `examples/`. It must never depend on a provider, so that the suite can use it and stay independent of
 //! providers; and nothing that ships may depend on it.
 
 mod address;
@@ -11,19 +11,23 @@ mod claims;
 mod counting;
 mod folder;
 mod hand_made;
+mod hostile;
 mod namespace;
 mod process;
 mod random;
 mod wait;
+mod wire_examples;
 
 pub use address::{fresh_address, fresh_ip};
 pub use claims::{Claims, exit_code};
 pub use counting::CountingAllocator;
 pub use folder::Folder;
 pub use hand_made::HandMadeConnection;
+pub use hostile::{Announcement, HostilePeer, Hostility};
 pub use namespace::{in_network_namespace, on_small_file_system};
 pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, same_program, same_test,
 };
 pub use random::{Random, bytes_of, key, pattern};
 pub use wait::wait_until;
+pub use wire_examples::wire_examples;

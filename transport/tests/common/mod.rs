@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::link::FaultPlan;
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Carrier, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey, PollerHandle,
-    PollerIndex, SendOutcome, Token, Upper,
+    Body, Carrier, Connect, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey,
+    PollerHandle, PollerIndex, SendError, SendOutcome, Token, Toward, Upper,
 };
 use trunkline_verbs::Time;
 
@@ -30,6 +30,7 @@ pub enum Job {
     Send {
         peer: PeerKey,
         poller: Option<u16>,
+        connect: Connect,
         head: Vec<u8>,
         body: Bytes,
         token: u64,
@@ -55,8 +56,18 @@ pub enum Happened {
     Message(Origin, Bytes),
     Kept(usize),
     Sent(u64, SendOutcome),
+    /// Whether the message had not left.
+    Cancelled(u64, bool),
     Peer(PeerKey, PeerEvent),
-    Refused(u64, trunkline_transport::SendError),
+    Refused(u64, SendError),
+}
+
+/// The header that the tests' messages begin with, of a kind that the transport does not know.
+pub const HEADER: [u8; 8] = [0x10, 0, 0x34, 0x12, 0, 0, 0, 0];
+
+/// A head with that header.
+fn head(bytes: &[u8]) -> Vec<u8> {
+    [&HEADER, bytes].concat()
 }
 
 type Jobs = Arc<Mutex<VecDeque<Job>>>;
@@ -78,14 +89,17 @@ impl Probe {
     fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
         let outgoing = Outgoing {
             peer: to.peer,
-            poller: Some(to.poller),
+            toward: Toward::Poller(to.poller),
             session: Some(to.session),
-            head: &[ANSWER],
-            body: body.clone(),
+            connect: Connect::FailFast,
+            ordered: false,
+            head: &head(&[ANSWER]),
+            announced: HEADER.len(),
+            body: body.clone().into(),
             token: Token(u64::MAX),
             deadline: None,
         };
-        if matches!(carrier.send(outgoing), Err(trunkline_transport::SendError::QueueFull(_))) {
+        if matches!(carrier.send(outgoing), Err(SendError::QueueFull(_))) {
             self.backlog.push_back((to, body));
         }
     }
@@ -96,13 +110,16 @@ impl Probe {
                 let key = carrier.peer(address);
                 self.tell(Happened::Connecting(address, key));
             }
-            Job::Send { peer, poller, head, body, token, deadline } => {
+            Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
                 let outgoing = Outgoing {
                     peer,
-                    poller: poller.map(PollerIndex),
+                    toward: poller.map_or(Toward::Any, |poller| Toward::Poller(PollerIndex(poller))),
                     session: None,
-                    head: &head,
-                    body,
+                    connect,
+                    ordered: false,
+                    head: &head(&bytes),
+                    announced: HEADER.len(),
+                    body: body.into(),
                     token: Token(token),
                     deadline: deadline.map(|after| carrier.now() + after),
                 };
@@ -110,13 +127,16 @@ impl Probe {
                     self.tell(Happened::Refused(token, error));
                 }
             }
-            Job::Answer { to, head, token } => {
+            Job::Answer { to, head: bytes, token } => {
                 let outgoing = Outgoing {
                     peer: to.peer,
-                    poller: Some(to.poller),
+                    toward: Toward::Poller(to.poller),
                     session: Some(to.session),
-                    head: &head,
-                    body: Bytes::new(),
+                    connect: Connect::FailFast,
+                    ordered: false,
+                    head: &head(&bytes),
+                    announced: HEADER.len(),
+                    body: Body::new(),
                     token: Token(token),
                     deadline: None,
                 };
@@ -124,7 +144,10 @@ impl Probe {
                     self.tell(Happened::Refused(token, error));
                 }
             }
-            Job::Cancel(token) => carrier.cancel(Token(token)),
+            Job::Cancel(token) => {
+                let had_not_left = carrier.cancel(Token(token));
+                self.tell(Happened::Cancelled(token, had_not_left));
+            }
             Job::LetGo => self.kept.clear(),
             Job::Wait(until) => drop(until.recv()),
             Job::Panic => panic!("as the test wants"),
@@ -134,7 +157,9 @@ impl Probe {
 
 impl Upper for Probe {
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
-        let bytes = message.into_bytes();
+        let frame = message.into_bytes();
+        assert_eq!(frame[0], HEADER[0]);
+        let bytes = frame.slice(HEADER.len()..);
         match bytes.first() {
             Some(&ECHO) => self.echo(carrier, from, bytes.slice(1..)),
             Some(&KEEP) => {
@@ -270,7 +295,23 @@ impl TestNode {
         token: u64,
         deadline: Option<Duration>,
     ) {
-        self.job(poller, Job::Send { peer, poller: to, head: head.to_vec(), body, token, deadline });
+        let (head, connect) = (head.to_vec(), Connect::FailFast);
+        self.job(poller, Job::Send { peer, poller: to, connect, head, body, token, deadline });
+    }
+
+    /// Sends a message that waits for a session, however many attempts to connect fail.
+    pub fn send_waiting(&self, peer: PeerKey, head: &[u8], token: u64, deadline: Duration) {
+        let (head, connect, body) = (head.to_vec(), Connect::Wait, Bytes::new());
+        self.job(0, Job::Send { peer, poller: None, connect, head, body, token, deadline: Some(deadline) });
+    }
+
+    /// The error with which a message was not taken.
+    pub fn refusal(&mut self, token: u64) -> SendError {
+        self.wait("refusal", |_, event| match event {
+            Happened::Refused(of, error) if *of == token => Some(*error),
+            Happened::Sent(of, outcome) if *of == token => panic!("taken, and then {outcome:?}"),
+            _ => None,
+        })
     }
 
     /// Takes all events that have come and that nobody waited for.
@@ -285,6 +326,14 @@ impl TestNode {
         self.wait("outcome", |_, event| match event {
             Happened::Sent(of, outcome) if *of == token => Some(*outcome),
             Happened::Refused(of, error) if *of == token => panic!("not taken: {error}"),
+            _ => None,
+        })
+    }
+
+    /// Whether a message that was cancelled had not left.
+    pub fn cancelled(&mut self, token: u64) -> bool {
+        self.wait("cancellation", |_, event| match event {
+            Happened::Cancelled(of, had_not_left) if *of == token => Some(*had_not_left),
             _ => None,
         })
     }

@@ -10,7 +10,8 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_transport::SendOutcome;
 use trunkline_verbs::{
     CmChannel, CmEventKind, CmId, CmIdNumber, ConnectParameters, CqInit, Device, EndpointRequest,
-    EndpointSide, PortSpace, QpInit, QpType, QueueCapacities, QueuePair, RejectReason,
+    EndpointSide, PortSpace, QpInit, QpType, QueueCapacities, QueuePair, RejectReason, SendData, SendFlags,
+    SendOperation, SendRequest, SrqNumber,
 };
 
 /// The shallowest SRQ: 15 base credits.
@@ -33,12 +34,14 @@ struct Crowd {
     /// Those that are connecting or connected, by their port.
     dials: HashMap<CmIdNumber, (u16, Arc<dyn CmId>)>,
     /// Each dial's QP.
-    qps: Vec<Arc<dyn QueuePair>>,
+    qps: HashMap<CmIdNumber, Arc<dyn QueuePair>>,
+    /// What each session sends as soon as it is half-made.
+    frames: Vec<Vec<u8>>,
     device: Arc<SoftDevice>,
 }
 
 impl Crowd {
-    fn dial(node: SocketAddr, host: IpAddr) -> Self {
+    fn dial(node: SocketAddr, host: IpAddr, frames: Vec<Vec<u8>>) -> Self {
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![host], ..SoftOptions::default() }).unwrap();
         let manager = device.connection_manager();
@@ -51,9 +54,9 @@ impl Crowd {
             listener
         };
         let listeners = (1000..1000 + ASKED).map(listen).collect();
-        let (dials, qps) = (HashMap::new(), Vec::new());
+        let (dials, qps) = (HashMap::new(), HashMap::new());
         let mut crowd =
-            Self { node, host, channel, _unread: unread, _listeners: listeners, dials, qps, device };
+            Self { node, host, channel, _unread: unread, _listeners: listeners, dials, qps, frames, device };
         (1000..1000 + ASKED).for_each(|port| crowd.ask(port, &[0; 16]));
         crowd
     }
@@ -65,21 +68,40 @@ impl Crowd {
         let init = QpInit {
             pd: Some(self.device.alloc_pd().unwrap()),
             send_cq: Some(self.device.create_cq(CqInit { capacity_cqe: 64, ..CqInit::default() }).unwrap()),
-            capacities: QueueCapacities { max_send_wr: 1, max_send_sge: 1, ..QueueCapacities::default() },
+            capacities: QueueCapacities {
+                max_send_wr: 16,
+                max_send_sge: 1,
+                max_inline_data: 64,
+                ..QueueCapacities::default()
+            },
             ..QpInit::new(QpType::XrcIni)
         };
         let qp = self.device.create_qp(init).unwrap();
         id.attach(Arc::clone(&qp)).unwrap();
-        let mut hello = b"TRNK\x03\x00".to_vec();
+        let mut hello = b"TRNK\x04\x00".to_vec();
         hello.extend(port.to_be_bytes());
         hello.extend(u64::from(port).to_be_bytes());
         hello.extend(1u32.to_be_bytes());
         hello.extend([0; 12]);
-        hello.extend([0, 0, 0, 1, 1, 3]);
+        hello.extend([0, 0, 0, 1, 1, 4]);
         hello.extend(cookie);
         id.connect(&ConnectParameters { private_data: hello, ..ConnectParameters::default() }).unwrap();
+        self.qps.insert(id.number(), qp);
         self.dials.insert(id.number(), (port, id));
-        self.qps.push(qp);
+    }
+
+    fn send(&self, dial: CmIdNumber, srq: SrqNumber) {
+        for frame in &self.frames {
+            let request = SendRequest {
+                wr_id: 1,
+                operation: SendOperation::Send,
+                data: SendData::Inline(frame),
+                flags: SendFlags::SIGNALED,
+                remote_srq: srq,
+            };
+            // The node may have ended the session meanwhile.
+            let _ = self.qps[&dial].post_send(&[request]);
+        }
     }
 
     /// Waits until each dial was accepted or refused; returns how many were accepted.
@@ -92,14 +114,19 @@ impl Crowd {
                 continue;
             };
             match event.kind {
-                CmEventKind::Established => accepted += 1,
+                CmEventKind::Established => {
+                    accepted += 1;
+                    let srq = u32::from_be_bytes(event.private_data[20..24].try_into().unwrap());
+                    self.send(event.id, SrqNumber::new(srq));
+                }
                 CmEventKind::Rejected(RejectReason::CONSUMER) => {
                     let (port, _id) = self.dials.remove(&event.id).unwrap();
+                    self.qps.remove(&event.id);
                     match event.private_data[..6] {
                         // To be repeated with a cookie.
-                        [b'T', b'R', b'N', b'K', 3, 11] => self.ask(port, &event.private_data[8..24]),
+                        [b'T', b'R', b'N', b'K', 4, 11] => self.ask(port, &event.private_data[8..24]),
                         // "Crowded", which a node takes as word to try again.
-                        [b'T', b'R', b'N', b'K', 3, 8] => refused += 1,
+                        [b'T', b'R', b'N', b'K', 4, 8] => refused += 1,
                         ref other => panic!("{other:?}"),
                     }
                 }
@@ -115,7 +142,7 @@ impl Crowd {
 fn a_host_with_many_half_made_sessions_leaves_room_for_others() {
     let node = TestNode::start(over_udp().srq_depth(DEPTH), 1);
     // Far more sessions than the SRQ has credits: half-made ones hold none.
-    let mut crowd = Crowd::dial(node.address, fresh_address().ip());
+    let mut crowd = Crowd::dial(node.address, fresh_address().ip(), Vec::new());
     let accepted = crowd.accepted();
     assert!((200..=MOST).contains(&accepted), "{accepted}");
 
@@ -124,4 +151,34 @@ fn a_host_with_many_half_made_sessions_leaves_room_for_others() {
     honest.send(0, peer, &[ECHO], Bytes::from_static(b"still there?"), 1);
     assert_eq!(honest.outcome(1), SendOutcome::Delivered);
     honest.message();
+}
+
+/// A frame with a list of entries of an unknown type, and the grant with which each pair begins.
+fn frame(kind: u8, entries: usize) -> Vec<u8> {
+    let mut frame = vec![kind, 0, 0, 0];
+    frame.extend((u16::MAX - 998).to_le_bytes());
+    frame.extend([0; 2]);
+    frame.extend([9, 0, 0, 0].repeat(entries));
+    frame
+}
+
+#[test]
+fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
+    const CREDIT: u8 = 1;
+    const SETTINGS: u8 = 3;
+    // What a peer may send before it hears of us, and what it may not.
+    for frames in [vec![frame(SETTINGS, 8)], [vec![frame(SETTINGS, 8)], vec![frame(CREDIT, 0); 7]].concat()] {
+        let node = TestNode::start(over_udp().srq_depth(DEPTH), 1);
+        let mut honest = TestNode::start(over_udp(), 1);
+        let peer = honest.connect(0, node.address);
+        let mut crowd = Crowd::dial(node.address, fresh_address().ip(), frames);
+        let accepted = crowd.accepted();
+        // Those that are ended for what they send make room for more.
+        assert!(accepted >= 200, "{accepted}");
+        for token in 0..200 {
+            honest.send(0, peer, &[ECHO], Bytes::from_static(b"still there?"), token);
+            honest.message();
+            assert_eq!(honest.outcome(token), SendOutcome::Delivered);
+        }
+    }
 }

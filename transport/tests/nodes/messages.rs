@@ -3,9 +3,12 @@
 use crate::common::{ECHO, SIZES, TestNode, bad_network, fresh_address, over_udp, pattern};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
-use trunkline_transport::{NodeOptions, SendOutcome};
+use trunkline_transport::{
+    NodeOptions, PeerDown, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
+};
 
 #[test]
 fn every_size_comes_back_over_udp() {
@@ -69,6 +72,38 @@ fn a_registered_buffer_is_sent_without_a_copy() {
 }
 
 #[test]
+fn a_message_that_cannot_be_registered_is_refused_and_nothing_else() {
+    let mut server = TestNode::start(over_udp(), 1);
+    // For the slots of the poller, and for two buffers.
+    let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
+    let mut client = TestNode::start(over_udp().provider(ProviderChoice::Soft).device(device), 1);
+    let peer = client.connect(0, server.address);
+    let make = |client: &TestNode| client.node.as_ref().unwrap().buffer(100_000);
+    let buffers = [make(&client).unwrap(), make(&client).unwrap()];
+    assert!(make(&client).is_none(), "the table is full");
+    let [first, second] = buffers.map(RegisteredBuffer::freeze);
+    for (token, body) in [(1, first.slice(1..)), (2, pattern(50_000, 1))] {
+        client.send(0, peer, b"", body, token);
+        let SendOutcome::Failed(failure) = client.outcome(token) else { panic!("{token} was registered") };
+        assert!(
+            !failure.may_have_arrived && matches!(failure.cause, PeerDown::NotRegistered(_)),
+            "{failure:?}"
+        );
+    }
+    // What needs no registration of its own goes on, through the same session.
+    for (token, body) in [(3, pattern(10_000, 2)), (4, first.clone())] {
+        client.send(0, peer, b"", body.clone(), token);
+        assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
+    }
+    // And the others, as soon as there is room.
+    drop(second);
+    for (token, body) in [(5, first.slice(1..)), (6, first.slice(..50_000)), (7, pattern(50_000, 3))] {
+        client.send(0, peer, b"", body.clone(), token);
+        assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
+    }
+}
+
+#[test]
 fn nothing_is_lost_on_a_bad_network() {
     let device = SoftOptions { faults: bad_network(), ..SoftOptions::default() };
     let server = TestNode::start(over_udp(), 1);
@@ -90,4 +125,22 @@ fn a_flood_one_way_meets_no_rnr() {
         server.message();
     }
     assert_eq!(client.report().rnr + server.report().rnr, 0);
+}
+
+/// A message that is late when it would leave does not leave, and its credit serves the next one.
+#[test]
+fn late_messages_do_not_leave_and_take_no_credit() {
+    let server = TestNode::start(over_udp(), 1);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    let late = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause: PeerDown::Deadline });
+    for token in 0..200 {
+        let body = pattern(if token % 10 == 0 { 100_000 } else { 100 }, 1);
+        client.send_to(0, peer, None, &[ECHO], body, token, Some(Duration::ZERO));
+        assert_eq!(client.outcome(token), late);
+    }
+    client.send(0, peer, &[ECHO], Bytes::from_static(b"in time"), 200);
+    assert_eq!((client.outcome(200), &client.message().1[..]), (SendOutcome::Delivered, &b"!in time"[..]));
+    let sent = client.report().traffic.iter().map(|lane| lane.sent).sum::<u64>();
+    assert_eq!(sent, 1, "only what has left is counted");
 }

@@ -21,6 +21,12 @@ impl IoAddress {
         // Use the high bits, because the low bits of simple generators are weak.
         Self((1 << 46) | ((random >> 30) << 12))
     }
+
+    /// The same for memory that begins at `like` in this process, which need not be the beginning of a page.
+    #[must_use]
+    pub const fn from_random_like(random: u64, like: Self) -> Self {
+        Self::from_random(random).plus(like.0 & 0xfff)
+    }
 }
 
 #[cfg(test)]
@@ -35,5 +41,12 @@ mod tests {
             assert!((1 << 46..1 << 47).contains(&start), "{random:#x} {start:#x}");
         }
         assert_ne!(IoAddress::from_random(1 << 30), IoAddress::from_random(2 << 30));
+    }
+
+    #[test]
+    fn a_random_start_has_the_place_in_its_page_that_the_memory_has() {
+        let page = IoAddress::from_random(77 << 30);
+        assert_eq!(IoAddress::from_random_like(77 << 30, IoAddress(0x7f00_1234_5000)), page);
+        assert_eq!(IoAddress::from_random_like(77 << 30, IoAddress(0x7f00_1234_5fff)), page.plus(4095));
     }
 }

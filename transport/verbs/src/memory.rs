@@ -4,8 +4,9 @@
 //! A NIC or another thread may write at the same time, so no Rust reference to the bytes is formed
 //! except by the two `unsafe` functions, whose callers guarantee exclusion for the range.
 
-use crate::{IoAddress, copy};
+use crate::{IoAddress, copy, headroom};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub enum MemoryError {
     /// An atomic's address is not a multiple of 8.
     #[error("the address of an atomic is not a multiple of 8")]
     Misaligned,
-    /// The allocator has no memory left.
+    /// The allocator has no memory left, or a limit of the process leaves too little.
     #[error("out of memory")]
     OutOfMemory,
 }
@@ -49,11 +50,14 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. Pages of a large block are
-    /// taken from the system when they are first used.
+    /// taken from the system when they are first used. It leaves the [`headroom`] of a limited address space.
     ///
     /// # Errors
     /// [`MemoryError::OutOfMemory`].
     pub fn zeroed(length: usize) -> Result<Arc<Self>, MemoryError> {
+        if length >= headroom::LARGE && headroom::check(length).is_err() {
+            return Err(MemoryError::OutOfMemory);
+        }
         // Aligned here: asked for page alignment, the standard library writes the zeros itself, into every
         // page, where the system has zero pages to give.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
@@ -185,6 +189,12 @@ impl Memory {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), length) })
     }
 
+    /// Whether a range is inside the memory.
+    #[must_use]
+    pub fn contains(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end && range.end <= self.length
+    }
+
     fn check(&self, offset: usize, length: usize) -> Result<(), MemoryError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),
@@ -231,6 +241,8 @@ mod tests {
         assert_eq!(memory.offset_of(memory.address(16), 0), Ok(16));
         assert_eq!(memory.offset_of(memory.address(16), 1), Err(MemoryError::OutOfBounds));
         assert_eq!(memory.offset_of(IoAddress(0), 1), Err(MemoryError::OutOfBounds));
+        assert!(memory.contains(&(0..16)) && memory.contains(&(16..16)));
+        assert!(!memory.contains(&(0..17)) && !memory.contains(&Range { start: 9, end: 8 }));
     }
 
     /// For Miri and ThreadSanitizer, which fail it when a copy is a data race.

@@ -29,10 +29,10 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     fn lkey(&self) -> Lkey;
     /// The key for a peer's requests.
     fn rkey(&self) -> Rkey;
-    /// The address of the byte at `offset`, for work requests and peers: its address in this process,
+    /// The address of the byte at `offset` in the region, for work requests and peers: its address in this process,
     /// unless the memory was registered at another one.
     fn address(&self, offset: usize) -> IoAddress;
-    /// The registered memory.
+    /// The memory that is registered, or of which a range is.
     fn memory(&self) -> &Arc<Memory>;
     /// The access rights of the registration.
     fn access(&self) -> Access;

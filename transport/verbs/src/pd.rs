@@ -3,6 +3,7 @@
 use crate::{Access, IoAddress, Memory, MemoryRegion, VerbsError};
 use std::any::Any;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A protection domain: queues can access only the regions of their own domain.
@@ -17,7 +18,7 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
         self.register_at(memory, start, access)
     }
 
-    /// Registers `memory` so that its first byte has the address `start` for work requests and peers
+    /// Registers all of `memory` so that its first byte has the address `start` for work requests and peers
     /// (`ibv_reg_mr_iova`).
     ///
     /// # Errors
@@ -25,6 +26,26 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
     fn register_at(
         &self,
         memory: Arc<Memory>,
+        start: IoAddress,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        let all = 0..memory.len();
+        self.register_range(memory, all, start, access)
+    }
+
+    /// Registers the bytes of `range` in `memory`, of which the first has the address `start` for work requests and
+    /// peers. The keys reach no byte outside of the range. All of `memory` stays allocated at least as long as
+    /// the region. Ranges of several regions may overlap.
+    ///
+    /// NICs register pages: `start` must have the same place in its page as the first byte has in this process
+    /// ([`IoAddress::from_random_like`]).
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register_at`]; [`VerbsError::Invalid`] when the range is not inside the memory.
+    fn register_range(
+        &self,
+        memory: Arc<Memory>,
+        range: Range<usize>,
         start: IoAddress,
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;

@@ -24,6 +24,7 @@ trait Methods {
     async fn SAME(&self) -> Result<(), Status>;
     async fn r#same(&self) -> Result<(), Status>;
     async fn connect(&self) -> Result<(), Status>;
+    async fn with(&self) -> Result<(), Status>;
     async fn with_timeout(&self) -> Result<(), Status>;
     async fn clone(&self) -> Result<(), Status>;
     async fn service(&self) -> Result<(), Status>;

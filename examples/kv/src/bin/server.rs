@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use trunkline::{Bytes, DeviceFlags, Node, Status};
 use trunkline_example_kv::{Kv, KvServer};
 
@@ -20,6 +21,9 @@ struct Options {
     /// Listen on an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
+    /// Seconds that calls which run may take to finish at the end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    grace: u64,
     #[command(flatten)]
     device: DeviceFlags,
 }
@@ -72,10 +76,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .pollers(options.pollers)
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
+        .grace(Duration::from_secs(options.grace))
         .serve(KvServer::new(move || store.clone()))
         .start()?;
     println!("listening {}", node.local_address());
     signals.forever().next();
+    // Calls that run have time to finish; new ones are refused.
     node.shutdown();
     Ok(())
 }

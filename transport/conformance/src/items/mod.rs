@@ -7,6 +7,7 @@ mod events;
 mod initiator;
 mod legacy;
 mod modify;
+mod ranges;
 mod rc;
 mod rc_ends;
 mod srq;
@@ -132,4 +133,5 @@ pub const ITEMS: &[Item] = &[
     item!("R8", rc_ends::r8, "the CM connects RC in both port spaces, and ends it"),
     item!("R9", rc_ends::r9, "a refusal reaches the initiator with its private data"),
     item!("R10", rc_ends::r10, "objects in use are busy"),
+    item!("R11", ranges::r11, "a region of a part of memory reaches that part and nothing beside it"),
 ];

@@ -18,8 +18,8 @@ use trunkline_verbs::{
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
 /// An RC QP at the near side, connected to one with an SRQ at the far side.
-struct Pair {
-    near: Arc<dyn QueuePair>,
+pub(super) struct Pair {
+    pub(super) near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,
     srq: Arc<dyn SharedReceiveQueue>,
     /// The far QP's receive CQ.
@@ -27,7 +27,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(lab: &Lab, terms: &Terms) -> Verdict<Self> {
+    pub(super) fn new(lab: &Lab, terms: &Terms) -> Verdict<Self> {
         let (srq, cq) = (lab.far.new_basic_srq()?, lab.far.new_cq()?);
         let near = lab.near.device.create_qp(lab.near.rc_init())?;
         let far = lab.far.device.create_qp(with_srq(&lab.far, &srq, &cq))?;

@@ -13,6 +13,8 @@
 //! wire_peer rdma-client OWN SERVER PORT            against `rdma_server`
 //! wire_peer rping-server OWN PORT                  against `rping -c`
 //! wire_peer rping-client OWN SERVER PORT           against `rping -s -S 65535`
+//! wire_peer first-nak-server OWN PORT              refuses the first request of a `first-nak-client`
+//! wire_peer first-nak-client OWN SERVER PORT       whose first packet from the server is that fatal NAK
 //! ```
 //!
 //! The client drives: it sends a control message that announces or requests a transfer, the transfer happens,
@@ -20,6 +22,7 @@
 
 mod client;
 mod debian;
+mod first_nak;
 mod link;
 mod pattern;
 mod protocol;
@@ -33,7 +36,7 @@ use client::Plan;
 use report::Report;
 use station::Station;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use trunkline_verbs::Device;
 
@@ -53,6 +56,8 @@ enum Role {
     RdmaClient(SocketAddr),
     RpingServer(u16),
     RpingClient(SocketAddr),
+    FirstNakServer(u16),
+    FirstNakClient(SocketAddr),
 }
 
 impl WireOrder {
@@ -68,6 +73,7 @@ impl WireOrder {
                 "server" => Role::Server(port),
                 "rdma-server" => Role::RdmaServer(port),
                 "rping-server" => Role::RpingServer(port),
+                "first-nak-server" => Role::FirstNakServer(port),
                 _ => return None,
             }
         } else {
@@ -86,6 +92,7 @@ impl WireOrder {
                 }
                 "rdma-client" => Role::RdmaClient(server),
                 "rping-client" => Role::RpingClient(server),
+                "first-nak-client" => Role::FirstNakClient(server),
                 _ => return None,
             }
         };
@@ -116,6 +123,10 @@ impl WireOrder {
             Role::RdmaClient(server) => debian::rdma_client(&station, server),
             Role::RpingServer(port) => debian::rping_server(&station, port, report),
             Role::RpingClient(server) => debian::rping_client(&station, server, report),
+            Role::FirstNakServer(port) => {
+                first_nak::respond(&station, &TcpListener::bind(SocketAddr::new(self.own, port))?)
+            }
+            Role::FirstNakClient(server) => first_nak::request(&station, server),
         }
     }
 }

@@ -52,7 +52,7 @@ impl Deadline {
 pub(super) struct Station {
     pub(super) device: Arc<dyn Device>,
     pub(super) pd: Arc<dyn ProtectionDomain>,
-    own: IpAddr,
+    pub(super) own: IpAddr,
     channel: Arc<dyn CmChannel>,
     srq: RefCell<Option<Rc<Slots>>>,
     /// Events that no caller has waited for yet.

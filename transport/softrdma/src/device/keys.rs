@@ -9,6 +9,7 @@ use super::limits::MAX_REGIONS;
 use super::numbers::NumberMap;
 use super::random::Random;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use trunkline_roce::Permutation;
 use trunkline_verbs::{Access, IoAddress, Memory, Sge, VerbsError};
@@ -21,9 +22,9 @@ pub(super) struct PdNumber(pub(super) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// A region that passed the checks of an access, and where the range starts in it.
+/// Memory of a region that passed the checks of an access, and where the accessed range starts in it.
 #[derive(Debug)]
-pub(super) struct Range<'a> {
+pub(super) struct Found<'a> {
     pub(super) memory: &'a Memory,
     pub(super) offset: usize,
 }
@@ -31,7 +32,9 @@ pub(super) struct Range<'a> {
 #[derive(Debug)]
 struct Region {
     memory: Arc<Memory>,
-    /// The address that requests use for its first byte.
+    /// The bytes of the memory that belong to it.
+    range: Range<usize>,
+    /// The address that requests use for the first of them.
     start: IoAddress,
     pd: PdNumber,
     access: Access,
@@ -56,36 +59,40 @@ pub(super) struct Keys {
     /// Oldest first.
     free: VecDeque<u32>,
     permutation: Permutation,
+    /// Slots that there may be.
+    most: u32,
 }
 
 impl Keys {
-    pub(super) fn new(random: &mut Random) -> Self {
+    /// A table of at most so many regions, and no more than [`MAX_REGIONS`].
+    pub(super) fn new(random: &mut Random, most: u32) -> Self {
         Self {
             regions: NumberMap::default(),
             generations: Vec::new(),
             free: VecDeque::new(),
             permutation: Permutation::new(32, random.keys()),
+            most: most.min(MAX_REGIONS),
         }
     }
 
-    /// Registers memory; returns its key.
+    /// Registers a range of memory, which is inside it; returns its key.
     pub(super) fn insert(
         &mut self,
-        memory: Arc<Memory>,
+        (memory, range): (Arc<Memory>, Range<usize>),
         start: IoAddress,
         pd: PdNumber,
         access: Access,
     ) -> Result<u32, VerbsError> {
         let slot = self.take_slot()?;
         let key = self.next_key(slot);
-        self.regions.insert(key, Region { memory, start, pd, access, slot });
+        self.regions.insert(key, Region { memory, range, start, pd, access, slot });
         Ok(key)
     }
 
     /// A freed slot rests until others were freed after it: with the generation that keeps a key from coming
     /// back soon.
     fn take_slot(&mut self) -> Result<u32, VerbsError> {
-        let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < MAX_REGIONS);
+        let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
             self.generations.push(0);
             return Ok(slot);
@@ -125,17 +132,17 @@ impl Keys {
         address: IoAddress,
         length: usize,
         needs: Access,
-    ) -> Result<Range<'_>, Refused> {
+    ) -> Result<Found<'_>, Refused> {
         let region = self.regions.get(key).ok_or(Refused)?;
         if region.pd != pd || !region.access.contains(needs) {
             return Err(Refused);
         }
         let offset = address.0.checked_sub(region.start.0).ok_or(Refused)?;
         let offset = usize::try_from(offset).map_err(|_| Refused)?;
-        if offset.checked_add(length).is_none_or(|end| end > region.memory.len()) {
+        if offset.checked_add(length).is_none_or(|end| end > region.range.len()) {
             return Err(Refused);
         }
-        Ok(Range { memory: &region.memory, offset })
+        Ok(Found { memory: &region.memory, offset: region.range.start + offset })
     }
 
     /// Appends the bytes of an SGE to `out`. An empty one needs no key.
@@ -158,7 +165,7 @@ impl Keys {
 }
 
 /// Appends `length` bytes from a checked range.
-pub(super) fn append(range: &Range<'_>, length: usize, out: &mut Vec<u8>) -> Result<(), Refused> {
+pub(super) fn append(range: &Found<'_>, length: usize, out: &mut Vec<u8>) -> Result<(), Refused> {
     let start = out.len();
     out.resize(start + length, 0);
     range.memory.read(range.offset, &mut out[start..]).map_err(|_| {
@@ -174,15 +181,19 @@ mod tests {
 
     const PD: PdNumber = PdNumber(1);
 
+    fn all(memory: &Arc<Memory>) -> (Arc<Memory>, Range<usize>) {
+        (Arc::clone(memory), 0..memory.len())
+    }
+
     fn table() -> Keys {
-        Keys::new(&mut Random::new(5))
+        Keys::new(&mut Random::new(5), MAX_REGIONS)
     }
 
     #[test]
     fn each_check_of_an_access_can_fail() {
         let mut keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
+        let key = keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();
         let at = |offset| memory.address(offset);
         assert!(keys.range(key, PD, at(0), 64, Access::REMOTE_READ).is_ok());
         assert!(keys.range(key, PD, at(1), 64, Access::REMOTE_READ).is_err(), "range");
@@ -201,7 +212,7 @@ mod tests {
     fn a_region_is_reached_at_the_address_it_was_given() {
         let mut keys = table();
         let memory = Memory::zeroed(64).unwrap();
-        let key = keys.insert(Arc::clone(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
+        let key = keys.insert(all(&memory), IoAddress(4096), PD, Access::empty()).unwrap();
         let offset =
             |address, length| keys.range(key, PD, address, length, Access::empty()).map(|at| at.offset);
         assert_eq!(offset(IoAddress(4096), 64), Ok(0));
@@ -212,18 +223,46 @@ mod tests {
     }
 
     #[test]
+    fn a_region_of_a_range_reaches_no_byte_next_to_it() {
+        let mut keys = table();
+        let memory = Memory::zeroed(64).unwrap();
+        let key = keys.insert((Arc::clone(&memory), 16..48), IoAddress(4096), PD, Access::empty()).unwrap();
+        let offset = |address, length| {
+            keys.range(key, PD, IoAddress(address), length, Access::empty()).map(|at| at.offset)
+        };
+        assert_eq!(offset(4096, 32), Ok(16));
+        assert_eq!(offset(4127, 1), Ok(47));
+        assert_eq!(offset(4128, 0), Ok(48));
+        for (address, length) in [(4095, 1), (4096, 33), (4127, 2), (4128, 1), (4096, usize::MAX)] {
+            assert_eq!(offset(address, length), Err(Refused), "{address}, {length} bytes");
+        }
+    }
+
+    #[test]
     fn a_key_does_not_outlive_its_region() {
         let mut keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
-            let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::empty()).unwrap();
+            let key = keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
             assert!(seen.insert(key), "a key came back");
             keys.remove(key).unwrap();
             assert!(keys.range(key, PD, memory.address(0), 1, Access::empty()).is_err());
             assert!(keys.remove(key).is_err());
         }
         assert!(keys.generations.len() < 100, "slots are used again");
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_has_room_again() {
+        let mut keys = Keys::new(&mut Random::new(5), 3);
+        let memory = Memory::zeroed(64).unwrap();
+        let insert = |keys: &mut Keys| keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
+        let held = [(); 3].map(|()| insert(&mut keys).unwrap());
+        assert!(matches!(insert(&mut keys), Err(VerbsError::OutOfResources(_))));
+        keys.remove(held[1]).unwrap();
+        assert!(insert(&mut keys).is_ok_and(|key| !held.contains(&key)));
+        assert!(insert(&mut keys).is_err());
     }
 
     #[test]
@@ -234,7 +273,7 @@ mod tests {
             let memory = Memory::zeroed(64).unwrap();
             let mut seen = Vec::new();
             for _ in 0..COUNT {
-                let key = keys.insert(Arc::clone(&memory), memory.address(0), PD, Access::empty()).unwrap();
+                let key = keys.insert(all(&memory), memory.address(0), PD, Access::empty()).unwrap();
                 if reuses {
                     keys.remove(key).unwrap();
                 }

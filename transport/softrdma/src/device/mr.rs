@@ -5,6 +5,7 @@ use super::core::Core;
 use super::keys::PdNumber;
 use super::signal::lock;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
@@ -26,13 +27,13 @@ impl<U: Debug + Send + Sync + 'static> SoftMr<U> {
         core: Arc<Core>,
         pd: PdNumber,
         domain_use: U,
-        memory: Arc<Memory>,
+        (memory, range): (Arc<Memory>, Range<usize>),
         start: IoAddress,
         access: Access,
     ) -> Result<Self, VerbsError> {
         let mut card = core.card();
         card.control.present()?;
-        let key = card.shard.keys().insert(Arc::clone(&memory), start, pd, access)?;
+        let key = card.shard.keys().insert((Arc::clone(&memory), range), start, pd, access)?;
         drop(card);
         Ok(Self { core, key, start, memory, access, domain_use: Mutex::new(Some(domain_use)) })
     }

@@ -45,9 +45,9 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let gids = gid_table(&options, &*link)?;
     let away = away_files(&options, &gids)?;
     let first = gids.addresses().first().copied().ok_or(OpenError::NoAddress)?;
+    let guid = guid(&options.runtime, first);
+    let attributes = attributes(link.name().to_owned(), guid, &options);
     let runtime = options.runtime;
-    let guid = guid(&runtime, first);
-    let link_name = link.name().to_owned();
     let events = AsyncEvents::new(&runtime).map_err(|error| OpenError::Os {
         doing: "make an eventfd",
         source: io::Error::from_raw_os_error(error.errno()),
@@ -59,6 +59,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         link,
         events: Arc::clone(&events),
         unknown_srq: options.unknown_srq,
+        max_regions: attributes.max_mr,
         random: &mut random,
         host: host.as_ref(),
         members: members.clone(),
@@ -87,7 +88,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
         max_message_bytes: MAX_MESSAGE,
         gid_table_length: 256,
     };
-    Ok(Opened { core, attributes: attributes(link_name, guid, options.without_xrc), port })
+    Ok(Opened { core, attributes, port })
 }
 
 fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
@@ -110,8 +111,7 @@ impl Membership {
             LinkChoice::InProcess(_) | LinkChoice::Custom(_) => None,
         };
         let targets = host.as_ref().map(|host| Targets::open(Arc::clone(host)).map(Arc::new)).transpose()?;
-        let members = host.as_ref().map(|host| Members::new(Arc::clone(host))).transpose();
-        let members = members.map_err(os("make the socket for this host's other processes"))?;
+        let members = host.as_ref().map(|host| Members::new(Arc::clone(host))).transpose()?;
         Ok(Self { host, targets, members })
     }
 }
@@ -182,9 +182,9 @@ fn guid(runtime: &Runtime, first: IpAddr) -> u64 {
 }
 
 /// The attributes that programs see.
-fn attributes(link: String, guid: u64, without_xrc: bool) -> DeviceAttributes {
+fn attributes(link: String, guid: u64, options: &SoftOptions) -> DeviceAttributes {
     let mut capabilities = DeviceCapabilities::all();
-    capabilities.set(DeviceCapabilities::XRC, !without_xrc);
+    capabilities.set(DeviceCapabilities::XRC, !options.without_xrc);
     DeviceAttributes {
         name: DEVICE_NAME.to_owned(),
         link,
@@ -195,7 +195,7 @@ fn attributes(link: String, guid: u64, without_xrc: bool) -> DeviceAttributes {
         max_sge: MAX_SGE,
         max_cq: 1 << 16,
         max_cqe: MAX_CQE,
-        max_mr: MAX_REGIONS,
+        max_mr: options.max_regions.unwrap_or(MAX_REGIONS).min(MAX_REGIONS),
         max_mr_size: 1 << 40,
         max_srq: u32::try_from(MAX_SRQS).unwrap_or(u32::MAX),
         max_srq_wr: MAX_WR,

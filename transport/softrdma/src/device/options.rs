@@ -8,9 +8,11 @@ use super::unknown_srq::UnknownSrq;
 use crate::host::HostError;
 use crate::link::{FaultPlan, FaultPlanError, Hub, Link, LinkError};
 use crate::simulation::SimulatedProcess;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use trunkline_machine::Runtime;
@@ -74,6 +76,9 @@ pub struct SoftOptions {
     /// The device has no XRC, as the kernel's rxe and many cards have none: it does not announce it,
     /// and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
     pub without_xrc: bool,
+    /// Memory regions that exist at once; `None`: 2^20, the most. Cards may have few, and a kernel may let a user pin
+    /// little.
+    pub max_regions: Option<u32>,
     /// Where devices on UDP meet those of other processes: a directory of this user alone, mode
     /// 0700, made when it is not there. `None`: `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files.
@@ -97,6 +102,14 @@ pub enum OpenError {
     /// `TRUNKLINE_ADDRESS` is wrong.
     #[error("TRUNKLINE_ADDRESS: {0:?} is no IP address; give a list such as 10.0.0.1,fd00::1")]
     BadAddress(String),
+    /// A variable of the environment is not text.
+    #[error("{variable}: {value:?} is not UTF-8")]
+    NotText {
+        /// The variable.
+        variable: &'static str,
+        /// What it holds.
+        value: OsString,
+    },
     /// `TRUNKLINE_FAULTS` is wrong.
     #[error(transparent)]
     BadFaults(#[from] FaultPlanError),
@@ -148,6 +161,7 @@ impl From<OpenError> for VerbsError {
             OpenError::BadAddress(_) => {
                 Self::Invalid("TRUNKLINE_ADDRESS holds something that is no IP address")
             }
+            OpenError::NotText { .. } => Self::Invalid("a variable of the environment is not UTF-8"),
             OpenError::BadFaults(_) => Self::Invalid("TRUNKLINE_FAULTS cannot be read"),
             OpenError::BadReceiveBuffer(_) => Self::Invalid("TRUNKLINE_RECEIVE_BUFFER is no number of bytes"),
             OpenError::BadUnknownSrq(_) => {
@@ -174,39 +188,43 @@ impl SoftOptions {
     /// # Errors
     /// A variable that is set and cannot be understood.
     pub fn from_env() -> Result<Self, OpenError> {
-        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::from_lookup(|name| std::env::var_os(name))
     }
 
-    fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, OpenError> {
+    fn from_lookup(value: impl Fn(&str) -> Option<OsString>) -> Result<Self, OpenError> {
+        let value = |name: &str| value(name).filter(|value| !value.is_empty());
+        let text = |variable| {
+            let not_text = |value| OpenError::NotText { variable, value };
+            value(variable).map(|value| value.into_string().map_err(not_text)).transpose()
+        };
         let mut options = Self::default();
-        for part in variable("TRUNKLINE_ADDRESS").unwrap_or_default().split(',') {
+        for part in text("TRUNKLINE_ADDRESS")?.unwrap_or_default().split(',') {
             let part = part.trim();
             if !part.is_empty() {
                 options.addresses.push(part.parse().map_err(|_| OpenError::BadAddress(part.to_owned()))?);
             }
         }
-        if let Some(text) = variable("TRUNKLINE_FAULTS") {
+        if let Some(text) = text("TRUNKLINE_FAULTS")? {
             options.faults = Some(text.parse()?);
         }
-        let process = std::process::id().to_string();
-        options.capture = variable("TRUNKLINE_PCAP").map(|path| path.replace("%p", &process).into());
-        if let Some(text) = variable("TRUNKLINE_RECEIVE_BUFFER") {
+        options.capture = value("TRUNKLINE_PCAP").map(|path| with_process_id(&path));
+        if let Some(text) = text("TRUNKLINE_RECEIVE_BUFFER")? {
             let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
             options.receive_buffer = Some(bytes.ok_or(OpenError::BadReceiveBuffer(text))?);
         }
-        options.runtime_directory = variable("TRUNKLINE_RUNTIME_DIR").map(PathBuf::from);
-        options.removable = match variable("TRUNKLINE_REMOVABLE").as_deref() {
+        options.runtime_directory = value("TRUNKLINE_RUNTIME_DIR").map(PathBuf::from);
+        options.removable = match text("TRUNKLINE_REMOVABLE")?.as_deref() {
             None | Some("off") => false,
             Some("on") => true,
             Some(other) => return Err(OpenError::BadRemovable(other.to_owned())),
         };
-        options.unknown_srq = match variable("TRUNKLINE_UNKNOWN_SRQ").as_deref() {
+        options.unknown_srq = match text("TRUNKLINE_UNKNOWN_SRQ")?.as_deref() {
             None | Some("nak64") => UnknownSrq::Nak64,
             Some("nak62") => UnknownSrq::Nak62,
             Some("drop") => UnknownSrq::Drop,
             Some(other) => return Err(OpenError::BadUnknownSrq(other.to_owned())),
         };
-        options.without_xrc = match variable("TRUNKLINE_XRC").as_deref() {
+        options.without_xrc = match text("TRUNKLINE_XRC")?.as_deref() {
             None | Some("on") => false,
             Some("off") => true,
             Some(other) => return Err(OpenError::BadXrc(other.to_owned())),
@@ -215,13 +233,27 @@ impl SoftOptions {
     }
 }
 
+/// The path with the number of this process in place of each `%p`.
+fn with_process_id(path: &OsStr) -> PathBuf {
+    let process = std::process::id().to_string();
+    let mut rest = path.as_bytes();
+    let mut named = Vec::with_capacity(rest.len() + process.len());
+    while let Some(at) = rest.windows(2).position(|two| two == b"%p") {
+        named.extend_from_slice(&rest[..at]);
+        named.extend_from_slice(process.as_bytes());
+        rest = &rest[at + 2..];
+    }
+    named.extend_from_slice(rest);
+    OsString::from_vec(named).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<SoftOptions, OpenError> {
         SoftOptions::from_lookup(|name| {
-            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
         })
     }
 
@@ -258,5 +290,27 @@ mod tests {
         assert!(matches!(read(&[("TRUNKLINE_FAULTS", "drop=often")]), Err(OpenError::BadFaults(_))));
         assert!(matches!(read(&[("TRUNKLINE_UNKNOWN_SRQ", "65")]), Err(OpenError::BadUnknownSrq(_))));
         assert!(matches!(read(&[("TRUNKLINE_XRC", "no")]), Err(OpenError::BadXrc(_))));
+    }
+
+    #[test]
+    fn what_is_not_text_is_refused_unless_it_is_a_path() {
+        let bytes = || OsString::from_vec(b"/tmp/\xff-%p%p.pcap".to_vec());
+        let set = |set: &'static str| {
+            SoftOptions::from_lookup(move |name| (name == set).then(bytes)).map_err(|error| error.to_string())
+        };
+        for name in [
+            "TRUNKLINE_ADDRESS",
+            "TRUNKLINE_FAULTS",
+            "TRUNKLINE_RECEIVE_BUFFER",
+            "TRUNKLINE_REMOVABLE",
+            "TRUNKLINE_UNKNOWN_SRQ",
+            "TRUNKLINE_XRC",
+        ] {
+            let text = set(name).unwrap_err();
+            assert!(text.starts_with(name) && text.contains("is not UTF-8"), "{text}");
+        }
+        assert_eq!(set("TRUNKLINE_RUNTIME_DIR").unwrap().runtime_directory, Some(bytes().into()));
+        let named = [b"/tmp/\xff-", format!("{0}{0}", std::process::id()).as_bytes(), b".pcap"].concat();
+        assert_eq!(set("TRUNKLINE_PCAP").unwrap().capture, Some(OsString::from_vec(named).into()));
     }
 }

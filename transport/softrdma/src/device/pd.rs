@@ -5,6 +5,7 @@ use super::core::Core;
 use super::keys::PdNumber;
 use super::mr::SoftMr;
 use super::use_count::{Counted, UseCount, UseGuard};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use trunkline_verbs::{Access, IoAddress, Memory, MemoryRegion, ProtectionDomain, VerbsError};
 
@@ -41,13 +42,17 @@ impl Counted for SoftPd {
 }
 
 impl ProtectionDomain for SoftPd {
-    fn register_at(
+    fn register_range(
         &self,
         memory: Arc<Memory>,
+        range: Range<usize>,
         start: IoAddress,
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        if start.0.checked_add(memory.len() as u64).is_none() {
+        if !memory.contains(&range) {
+            return Err(VerbsError::Invalid("the range is not inside the memory"));
+        }
+        if start.0.checked_add(range.len() as u64).is_none() {
             return Err(VerbsError::Invalid("the region would wrap around the end of addresses"));
         }
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
@@ -56,7 +61,7 @@ impl ProtectionDomain for SoftPd {
             return Err(VerbsError::Invalid("remote write and atomic rights need LOCAL_WRITE too"));
         }
         let guard = UseGuard::new(self.this.upgrade().ok_or(VerbsError::Gone)?)?;
-        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), self.number, guard, memory, start, access)?))
+        Ok(Arc::new(SoftMr::new(Arc::clone(&self.core), self.number, guard, (memory, range), start, access)?))
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {

@@ -183,9 +183,10 @@ mod tests {
     #[test]
     fn a_message_is_spread_over_the_list() {
         let memory = Memory::zeroed(16).unwrap();
-        let mut keys = Keys::new(&mut Random::new(1));
-        let key =
-            keys.insert(Arc::clone(&memory), memory.address(0), PdNumber(1), Access::LOCAL_WRITE).unwrap();
+        let mut keys = Keys::new(&mut Random::new(1), 64);
+        let key = keys
+            .insert((Arc::clone(&memory), 0..16), memory.address(0), PdNumber(1), Access::LOCAL_WRITE)
+            .unwrap();
         let piece = |offset, length| Sge { address: memory.address(offset), length, lkey: Lkey(key) };
         let mut queue = ReceiveQueue::new(1, 3);
         let scatter = [piece(8, 3), piece(0, 0), piece(0, 4)];

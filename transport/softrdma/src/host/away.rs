@@ -25,16 +25,36 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back the devices that [`take_away`] removed with the same address. Returns whether they were away.
+/// Puts back the devices that [`take_away`] removed with the same address, or all of them. Returns whether they were
+/// away.
 ///
 /// # Errors
 /// As [`take_away`].
 pub fn put_back(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
-    let path = namespace_folder(directory)?.join(name(address));
-    match fs::remove_file(&path) {
+    let folder = namespace_folder(directory)?;
+    let Some(address) = address else { return put_all_back(&folder) };
+    remove(&folder.join(name(Some(address))))
+}
+
+fn put_all_back(folder: &Path) -> Result<bool, HostError> {
+    let unread = |source| HostError::Os { doing: "list", path: folder.to_owned(), source };
+    let mut were_away = false;
+    for entry in fs::read_dir(folder).map_err(unread)? {
+        let entry = entry.map_err(unread)?;
+        let of_address = |name: &str| name.strip_prefix(NAME).is_some_and(|rest| rest.starts_with('-'));
+        if entry.file_name().to_str().is_some_and(|name| name == NAME || of_address(name)) {
+            were_away |= remove(&entry.path())?;
+        }
+    }
+    Ok(were_away)
+}
+
+/// Removes a file. Returns whether it was there.
+fn remove(path: &Path) -> Result<bool, HostError> {
+    match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(HostError::Os { doing: "remove", path, source }),
+        Err(source) => Err(HostError::Os { doing: "remove", path: path.to_owned(), source }),
     }
 }
 
@@ -77,10 +97,21 @@ mod tests {
         assert!(files(other).any() && !files(one).any());
         assert!(take_away(Some(&root), None).unwrap());
         assert!(files(one).any());
-        assert!(put_back(Some(&root), None).unwrap());
-        assert!(files(other).any() && !files(one).any());
         assert!(put_back(Some(&root), Some(other)).unwrap());
         assert!(!put_back(Some(&root), Some(other)).unwrap());
-        assert!(!files(other).any());
+    }
+
+    #[test]
+    fn all_are_put_back_those_of_one_address_too() {
+        let folder = Folder::new("all-away");
+        let root = folder.path().join("run");
+        let one: IpAddr = "127.0.0.8".parse().unwrap();
+        let is_away = || AwayFiles::new(Some(&root), &[one]).unwrap().any();
+        assert!(!put_back(Some(&root), None).unwrap(), "none was away");
+        for address in [None, Some(one)] {
+            assert!(take_away(Some(&root), address).unwrap());
+        }
+        assert!(put_back(Some(&root), None).unwrap());
+        assert!(!is_away());
     }
 }

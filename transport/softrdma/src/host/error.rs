@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use trunkline_verbs::VerbsError;
+use trunkline_verbs::headroom::NoRoom;
 
 /// Why the registry, or something in it, is not available.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,14 @@ pub enum HostError {
         /// The system's error.
         source: io::Error,
     },
+    /// A limit of the process leaves too little address space.
+    #[error("cannot map {path:?}: {cause}")]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        cause: NoRoom,
+    },
     /// A file was made by another version of this software, or is damaged.
     #[error(
         "{0:?} was made by another version of Trunkline, or is damaged: end the programs that use it \
@@ -51,6 +60,7 @@ fn remedy(error: &io::Error) -> &'static str {
         Some(libc::ENOSPC | libc::EDQUOT) => {
             "make room on that file system, or name a directory on another one in TRUNKLINE_RUNTIME_DIR"
         }
+        Some(libc::EISDIR) => "remove it, or name another directory in TRUNKLINE_RUNTIME_DIR",
         _ => "TRUNKLINE_RUNTIME_DIR names another place",
     }
 }
@@ -60,6 +70,7 @@ impl From<HostError> for VerbsError {
         match error {
             HostError::Unsafe { .. } => Self::Os(libc::EACCES),
             HostError::Os { source, .. } => source.into(),
+            HostError::NoRoom { .. } => Self::Os(libc::ENOMEM),
             HostError::OtherVersion(_) => Self::Os(libc::EPROTO),
             HostError::Full(what) => Self::OutOfResources(what),
             HostError::InUse => Self::AddressInUse(

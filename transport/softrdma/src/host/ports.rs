@@ -103,7 +103,7 @@ impl Host {
     /// packets from its ports. Takes no lock.
     pub(crate) fn ports_end(&self) {
         for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
-            self.registry.word64(PORTS.record(record.index) + 24).fetch_or(IS_ENDING, Ordering::Relaxed);
+            self.mark(&PORTS, &record, IS_ENDING);
         }
         self.ports_changed();
     }

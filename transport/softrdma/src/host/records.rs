@@ -22,7 +22,7 @@ const MEMBER: u64 = (1 << 48) - 1;
 /// A record whose member is in its slot, as far as is known without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) index: usize,
+    index: usize,
     tag: u64,
     pub(super) owner: MemberId,
     pub(super) words: [u64; 3],
@@ -136,6 +136,12 @@ impl Host {
     /// Takes a record out, unless another has its place meanwhile.
     pub(super) fn remove(&self, table: &'static Table, record: &Record) {
         self.take_out(table, record.index, record.tag);
+    }
+
+    /// Sets bits in the last word of a record of this member.
+    pub(super) fn mark(&self, table: &'static Table, record: &Record, bits: u64) {
+        let last = table.record(record.index) + 8 * record.words.len();
+        self.registry.word64(last).fetch_or(bits, Ordering::Relaxed);
     }
 
     fn take_out(&self, table: &'static Table, index: usize, tag: u64) {

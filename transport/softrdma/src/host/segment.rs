@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use trunkline_verbs::headroom;
 
 /// Length of the segment's own header in bytes, at its start.
 pub(crate) const HEADER: usize = 64;
@@ -115,6 +116,7 @@ impl Segment {
         } else if found != wanted {
             return Err(HostError::OtherVersion(path.to_owned()));
         }
+        headroom::check_shared(length).map_err(|cause| HostError::NoRoom { path: path.to_owned(), cause })?;
         allocate(&file, 0, reserved).map_err(failed(ALLOCATE))?;
         let mapping = Mapping::new(file, path, length).map_err(failed("map"))?;
         let segment = Self { start: mapping.start, length, memory: Memory::File(mapping) };

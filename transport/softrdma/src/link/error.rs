@@ -50,8 +50,10 @@ impl From<LinkError> for VerbsError {
     fn from(error: LinkError) -> Self {
         match error {
             LinkError::AddressInUse { .. } => Self::AddressInUse(
-                "UDP port 4791 there is taken by another program or by the kernel's rxe driver; stop it, or \
-                 use another address by TRUNKLINE_ADDRESS",
+                "UDP port 4791 there is taken by a program of another user or runtime directory, by one of this \
+                 user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, or \
+                 use another address, such as another one of 127.0.0.0/8: that which the \
+                 program listens on, or if it names none TRUNKLINE_ADDRESS",
             ),
             LinkError::NoSuchAddress { .. } => {
                 Self::AddressNotAvailable("no interface of this host has it; `ip address` shows those it has")

@@ -2,9 +2,9 @@
 //!
 //! Owns how the holder of port 4791 forwards datagrams to other members, and how those receive them: they
 //! are sent in bundles as messages between members, with their addresses and what the holder found out of
-//! their senders, and the receiver checks the rest as if they had arrived by UDP. The UDP link alone calls it. It examines a datagram only to find its
-//! addressee, trusts none of it, and queues nothing: datagrams that a member's socket has no room for
-//! are dropped and counted.
+//! their senders, and the receiver checks the rest as if they had arrived by UDP. The UDP link alone calls
+//! it. It examines a datagram only to find its addressee, trusts none of it, and queues nothing: datagrams
+//! that a member's socket has no room for are dropped and counted.
 //!
 //! | datagram for | goes to |
 //! |---|---|

@@ -8,7 +8,7 @@
 mod findings;
 mod forge;
 mod honest;
-mod hostile;
+mod hostile_link;
 mod rows;
 #[path = "../garbage/tap.rs"]
 mod tap;

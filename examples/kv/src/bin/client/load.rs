@@ -99,6 +99,9 @@ struct Worker<'a> {
     shared: &'a Mutex<Totals>,
 }
 
+/// A worker's pause after a call that did not reach the server.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Runs `workers` concurrently for `length`, and prints progress twice a second.
 pub(crate) fn run(
     node: &Node,
@@ -147,6 +150,10 @@ impl Worker<'_> {
             self.get(version / 2 % KEYS).await;
             if let Ok(mut shared) = self.shared.lock() {
                 shared.add(&self.totals);
+            }
+            if self.totals.unavailable > 0 {
+                // Until the next attempt to connect is due, calls fail at once.
+                std::thread::sleep(PAUSE);
             }
         }
     }

@@ -145,15 +145,28 @@ impl Addresses {
     }
 
     /// The address that the host's routing would send from, if it names one. Refuses a peer that the host
-    /// has no route to; a network in process has no routing of its own.
-    pub(super) fn route_to(&self, remote: SocketAddr) -> Result<Option<IpAddr>, VerbsError> {
+    /// has no route to, at all or from the address that is given; a network in process has no routing of its own.
+    pub(super) fn route_to(
+        &self,
+        remote: SocketAddr,
+        from: Option<IpAddr>,
+    ) -> Result<Option<IpAddr>, VerbsError> {
         if !self.asks_host {
             return Ok(None);
         }
         let may_refuse = self.host.is_some() && !remote.ip().is_unspecified();
-        match route_source(remote) {
-            Err(error) if may_refuse && is_nowhere(&error) => Err(error.into()),
-            routed => Ok(routed.ok()),
+        let routed = match route_source(remote, None) {
+            Err(error) if may_refuse && is_nowhere(&error) => return Err(error.into()),
+            routed => routed.ok(),
+        };
+        let leaves_loopback = |from: &IpAddr| from.is_loopback() && !remote.ip().is_loopback();
+        match from.filter(|from| may_refuse && leaves_loopback(from)) {
+            Some(from) if route_source(remote, Some(from)).is_err_and(|error| is_confined(&error)) => {
+                let why =
+                    "packets from a loopback address reach this host only; use an address that others reach";
+                Err(VerbsError::AddressNotAvailable(why))
+            }
+            _ => Ok(routed),
         }
     }
 
@@ -211,14 +224,19 @@ fn loopback(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// The address that the host's routing would send from.
-fn route_source(remote: SocketAddr) -> io::Result<IpAddr> {
+/// The address that the host's routing would send from, if that is not given.
+fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((any, 0))?;
+    let socket = std::net::UdpSocket::bind((from.unwrap_or(any), 0))?;
     // Connecting a UDP socket asks for the route and sends nothing.
     socket.connect(remote)?;
     socket.local_addr().map(|address| address.ip())
+}
+
+/// Whether the host's routing refuses packets from a loopback address to a peer on another host.
+fn is_confined(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
 /// Whether the host has no route to a peer.

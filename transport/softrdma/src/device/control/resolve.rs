@@ -30,7 +30,7 @@ impl Control {
                 endpoint.is_bound = true;
             }
             EndpointSide::Active { remote, source } => {
-                let routed = self.qps.addresses().route_to(remote)?;
+                let routed = self.qps.addresses().route_to(remote, source)?;
                 let source = match source {
                     Some(source) => {
                         self.qps.addresses().check(source)?;
@@ -120,7 +120,8 @@ impl Control {
         if bound.is_some_and(|bound| bound.is_ipv4() != remote.is_ipv4()) {
             return Err(VerbsError::Invalid("source and destination are of different address families"));
         }
-        let routed = self.qps.addresses().route_to(remote)?;
+        let from = bound.map(|bound| bound.ip()).filter(|own| !own.is_unspecified());
+        let routed = self.qps.addresses().route_to(remote, from)?;
         let port = match bound {
             Some(bound) => bound.port(),
             None => self.connections.client_port(),

@@ -86,6 +86,7 @@ pub(super) struct ShardInit<'a> {
     pub(super) link: Box<dyn Link>,
     pub(super) events: Arc<AsyncEvents>,
     pub(super) unknown_srq: UnknownSrq,
+    pub(super) max_regions: u32,
     pub(super) random: &'a mut Random,
     /// Where QP and SRQ numbers come from; none on a network in process.
     pub(super) host: Option<&'a Arc<Host>>,
@@ -106,9 +107,9 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(init: ShardInit<'_>) -> Self {
-        let ShardInit { link, events, unknown_srq, random, host, members } = init;
+        let ShardInit { link, events, unknown_srq, max_regions, random, host, members } = init;
         let resources = Resources {
-            keys: Keys::new(random),
+            keys: Keys::new(random, max_regions),
             srqs: SrqTable::new(Numbers::new(random, host)),
             counters: ShardCounters::default(),
             events,

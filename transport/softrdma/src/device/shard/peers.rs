@@ -113,8 +113,8 @@ impl Peers {
     pub(super) fn check(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Verdict> {
         let headers = IpUdp::new(datagram.source, datagram.destination);
         let pair = (datagram.source.ip(), datagram.destination.ip());
-        if pair.0.is_ipv6() || self.is_soft(pair) {
-            let is_soft = self.is_soft(pair);
+        let is_soft = self.is_soft(pair);
+        if is_soft || pair.0.is_ipv6() {
             return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft });
         }
         let identification = icrc::solve_identification(&headers, datagram.bytes)?;

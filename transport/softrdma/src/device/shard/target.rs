@@ -9,7 +9,7 @@ use super::reception::Reception;
 use super::resources::{Completer, Resources};
 use super::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
 use super::srq_table::SrqTable;
-use crate::device::keys::{Keys, PdNumber, Range, Refused, append};
+use crate::device::keys::{Found, Keys, PdNumber, Refused, append};
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -332,7 +332,7 @@ impl Target for QpTarget<'_> {
         let read = match found {
             Ok(range) if inside => {
                 let offset = range.offset + piece.offset as usize;
-                append(&Range { offset, ..range }, piece.length as usize, out)
+                append(&Found { offset, ..range }, piece.length as usize, out)
             }
             _ => Err(Refused),
         };

@@ -23,7 +23,7 @@ mod tests;
 
 use super::outcome::{Counts, Undelivered};
 use super::socket::{self, Folder};
-use crate::host::{Host, MemberId};
+use crate::host::{Host, HostError, MemberId};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slab::Slab;
@@ -112,11 +112,20 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Starts to listen in the member's slot.
-    pub(super) fn new(host: Arc<Host>, folder: &Path) -> io::Result<Self> {
-        let folder = Folder::new(folder)?;
+    pub(super) fn new(host: Arc<Host>, path: &Path) -> Result<Self, HostError> {
+        let folder = Folder::new(path)?;
         let listener = folder.listen(host.me().slot)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        let watch = || {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+            Ok::<_, nix::Error>(epoll)
+        };
+        let not_watched = |errno| HostError::Os {
+            doing: "watch the socket in",
+            path: path.to_owned(),
+            source: io::Error::from(errno),
+        };
+        let epoll = watch().map_err(not_watched)?;
         Ok(Self {
             connections: Slab::new(),
             to: HashMap::new(),

@@ -14,13 +14,14 @@ mod socket;
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
 
-use super::{Host, MemberId};
+use super::{Host, HostError, MemberId};
 use connections::{Arrived, Connections};
 use inbox::Inbox;
 use nix::sys::epoll::Epoll;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::Counter;
@@ -86,8 +87,8 @@ impl Members {
     /// Starts to listen in the member's slot.
     ///
     /// # Errors
-    /// The system's error of creating the sockets.
-    pub(crate) fn new(host: Arc<Host>) -> io::Result<Arc<Self>> {
+    /// The sockets cannot be made.
+    pub(crate) fn new(host: Arc<Host>) -> Result<Arc<Self>, HostError> {
         let mut is_short = Arc::default();
         let (way, epoll) = match (host.memory(), host.directory()) {
             (Some(memory), _) => (Way::Memory(Inbox::new(Arc::clone(memory), Arc::clone(&host))), None),
@@ -97,7 +98,10 @@ impl Members {
                 is_short = Arc::clone(connections.is_paused());
                 (Way::Sockets(Box::new(connections)), Some(epoll))
             }
-            (None, None) => return Err(io::ErrorKind::Unsupported.into()),
+            (None, None) => {
+                let source = io::ErrorKind::Unsupported.into();
+                return Err(HostError::Os { doing: "make sockets in", path: PathBuf::new(), source });
+            }
         };
         let state = Mutex::new(State { way, queued: VecDeque::new() });
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))

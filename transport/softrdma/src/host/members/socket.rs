@@ -4,6 +4,7 @@
 //! here ever waits.
 #![forbid(unsafe_code)]
 
+use crate::host::HostError;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -26,32 +27,46 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    pub(super) fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), open: File::open(path)? })
+    pub(super) fn new(path: &Path) -> Result<Self, HostError> {
+        let open = File::open(path).map_err(failed("open", path))?;
+        Ok(Self { path: path.to_owned(), open })
+    }
+
+    /// The socket of a slot.
+    fn path(&self, slot: u16) -> PathBuf {
+        self.path.join(name(slot))
     }
 
     fn address(&self, slot: u16) -> io::Result<SockAddr> {
-        let name = format!("slot-{slot}.sock");
-        let path = self.path.join(&name);
+        let path = self.path(slot);
         if path.as_os_str().len() < PATH_BYTES {
             return SockAddr::unix(path);
         }
-        SockAddr::unix(format!("/proc/self/fd/{}/{name}", self.open.as_raw_fd()))
+        SockAddr::unix(format!("/proc/self/fd/{}/{}", self.open.as_raw_fd(), name(slot)))
     }
 
     /// Listens as the member in `slot`. A socket file that exists there is of a member that died.
-    pub(super) fn listen(&self, slot: u16) -> io::Result<Socket> {
-        self.forget(slot);
-        let socket = new_socket()?;
-        socket.bind(&self.address(slot)?)?;
-        socket.listen(BACKLOG)?;
-        Ok(socket)
+    pub(super) fn listen(&self, slot: u16) -> Result<Socket, HostError> {
+        let path = self.path(slot);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(failed("remove the socket of an ended process", &path)(error));
+            }
+            _ => {}
+        }
+        let listen = || {
+            let socket = new_socket()?;
+            socket.bind(&self.address(slot)?)?;
+            socket.listen(BACKLOG)?;
+            Ok(socket)
+        };
+        listen().map_err(failed("make the socket for this host's other processes", &path))
     }
 
     /// Removes the socket of a slot.
     pub(super) fn forget(&self, slot: u16) {
         // It may not exist.
-        let _absent = std::fs::remove_file(self.path.join(format!("slot-{slot}.sock")));
+        let _absent = std::fs::remove_file(self.path(slot));
     }
 
     /// Connects to the member in `slot`.
@@ -77,6 +92,14 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Option<Socket>> {
 /// Sends a whole message or nothing.
 pub(super) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
+}
+
+fn name(slot: u16) -> String {
+    format!("slot-{slot}.sock")
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HostError {
+    move |source| HostError::Os { doing, path: path.to_owned(), source }
 }
 
 fn new_socket() -> io::Result<Socket> {

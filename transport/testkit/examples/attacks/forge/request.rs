@@ -5,12 +5,11 @@ use crate::Outcome;
 use crate::honest::PORT;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use trunkline_roce::wire::cm::{
-    ADDRESS_HEADER_BYTES, AddressHeader, CmMessage, Path, REQ_PRIVATE_BYTES, Req, ServiceId, TransportType,
-};
+use trunkline_roce::cm::{CmConfig, CmMachine, Connect, Transport};
+use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, Mad, Packet, ROCE_PORT, mad_packet};
 use trunkline_testkit::{Random, wait_until};
-use trunkline_verbs::{Gid, PKEY_DEFAULT, PortSpace, Psn, QpNumber};
+use trunkline_verbs::{Mtu, PortSpace, Psn, QpNumber};
 
 /// The version of the session protocol that is tried first.
 const VERSION: u8 = 2;
@@ -35,56 +34,38 @@ impl Dialer {
         Self { claimed: SocketAddr::new(claimed, PORT), victim, is_xrc, version, poller: 0, pollers: 1 }
     }
 
-    /// A request of a new incarnation of the claimed node, as a packet without its ICRC.
-    pub(crate) fn request(&self, random: &mut Random) -> Vec<u8> {
+    /// A request of a new incarnation of the claimed node, as a device there would send it; a packet without its
+    /// ICRC.
+    ///
+    /// # Errors
+    /// None for addresses of one family.
+    pub(crate) fn request(&self, random: &mut Random) -> Outcome<Vec<u8>> {
         let word = |random: &mut Random| u32::from_be_bytes([(); 4].map(|()| random.byte()));
-        let epoch = u64::from(word(random)) << 32 | u64::from(word(random)) | 1;
-        let mut private = [0; REQ_PRIVATE_BYTES];
-        AddressHeader::new(self.claimed, self.victim.ip()).emit(&mut private);
-        let hello = self.hello(epoch);
-        private[ADDRESS_HEADER_BYTES..ADDRESS_HEADER_BYTES + hello.len()].copy_from_slice(&hello);
-        let id = word(random) | 1;
-        let request = Req {
-            local_id: id,
-            reserved_4: 0,
-            vendor_id: 0,
-            service_id: ServiceId::new(PortSpace::Ib, self.victim.port()),
-            ca_guid: u64::from(word(random)),
-            reserved_24: 0,
-            qkey: 0,
-            qpn: QpNumber::new(word(random) & 0xff_ffff | 2),
-            responder_resources: 0,
-            eecn: 0,
-            initiator_depth: 16,
-            remote_eecn: 0,
-            remote_timeout: 20,
-            transport: if self.is_xrc { TransportType::XRC } else { TransportType::RC },
-            flow_control: false,
-            starting_psn: Psn::new(word(random) & 0xff_ffff),
-            local_timeout: 20,
-            retry_count: 7,
-            pkey: PKEY_DEFAULT,
-            mtu: 3,
-            rdc_exists: false,
-            rnr_retry: 7,
-            max_cm_retries: 15,
-            srq: !self.is_xrc,
-            primary: Path {
-                local_lid: 0xffff,
-                remote_lid: 0xffff,
-                local_gid: Gid::from(self.claimed.ip()),
-                remote_gid: Gid::from(self.victim.ip()),
-                hop_limit: 64,
+        let long = |random: &mut Random| u64::from(word(random)) << 32 | u64::from(word(random)) | 1;
+        let mut device = CmMachine::new(CmConfig::new(long(random), long(random)));
+        device.connect(
+            0,
+            &Connect {
+                local: self.claimed,
+                remote: self.victim,
+                port_space: PortSpace::Ib,
+                transport: if self.is_xrc { Transport::Xrc } else { Transport::Rc },
+                qpn: QpNumber::new(word(random) & 0xff_ffff | 2),
+                starting_psn: Psn::new(word(random) & 0xff_ffff),
+                mtu: Mtu::Mtu1024,
+                responder_resources: 0,
+                initiator_depth: 16,
+                retry_count: 7,
+                rnr_retry: 7,
                 ack_timeout: 15,
-                ..Path::default()
+                srq: true,
+                private: &self.hello(long(random)),
             },
-            alternate: Path::default(),
-            private,
-        };
-        let mad = CmMessage::Req(request).mad(u64::from(id)).to_bytes();
+        )?;
+        let mad = device.poll_transmit().ok_or("the device sends no request")?.mad.to_bytes();
         let mut packet = Vec::new();
         mad_packet(Psn::new(word(random) & 0xff_ffff), &mad).emit(&mut packet);
-        packet
+        Ok(packet)
     }
 
     /// The private data of the session protocol: a new session of a node that answers none.
@@ -113,7 +94,7 @@ impl Dialer {
 pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: &mut Random) -> Outcome<u8> {
     let (mut forger, sink) = (Forger::at(own)?, Sink::at(own)?);
     let dialer = Dialer::new(own, victim, is_xrc, VERSION);
-    let request = dialer.request(random);
+    let request = dialer.request(random)?;
     forger.send(&request, dialer.port_of_victim())?;
     let reply = wait_until("a reply to a connection request", Duration::from_secs(5), || {
         let caught = [forger.caught(), sink.caught()];

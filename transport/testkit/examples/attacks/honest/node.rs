@@ -4,8 +4,12 @@
 //! |---|---|
 //! | `first SERVER` | `FIRST us=`: the time of the first call to a server |
 //! | `each SERVER` | `EACH us= failed=`: the time until each poller has called, and how many could not |
+//! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made so many calls, one poller after the other |
 //! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
+//! | `keep SERVER COUNT TEXTS` | `KEEP under_way=`: the same, with so many empty texts as arguments of each |
+//! | `count SERVER TEXTS` | `COUNT failed=`: whether a call with so many empty texts fails |
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: so many calls more are made, each with so many bytes both ways |
+//! | `lend SERVER BYTES` | `LEND failed= beside=`: a call with a slice of a registered buffer ends, and the reply has so many bytes of those beside the slice |
 //! | `load SERVER` | `LOAD`: calls go on from now on |
 //! | `tally` | `TALLY` with the numbers of the load |
 //! | `counters` | `COUNTERS` with those of the device |
@@ -14,7 +18,7 @@
 use super::load::{self, Tally};
 use super::service::{Handler, HonestClient, HonestLocal, HonestServer};
 use crate::Outcome;
-use crate::hostile::{HostileLink, Hostility};
+use crate::hostile_link::HostileLink;
 use clap::Args;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -24,13 +28,20 @@ use std::time::{Duration, Instant};
 use tracing_subscriber::filter::LevelFilter;
 use trunkline::{Bytes, Connections, Node, PollerIndex, ProviderChoice, Status, block_on};
 use trunkline_softrdma::device::{LinkChoice, LinkFactory, SoftOptions};
-use trunkline_testkit::{Input, bytes_of, print_line};
+use trunkline_testkit::{Hostility, Input, bytes_of, print_line};
 use trunkline_transport::NodeOptions;
 
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
 /// Time limit of a first call.
 const FIRST: Duration = Duration::from_secs(60);
+
+/// A poller that has sent nothing for so long has no use for credit.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// What fills a slice that is sent, and what fills the rest of its buffer.
+const LENT: u8 = 1;
+const NEIGHBOUR: u8 = 0xa5;
 
 /// A call that nobody waits for.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
@@ -112,6 +123,10 @@ impl Driven {
                 let failed = each(&self.node, self.pollers, server);
                 print_line(&format!("EACH us={} failed={failed}", start.elapsed().as_micros()));
             }
+            ["turns", server, count] => {
+                let failed = turns(&self.node, self.pollers, server.parse()?, count.parse()?);
+                print_line(&format!("TURNS failed={failed}"));
+            }
             ["hold", server, count] => {
                 let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
                 for _ in 0..count.parse::<usize>()? {
@@ -119,6 +134,21 @@ impl Driven {
                     keep(&mut self.held, Box::pin(async move { client.hold().await }));
                 }
                 print_line(&format!("HOLD under_way={}", self.held.len()));
+            }
+            ["keep", server, count, texts] => {
+                let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
+                let texts = vec![String::new(); texts.parse()?];
+                for _ in 0..count.parse::<usize>()? {
+                    let (client, texts) = (client.clone(), texts.clone());
+                    keep(&mut self.held, Box::pin(async move { client.keep(texts).await }));
+                }
+                self.held.retain_mut(is_pending);
+                print_line(&format!("KEEP under_way={}", self.held.len()));
+            }
+            ["count", server, texts] => {
+                let client = HonestClient::connect(&self.node, *server)?.with_timeout(FIRST);
+                let outcome = block_on(client.count(vec![String::new(); texts.parse()?]));
+                print_line(&format!("COUNT failed={}", u8::from(outcome.is_err())));
             }
             ["flood", server, count, bytes] => {
                 let client = HonestClient::connect(&self.node, *server)?.with_timeout(HELD);
@@ -129,6 +159,10 @@ impl Driven {
                 }
                 self.held.retain_mut(is_pending);
                 print_line(&format!("FLOOD under_way={}", self.held.len()));
+            }
+            ["lend", server, bytes] => {
+                let (failed, beside) = lend(&self.node, server.parse()?, bytes.parse()?)?;
+                print_line(&format!("LEND failed={} beside={beside}", u8::from(failed)));
             }
             ["load", server] => {
                 load::start(&HonestClient::connect(&self.node, *server)?, &self.tally);
@@ -160,6 +194,36 @@ fn keep(held: &mut Vec<Held>, mut call: Held) {
 
 fn is_pending(call: &mut Held) -> bool {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// Sends a slice of a registered buffer; returns whether the call failed, and how many bytes beside the slice came
+/// back.
+fn lend(node: &Node, server: SocketAddr, bytes: usize) -> Outcome<(bool, usize)> {
+    let mut buffer = node.buffer(bytes * 3).ok_or("a buffer cannot be registered")?;
+    buffer.fill(NEIGHBOUR);
+    buffer[bytes..bytes * 2].fill(LENT);
+    let slice = buffer.freeze().slice(bytes..bytes * 2);
+    let client = HonestClient::connect(node, server)?.with_timeout(FIRST);
+    let reply = block_on(client.mirror(slice));
+    let beside = reply.as_ref().map_or(0, |reply| reply.iter().filter(|byte| **byte == NEIGHBOUR).count());
+    Ok((reply.is_err(), beside))
+}
+
+/// Calls a server from each poller, so many times, and from the next one when the last is idle; returns how many
+/// pollers could not.
+fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
+    let calls = (0..pollers).map(|poller| {
+        let outcome = block_on(node.run_on(PollerIndex(poller), move |context| async move {
+            let client = HonestLocal::connect(&context, server)?.with_timeout(FIRST);
+            for number in 0..count {
+                client.echo(number).await?;
+            }
+            Ok::<_, Status>(())
+        }));
+        std::thread::sleep(IDLE);
+        outcome
+    });
+    calls.filter(|outcome| !matches!(outcome, Ok(Ok(())))).count()
 }
 
 /// Calls a server from each poller; returns how many could not.

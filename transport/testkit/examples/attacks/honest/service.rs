@@ -11,6 +11,12 @@ pub(crate) trait Honest {
     /// Returns the bytes: large ones are READ in both directions.
     async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status>;
 
+    /// Returns how many texts there are.
+    async fn count(&self, texts: Vec<String>) -> Result<u64, Status>;
+
+    /// Keeps the texts, and ends only with its deadline or its caller.
+    async fn keep(&self, texts: Vec<String>) -> Result<(), Status>;
+
     /// Ends only with its deadline or its caller.
     async fn hold(&self) -> Result<(), Status>;
 }
@@ -26,6 +32,15 @@ impl Honest for Handler {
 
     async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status> {
         Ok(bytes)
+    }
+
+    async fn count(&self, texts: Vec<String>) -> Result<u64, Status> {
+        Ok(texts.len() as u64)
+    }
+
+    async fn keep(&self, texts: Vec<String>) -> Result<(), Status> {
+        let _texts = texts;
+        std::future::pending().await
     }
 
     async fn hold(&self) -> Result<(), Status> {

@@ -3,11 +3,10 @@
 use super::flooded::nothing_lost;
 use crate::findings::Findings;
 use crate::honest::{Pair, Setup};
-use crate::hostile::Hostility;
 use crate::{Outcome, Plan};
-use clap::ValueEnum as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use trunkline_testkit::Hostility;
 
 /// Calls of a busy peer in one portion, and their length in bytes: small ones and announced ones.
 const CALLS: [(usize, usize); 2] = [(100, 16_000), (4, 1_000_000)];
@@ -30,7 +29,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let calls = next_to(plan, hostility, findings)?;
         let ratio = calls as f64 / honest.max(1) as f64;
         let measured = format!("{calls} calls, {honest} next to an honest peer: x{ratio:.2}");
-        let claim = format!("{}-throughput", name(hostility));
+        let claim = format!("{hostility}-throughput");
         // A comparison of times: a busy machine makes it say little.
         if plan.strict {
             findings.claim(ratio >= PART, &claim, &measured);
@@ -41,13 +40,9 @@ pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     Ok(())
 }
 
-fn name(hostility: Hostility) -> String {
-    hostility.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
 /// The calls that an honest pair makes next to a busy peer.
 fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Findings) -> Outcome<u64> {
-    let name = name(hostility);
+    let name = hostility.to_string();
     let mut pair = Pair::start(plan, false)?;
     let server = pair.server.address;
     // Not more memory than this, whatever happens: the machine is others' too.
@@ -75,7 +70,7 @@ fn next_to(plan: &Plan, hostility: Hostility, findings: &mut Findings) -> Outcom
     let takes_long = [Hostility::Stingy, Hostility::Unfinished].contains(&hostility);
     if hostility != Hostility::None && (!takes_long || plan.strict) {
         let within = if takes_long { STALLED } else { ENDS };
-        let about = format!("address=\"{}\"", busy.address);
+        let about = format!("peer={} ", busy.address);
         let ends = loop {
             let ended = pair.server.log_line(&["session down", &about])?;
             if ended.is_some() || start.elapsed() > plan.over() + within {

@@ -1,9 +1,11 @@
-//! Remote keys: what one's own keys reveal about those of others.
+//! Remote keys: what one's own keys reveal about those of others, and what they open.
 //!
 //! A process sees the keys of its own registrations. If the difference between two consecutive keys is one of
-//! few, the owner of a key guesses the next registration's with a few attempts.
+//! few, the owner of a key guesses the next registration's with a few attempts. A peer sees the keys of messages that
+//! are announced to it. If a key opens more than its message, the peer READs what is beside that.
 
 use crate::findings::Findings;
+use crate::honest::Setup;
 use crate::{Outcome, Plan};
 use std::collections::BTreeMap;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
@@ -17,7 +19,37 @@ const LENGTH: usize = 64;
 /// One difference may occur this often: of 2,000 random ones of 32 bits, two that are equal are rare.
 const OFTEN: usize = 2;
 
-pub(crate) fn run(_plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+/// Length of the announced slice in bytes.
+const SLICE: usize = 100_000;
+
+pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    guess(findings)?;
+    read_beside(plan, findings)
+}
+
+/// A peer READs beside the slice of a buffer that was announced to it, by the key of that.
+fn read_beside(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let folder = Folder::new()?;
+    let mut owner = Setup::new(&folder, plan).start()?;
+    let honest = Setup::new(&folder, plan).hostile("none").start()?;
+    let got = owner.process.numbers(&format!("lend {} {SLICE}", honest.address))?;
+    let measured = format!("failed {}, {} bytes of neighbours", got["failed"], got["beside"]);
+    findings.claim(got["failed"] == 0 && got["beside"] == 0, "slice", &measured);
+    let before = owner.process.numbers("counters")?["fatal_nak_sent"];
+    let prying = Setup::new(&folder, plan).hostile("prying").start()?;
+    let got = owner.process.numbers(&format!("lend {} {SLICE}", prying.address))?;
+    findings.claim(
+        got["beside"] == 0,
+        "neighbour",
+        &format!("{} bytes of neighbours were READ", got["beside"]),
+    );
+    let naks = owner.process.numbers("counters")?["fatal_nak_sent"] - before;
+    findings.claim(naks > 0, "neighbour-refused", &format!("{naks} NAKs, remote access error"));
+    Ok(())
+}
+
+/// Keys that follow from others.
+fn guess(findings: &mut Findings) -> Outcome<()> {
     let folder = Folder::new()?;
     let options = SoftOptions {
         addresses: vec![fresh_ip().into()],

@@ -70,7 +70,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
     for count in [4, 6, 8, 10, 12, 14, 16, 20, 24] {
         cases.push((format!("descriptors-{count}"), vec![format!("--nofile={count}")]));
     }
-    for size_mib in [16_u64, 24, 32, 48, 64, 96, 128, 192, 256] {
+    for size_mib in [16_u64, 64, 128, 256] {
         cases.push((format!("memory-{size_mib}-mib"), vec![format!("--as={}", size_mib << 20)]));
     }
     for (name, limits) in cases {
@@ -79,6 +79,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         prefix.extend(limits.iter().map(String::as_str));
         judge(findings, &name, &Setup::new(&folder, plan).within(&prefix))?;
     }
+    super::address_space::judge(plan, findings)?;
     if !is_root {
         // The limit counts all processes of the user: none more than there are, which no thread fits in.
         let folder = Folder::new()?;
@@ -113,7 +114,7 @@ fn open_to_all(folder: &Folder) -> Outcome<()> {
     Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
 }
 
-/// A node either serves, or ends with an error: never by a signal, never without a word, never in a spin.
+/// A node either serves, or ends with an error: never by a signal, never silently, never in a spin.
 fn judge(findings: &mut Findings, name: &str, setup: &Setup) -> Outcome<()> {
     let mut process = setup.spawn()?;
     let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();

@@ -1,9 +1,12 @@
 //! The attacks.
 
+mod address_space;
 mod crowd;
 mod files;
 mod flooded;
 mod forged;
+mod half_made;
+mod hoarding;
 mod hostile;
 mod keys;
 mod limits;
@@ -73,6 +76,11 @@ pub(crate) const ALL: &[Row] = &[
         run: crowd::handlers,
     },
     Row {
+        name: "decoded",
+        about: "a peer whose calls never end has arguments that take 24 times their bytes in memory",
+        run: crowd::decoded,
+    },
+    Row {
         name: "hostile",
         about: "a peer that takes no replies, exceeds its credit, or sends garbage, next to an honest one",
         run: hostile::run,
@@ -82,5 +90,19 @@ pub(crate) const ALL: &[Row] = &[
         about: "500 remote pollers in 16 processes join a node with a small depth",
         run: crowd::pollers,
     },
-    Row { name: "keys", about: "guesses remote keys of others from keys of one's own", run: keys::run },
+    Row {
+        name: "half-made",
+        about: "sessions that never come up send what the handshake lets them, and credit frames that it does not",
+        run: half_made::run,
+    },
+    Row {
+        name: "hoarding",
+        about: "peers whose pollers collect credit in turn and give none back",
+        run: hoarding::run,
+    },
+    Row {
+        name: "keys",
+        about: "guesses remote keys of others from one's own, and READs beside an announced slice of a buffer",
+        run: keys::run,
+    },
 ];

@@ -53,7 +53,7 @@ impl Strangers {
         let dialer = &mut self.dialers[at];
         // Another listener port each time, as of so many nodes.
         dialer.claimed.set_port(1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?);
-        self.forgers[at].send(&dialer.request(random), instead.unwrap_or(dialer.port_of_victim()))?;
+        self.forgers[at].send(&dialer.request(random)?, instead.unwrap_or(dialer.port_of_victim()))?;
         if number.is_multiple_of(10) {
             self.collect();
         }
@@ -138,7 +138,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
         let mut forger = Forger::at(claimed.ip())?;
         for _ in 0..20 {
             let dialer = Dialer { pollers, ..Dialer::new(claimed.ip(), victim, plan.is_xrc(), version) };
-            forger.send(&dialer.request(&mut random), dialer.port_of_victim())?;
+            forger.send(&dialer.request(&mut random)?, dialer.port_of_victim())?;
             std::thread::sleep(PAUSE);
         }
     }

@@ -166,3 +166,17 @@ fn a_path_too_long_for_a_socket_address_works() {
     a.send(me(&b), 1, &[b"deep"]).unwrap();
     assert_eq!(next(&mut b).unwrap().2, b"deep");
 }
+
+#[test]
+fn a_socket_that_is_in_the_way_is_named_with_a_remedy() {
+    let runtime = Runtime::new("local");
+    let host = Host::join(Some(&runtime.path().join("run"))).unwrap();
+    let folder = host.directory().unwrap();
+    let socket = folder.join(format!("slot-{}.sock", host.me().slot));
+    std::fs::create_dir(&socket).unwrap();
+    let text = Connections::new(Arc::clone(&host), folder).unwrap_err().to_string();
+    assert!(text.contains(&format!("{socket:?}")), "{text}");
+    assert!(text.contains("remove it, or name another directory in TRUNKLINE_RUNTIME_DIR"), "{text}");
+    std::fs::remove_dir(&socket).unwrap();
+    Connections::new(Arc::clone(&host), folder).unwrap();
+}

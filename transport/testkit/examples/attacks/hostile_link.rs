@@ -1,12 +1,11 @@
-//! A link over UDP whose frames are changed, with their ICRC made right again.
+//! A link over UDP that changes the frames of a hostile peer.
 
-use super::Hostility;
-use super::frame::Changer;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Operation, Packet, ROCE_PORT, icrc, pad_for};
+use trunkline_roce::wire::ROCE_PORT;
 use trunkline_softrdma::link::{Datagram, Link, LinkError, ReceiveBatch, SendBatch};
+use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Counter, Time};
 
 /// MTU of loopback in bytes.
@@ -18,12 +17,12 @@ const LONGEST: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct HostileLink {
     sockets: Vec<(IpAddr, UdpSocket)>,
-    changer: Changer,
+    peer: HostilePeer,
 }
 
 impl HostileLink {
     pub(crate) fn new(hostility: Hostility) -> Self {
-        Self { sockets: Vec::new(), changer: Changer::new(hostility) }
+        Self { sockets: Vec::new(), peer: HostilePeer::new(hostility, Random::from_entropy()) }
     }
 
     fn socket(&self, address: IpAddr) -> Option<&UdpSocket> {
@@ -57,9 +56,7 @@ impl Link for HostileLink {
         let mut done = 0;
         for Datagram { source, destination, bytes } in batch.iter() {
             let Some((_, socket)) = self.sockets.iter().find(|(own, _)| *own == source.ip()) else { break };
-            let changer = &mut self.changer;
-            let changed =
-                change(bytes, source, destination, |qp, srq, payload| changer.outgoing(qp, srq, payload));
+            let changed = self.peer.outgoing(source, destination, bytes);
             match socket.send_to(changed.as_deref().unwrap_or(bytes), destination) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Any other error loses the datagram, as a network may.
@@ -81,9 +78,7 @@ impl Link for HostileLink {
                     Err(_) => break,
                 };
                 let received = &bytes[..length];
-                let changer = &self.changer;
-                let changed =
-                    change(received, source, destination, |_, _, payload| changer.incoming(payload));
+                let changed = self.peer.incoming(source, destination, received);
                 let bytes = changed.as_deref().unwrap_or(received);
                 if !batch.push(Datagram { source, destination, bytes }) {
                     break;
@@ -102,31 +97,4 @@ impl Link for HostileLink {
     }
 
     fn counters(&self, _into: &mut Vec<Counter>) {}
-}
-
-/// The packet with its payload changed, if it begins a message.
-fn change(
-    bytes: &[u8],
-    source: SocketAddr,
-    destination: SocketAddr,
-    with: impl FnOnce(u32, u32, &mut Vec<u8>),
-) -> Option<Vec<u8>> {
-    let packet = Packet::parse(bytes.get(..bytes.len().checked_sub(ICRC_LENGTH)?)?).ok()?;
-    let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());
-    // QP 1 has the connection manager's messages, whose datagrams have another service.
-    if !begins || packet.deth.is_some() {
-        return None;
-    }
-    let srq = packet.xrceth.map_or(0, |(_, srq)| srq.get());
-    let mut payload = packet.payload.to_vec();
-    with(packet.bth.destination.get(), srq, &mut payload);
-    if payload == packet.payload {
-        return None;
-    }
-    let mut changed = Packet { payload: &payload, ..packet };
-    changed.bth.pad = pad_for(payload.len());
-    let mut out = Vec::new();
-    changed.emit(&mut out);
-    icrc::append(&IpUdp::new(source, destination), &mut out);
-    Some(out)
 }

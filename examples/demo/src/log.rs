@@ -1,0 +1,73 @@
+//! The demo's log on standard error, and `TRUNKLINE_LOG`, which selects what is in it.
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// What one part of `TRUNKLINE_LOG` may be.
+const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a level for a crate, as in \
+                      trunkline_transport=debug, or several of them with commas in between";
+
+/// Logs warnings, or what `TRUNKLINE_LOG` selects, such as `info` or `trunkline_transport=debug`.
+///
+/// # Errors
+/// A text that names the part that cannot be parsed, and the remedy.
+pub(crate) fn to_stderr() -> Result<(), String> {
+    let filter = filter(std::env::var_os("TRUNKLINE_LOG"))?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(filter).init();
+    Ok(())
+}
+
+/// `Targets` can be parsed from text too, but takes a word that is not a level for the name of a target.
+fn filter(value: Option<OsString>) -> Result<Targets, String> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(Targets::new().with_default(LevelFilter::WARN));
+    };
+    let text = value.into_string().map_err(|value| format!("{value:?} is not UTF-8; {REMEDY}"))?;
+    text.split(',').map(str::trim).try_fold(Targets::new(), |filter, part| {
+        let bad = || format!("{part:?} cannot be understood; {REMEDY}");
+        let level_of = |text: &str| match text {
+            // The parser of levels takes an empty text for one.
+            "" => Err(bad()),
+            text => text.parse::<LevelFilter>().map_err(|_| bad()),
+        };
+        match part.split_once('=') {
+            None => Ok(filter.with_default(level_of(part)?)),
+            Some(("", _)) => Err(bad()),
+            Some((target, level)) => Ok(filter.with_target(target, level_of(level)?)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt as _;
+    use tracing::Level;
+
+    #[test]
+    fn levels_select_what_is_logged() {
+        let read = |text: &str| filter(Some(text.into())).unwrap();
+        let unset = filter(None).unwrap();
+        assert_eq!(read(""), unset);
+        assert!(unset.would_enable("any", &Level::WARN) && !unset.would_enable("any", &Level::INFO));
+        assert!(read("DEBUG").would_enable("any", &Level::DEBUG));
+        let both = read("error, trunkline_transport=debug");
+        assert!(both.would_enable("trunkline_transport::session", &Level::DEBUG));
+        assert!(both.would_enable("any", &Level::ERROR) && !both.would_enable("any", &Level::WARN));
+    }
+
+    #[test]
+    fn what_is_not_a_level_is_refused_with_a_remedy() {
+        for text in ["verbose", "bogus=,,", "info,", "trunkline_transport=much", "=info", ","] {
+            let error = filter(Some(text.into())).unwrap_err();
+            assert!(error.contains("trunkline_transport=debug"), "{text}: {error}");
+        }
+        assert!(filter(Some(OsString::from_vec(vec![0xff]))).unwrap_err().contains("UTF-8"));
+    }
+}

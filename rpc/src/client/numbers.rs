@@ -1,0 +1,63 @@
+//! The numbers that servers have given their methods, as far as one poller has been told.
+//!
+//! A number is good for the session that it came through and for nothing else: a server that is restarted may give it
+//! to another method. So it is forgotten with the session, and a request that has one is bound to the session.
+
+use crate::frame::Number;
+use crate::name::MethodName;
+use std::collections::{BTreeMap, BTreeSet};
+use trunkline_transport::{Origin, PeerKey, SessionNumber};
+
+/// A method, and the version of its schema, for which its server has checked it.
+type Key = (u64, u32);
+
+fn key(method: &MethodName) -> Key {
+    (method.hash, method.service.version)
+}
+
+/// What is known of one server.
+#[derive(Debug)]
+struct Server {
+    session: SessionNumber,
+    methods: BTreeMap<Key, u16>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// The methods that were asked for: as many as the program has, and no number of another is kept.
+    asked: BTreeSet<Key>,
+    servers: BTreeMap<PeerKey, Server>,
+}
+
+impl Numbers {
+    /// The number of a method at a server, and the session that it is good for. If there is none, the method will be
+    /// asked for.
+    pub(super) fn of(&mut self, peer: PeerKey, method: &MethodName) -> Option<(u16, SessionNumber)> {
+        let key = key(method);
+        let known = self.servers.get(&peer);
+        let known = known.and_then(|server| Some((*server.methods.get(&key)?, server.session)));
+        if known.is_none() {
+            self.asked.insert(key);
+        }
+        known
+    }
+
+    /// A server reports a number.
+    pub(super) fn learn(&mut self, from: Origin, number: Number) {
+        let key = (number.method, number.version);
+        if !self.asked.contains(&key) {
+            return;
+        }
+        let new = || Server { session: from.session, methods: BTreeMap::new() };
+        let server = self.servers.entry(from.peer).or_insert_with(new);
+        if server.session != from.session {
+            *server = new();
+        }
+        server.methods.insert(key, number.number);
+    }
+
+    /// The session is over, or a number was refused.
+    pub(super) fn forget(&mut self, peer: PeerKey) {
+        self.servers.remove(&peer);
+    }
+}

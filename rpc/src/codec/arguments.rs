@@ -1,0 +1,215 @@
+//! The arguments of a request: its encoded part.
+//!
+//! ```text
+//! 0 count (1)   then, for each argument:   length (4, little-endian)   the value, as the codec encodes it
+//! ```
+//!
+//! Each argument has its length, so that caller and server may know a different number of them: a server skips those
+//! at the end that it does not know, and [`absent`] is the value of those that the caller does not know. The bytes
+//! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] holds for all.
+
+use super::absent::absent;
+use super::limits::{Allowance, DecodeError, Limits};
+use super::{decode_within, encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of an argument's length.
+const LENGTH: usize = 4;
+
+/// The arguments of a method, to encode: a tuple of up to twelve.
+pub trait EncodeArguments {
+    /// Appends them as the encoded part of a request.
+    ///
+    /// # Errors
+    /// A human-readable reason.
+    fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
+}
+
+/// The arguments of a method, to decode: a tuple of up to twelve.
+pub trait DecodeArguments: Sized {
+    /// Takes them from a request. `None` if one cannot be decoded; the list knows why.
+    fn decode(list: &mut ArgumentList<'_>) -> Option<Self>;
+}
+
+/// The arguments of a received request, while they are being decoded.
+pub struct ArgumentList<'m> {
+    rest: &'m [u8],
+    /// Arguments in `rest`.
+    left: u8,
+    names: std::slice::Iter<'m, &'static str>,
+    limits: &'m Limits<'m>,
+    error: Option<DecodeError>,
+}
+
+impl<'m> ArgumentList<'m> {
+    /// The arguments that `bytes` encode. `names` are those of the method's parameters.
+    fn new(bytes: &'m [u8], names: &'m [&'static str], limits: &'m Limits<'m>) -> Result<Self, DecodeError> {
+        let malformed = |text: &str| DecodeError::Malformed(text.to_owned());
+        let (&count, all) = bytes.split_first().ok_or_else(|| malformed("their number is missing"))?;
+        let mut rest = all;
+        for _ in 0..count {
+            (_, rest) = split(rest).ok_or_else(|| malformed("their lengths exceed the message"))?;
+        }
+        if !rest.is_empty() {
+            return Err(malformed("bytes are left over after the last one"));
+        }
+        Ok(Self { rest: all, left: count, names: names.iter(), limits, error: None })
+    }
+
+    /// The next argument. `None` if it cannot be decoded, or is missing and may not be.
+    pub fn argument<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let name = self.names.next().copied().unwrap_or("?");
+        self.value().map_err(|error| self.error = Some(error.of_argument(name))).ok()
+    }
+
+    fn value<T: DeserializeOwned>(&mut self) -> Result<T, DecodeError> {
+        let Some(left) = self.left.checked_sub(1) else {
+            let missing =
+                || DecodeError::Malformed("the caller does not send it, and it is required".to_owned());
+            return absent().ok_or_else(missing);
+        };
+        self.left = left;
+        let (value, rest) = split(self.rest).unwrap_or_default();
+        self.rest = rest;
+        decode_within(value, self.limits)
+    }
+}
+
+impl std::fmt::Debug for ArgumentList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArgumentList").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of the first argument, and the others.
+fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = list.split_first_chunk::<LENGTH>()?;
+    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+}
+
+/// Decodes the arguments of a request, whose memory `allowance` grants as in [`super::decode`].
+///
+/// # Errors
+/// [`DecodeError`], which names the argument.
+pub(crate) fn decode_arguments<T: DecodeArguments>(
+    bytes: &[u8],
+    names: &[&'static str],
+    allowance: &dyn Allowance,
+) -> Result<T, DecodeError> {
+    let limits = Limits::of_message(bytes.len(), allowance);
+    let mut list = ArgumentList::new(bytes, names, &limits)?;
+    let all = T::decode(&mut list);
+    let error = list.error.take();
+    let all =
+        all.ok_or_else(|| error.unwrap_or_else(|| DecodeError::Malformed("one is missing".to_owned())))?;
+    limits.settle();
+    Ok(all)
+}
+
+/// Appends an argument: its length, then its value.
+fn append<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
+    let at = into.len();
+    into.extend([0; LENGTH]);
+    encode(value, into)?;
+    let bytes = into.len() - at - LENGTH;
+    let length = u32::try_from(bytes).map_err(|_| format!("an argument of {bytes} bytes is too large"))?;
+    into[at..at + LENGTH].copy_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
+macro_rules! tuples {
+    ($(($count:literal $($name:ident)*))*) => {
+        $(
+            impl<$($name: Serialize),*> EncodeArguments for ($($name,)*) {
+                #[allow(non_snake_case, reason = "a value has the name of its type")]
+                fn encode(&self, into: &mut Vec<u8>) -> Result<(), String> {
+                    let ($($name,)*) = self;
+                    into.push($count);
+                    $(append($name, into)?;)*
+                    Ok(())
+                }
+            }
+
+            impl<$($name: DeserializeOwned),*> DecodeArguments for ($($name,)*) {
+                #[allow(unused_variables, reason = "there may be no arguments")]
+                fn decode(list: &mut ArgumentList<'_>) -> Option<Self> {
+                    Some(($(list.argument::<$name>()?,)*))
+                }
+            }
+        )*
+    };
+}
+
+tuples! {
+    (0) (1 A) (2 A B) (3 A B C) (4 A B C D) (5 A B C D E) (6 A B C D E F) (7 A B C D E F G) (8 A B C D E F G H)
+    (9 A B C D E F G H I) (10 A B C D E F G H I J) (11 A B C D E F G H I J K) (12 A B C D E F G H I J K L)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Unlimited;
+    use super::*;
+
+    fn encoded(arguments: &impl EncodeArguments) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        arguments.encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn decode<T: DecodeArguments>(bytes: &[u8]) -> Result<T, String> {
+        decode_arguments(bytes, &["a", "b", "c"], &Unlimited).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_layout_is_count_then_length_and_bytes_of_each() {
+        assert_eq!(encoded(&()), [0]);
+        assert_eq!(encoded(&(7_u8, "ab")), [2, 1, 0, 0, 0, 7, 3, 0, 0, 0, 2, b'a', b'b']);
+    }
+
+    #[test]
+    fn an_added_argument_may_be_optional() {
+        type Maybe = Option<u16>;
+        let (old, new) = (encoded(&(1_u8,)), encoded(&(1_u8, Some(2_u16))));
+        assert_eq!(decode::<(u8,)>(&old), Ok((1,)));
+        assert_eq!(decode::<(u8, Maybe)>(&old), Ok((1, None)));
+        assert_eq!(decode::<(u8, Maybe, Option<String>)>(&old), Ok((1, None, None)));
+        assert_eq!(decode::<(u8,)>(&new), Ok((1,)), "a surplus one is skipped");
+        assert_eq!(decode::<(u8, Maybe)>(&new), Ok((1, Some(2))));
+        assert_eq!(decode::<()>(&new), Ok(()));
+        let missing = "argument `b`: the caller does not send it, and it is required";
+        assert_eq!(decode::<(u8, u16)>(&old), Err(missing.to_owned()));
+        // The codec of a surplus argument may be unknown.
+        assert_eq!(decode::<(u8,)>(&[2, 1, 0, 0, 0, 7, 2, 0, 0, 0, 255, 255]), Ok((7,)));
+    }
+
+    #[test]
+    fn malformed_lists_are_refused() {
+        let whole = encoded(&(1_u8, "two"));
+        for end in 0..whole.len() {
+            assert!(decode::<(u8, String)>(&whole[..end]).is_err(), "cut at {end}");
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        assert!(decode::<(u8, String)>(&longer).unwrap_err().contains("left over"));
+        // Nothing is read beyond an argument, and nothing of it is left.
+        let [mut short, mut long] = [whole.clone(), whole];
+        short[6] -= 1;
+        assert!(decode::<(u8, String)>(&short).is_err());
+        long[0] = 255;
+        assert!(decode::<(u8, String)>(&long).unwrap_err().contains("exceed"));
+        let error = decode::<(u8,)>(&[1, 2, 0, 0, 0, 7, 7]).unwrap_err();
+        assert_eq!(error, "argument `a`: 1 bytes are left over");
+    }
+
+    #[test]
+    fn all_arguments_share_the_limits_of_their_message() {
+        // Each claims fewer empty elements than a message may, together they claim more.
+        let claim = [1, 0, 0, 0, 250];
+        let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();
+        type Empty = Vec<()>;
+        assert!(decode::<(Empty, Empty, Empty)>(&message(3)).is_ok());
+        let five = decode::<(Empty, Empty, Empty, Empty, Empty)>(&message(5));
+        assert!(five.unwrap_err().contains("elements"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Keeps decoding within the stack of its thread, however deep a message nests its values.
+//!
+//! [`Limits`](super::limits::Limits) asks before each level. A level that might not fit is refused rather than decoded
+//! on a larger stack: the value would have to be dropped on the old one.
+
+use serde::de::Error;
+use std::cell::Cell;
+
+/// Bytes of the stack that no level may use: for values that contain no others, for types' own code, and to drop
+/// what was decoded before the refusal.
+const MARGIN: usize = 128 << 10;
+
+// What one level takes was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to the
+// next one: 1.5 to 3.5 KB, and
+// - 10 to 18.4 times the size of its type, most for maps and generic structs,
+// - 180 to 200 bytes for each field,
+// - 50 bytes and 1.03 times the size of its type for each variant of an enum.
+// A struct of 22 fields and 408 bytes takes 8.6 KB, an enum of 8 bytes that boxes itself 2.1 KB. An optimised build takes
+// a fifth or less. The constants have reserve for other compilers; the 3.5 KB are part of the margin.
+
+/// Copies of a value that the calls of one level keep.
+const COPIES: usize = 24;
+/// Bytes for each field.
+const FIELD: usize = 384;
+/// Bytes, and copies of the value, for each variant of an enum.
+const VARIANT: usize = 96;
+const COPIES_FOR_VARIANT: usize = 2;
+/// Most that one level is expected to take. Where a type of more than 56 KiB contains itself, an unoptimised build may
+/// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
+const MOST: usize = 1 << 20;
+
+/// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
+/// percent of what decoding a small struct costs. Together they take less than [`MARGIN`].
+pub(super) const TOP: usize = 4;
+/// Most that is expected of a modest level.
+const MODEST: usize = 24 << 10;
+
+/// What a level takes of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Level(usize);
+
+impl Level {
+    /// A value of type `T` that has so many fields.
+    #[inline]
+    pub(super) fn of_fields<T>(fields: usize) -> Self {
+        Self(size_of::<T>().saturating_mul(COPIES).saturating_add(fields.saturating_mul(FIELD)).min(MOST))
+    }
+
+    /// An enum that has so many variants.
+    #[inline]
+    pub(super) fn of_variants<T>(variants: usize) -> Self {
+        let copies = COPIES.saturating_add(variants.saturating_mul(COPIES_FOR_VARIANT));
+        let variants = variants.saturating_mul(VARIANT);
+        Self(size_of::<T>().saturating_mul(copies).saturating_add(variants).min(MOST))
+    }
+
+    /// Whether it needs no check among the first [`TOP`] levels.
+    #[inline]
+    pub(super) fn is_modest(self) -> bool {
+        self.0 <= MODEST
+    }
+}
+
+/// What the values of one message take of the stack.
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    /// The most that a level of this message takes, as far as is known. A type that contains itself is found again
+    /// further down, where its size is not seen until half of its level was entered.
+    most: Cell<usize>,
+}
+
+impl Stack {
+    /// Whether a level fits.
+    // Out of line: inlined, it slows down the decoding of flat values, which need no check.
+    #[inline(never)]
+    pub(super) fn admit(&self, level: Level) -> bool {
+        let most = self.most.get().max(level.0);
+        self.most.set(most);
+        // The end of an unknown stack is unknown.
+        stacker::remaining_stack().is_none_or(|left| left >= MARGIN + most)
+    }
+
+    /// The error of a level that does not fit.
+    #[cold]
+    pub(super) fn shortage<E: Error>(&self) -> E {
+        let needed = MARGIN + self.most.get();
+        E::custom(format_args!(
+            "values are nested too deep, or too large, for what is left of the thread's stack: the next level needs \
+             {needed} bytes"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Unlimited;
+    use super::super::{DecodeError, decode, encode};
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Serialize};
+    use std::collections::BTreeMap;
+
+    /// So large that a level of each takes 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes
+    /// has no room for [`DEEP`] levels.
+    type Wide = [[[u64; 16]; 8]; 2];
+    const DEEP: usize = 100;
+    const STACK: usize = 768 << 10;
+
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    struct Page {
+        wide: Wide,
+        below: Vec<Self>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[allow(clippy::large_enum_variant, reason = "its size is the point")]
+    enum Boxed {
+        Leaf,
+        Wide(Wide),
+        Below(Box<Self>),
+        Named { name: String, below: Box<Self> },
+    }
+
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    struct Wrapped(Option<Box<(Self, Wide)>>);
+
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    struct Map {
+        wide: Wide,
+        below: BTreeMap<u8, Self>,
+    }
+
+    fn page(depth: usize) -> Page {
+        (0..depth).fold(Page::default(), |page, _| Page { below: vec![page], ..Page::default() })
+    }
+
+    fn boxed(depth: usize) -> Boxed {
+        (0..depth).fold(Boxed::Leaf, |below, level| {
+            let below = Box::new(below);
+            if level % 2 == 0 { Boxed::Below(below) } else { Boxed::Named { name: String::new(), below } }
+        })
+    }
+
+    fn wrapped(depth: usize) -> Wrapped {
+        (0..depth).fold(Wrapped::default(), |below, _| Wrapped(Some(Box::new((below, Wide::default())))))
+    }
+
+    fn map(depth: usize) -> Map {
+        (0..depth)
+            .fold(Map::default(), |below, _| Map { below: BTreeMap::from([(0, below)]), ..Map::default() })
+    }
+
+    /// Runs `code` on a thread with a stack of its own.
+    #[expect(clippy::disallowed_methods, reason = "a stack of a chosen size is a thread's")]
+    fn on_stack<T: Send>(bytes: usize, code: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, code);
+            thread.unwrap().join().unwrap()
+        })
+    }
+
+    /// Deep values are refused, where they would overflow the stack; flat ones are not.
+    fn judge<T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
+        let encoded = |depth| {
+            on_stack(64 << 20, || {
+                let mut bytes = Vec::new();
+                encode(&make(depth), &mut bytes).map(|()| bytes)
+            })
+        };
+        let decoded = |depth, stack| {
+            let bytes = encoded(depth).unwrap();
+            on_stack(stack, || decode::<T>(&bytes, &Unlimited).map(drop))
+        };
+        for depth in [DEEP, DEEP - 1] {
+            let Err(DecodeError::Malformed(text)) = decoded(depth, STACK) else {
+                panic!("{}: {depth} levels fit", std::any::type_name::<T>());
+            };
+            assert!(text.contains("nested") && text.contains("stack"), "{text}");
+            assert_eq!(decoded(depth / 2, 64 << 20), Ok(()), "a larger stack has room");
+        }
+        assert_eq!(decoded(3, STACK), Ok(()));
+    }
+
+    #[test]
+    fn a_deep_value_is_refused_before_the_stack_overflows() {
+        judge(page);
+        judge(boxed);
+        judge(wrapped);
+        judge(map);
+    }
+
+    #[test]
+    fn a_small_stack_has_room_for_values_that_are_not_deep() {
+        type Value = (u64, Vec<Option<String>>, BTreeMap<String, Vec<u8>>);
+        let value: Value =
+            (7, vec![Some("seven".to_owned()), None], BTreeMap::from([(String::new(), vec![1])]));
+        let mut bytes = Vec::new();
+        encode(&value, &mut bytes).unwrap();
+        assert_eq!(on_stack(200_000, || decode::<Value>(&bytes, &Unlimited)), Ok(value));
+        let deep = on_stack(200_000, || decode::<Wrapped>(&[1; 4096], &Unlimited).map(drop));
+        assert!(deep.unwrap_err().to_string().contains("stack"));
+    }
+
+    #[test]
+    fn a_large_value_needs_no_more_than_an_ordinary_stack() {
+        type Large = [[[u64; 32]; 32]; 6];
+        let mut bytes = Vec::new();
+        encode(&Large::default(), &mut bytes).unwrap();
+        assert_eq!(on_stack(2 << 20, || decode::<Large>(&bytes, &Unlimited).map(drop)), Ok(()));
+    }
+}

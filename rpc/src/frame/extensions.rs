@@ -1,0 +1,189 @@
+//! The extensions between a header and the encoded part: what only some frames carry.
+//!
+//! ```text
+//! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
+//! ```
+//!
+//! Only `header` uses this. The bytes are a peer's: every length is checked, and nothing here panics.
+
+use super::header::{FrameError, array};
+
+/// Most bytes of all extensions of a frame. With the header they travel before the rest of a large message.
+pub(super) const MOST_BYTES: usize = 960;
+/// Most extensions of a frame.
+const MOST: usize = 16;
+/// Bytes before the value.
+const PREFIX: usize = 4;
+/// Who does not know the type must not ignore it.
+const CRITICAL: u8 = 1;
+
+/// Types of extensions. Those that are not used yet are reserved.
+mod types {
+    /// The method, by its hash.
+    pub(super) const METHOD: u8 = 1;
+    /// The number that the server has given the method.
+    pub(super) const NUMBER: u8 = 2;
+    // 3 METADATA, 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
+}
+
+/// A method by its hash, for a server that has not given it a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Method {
+    /// Hash of the service's and the method's name.
+    pub(crate) method: u64,
+    /// Hash of the service's name.
+    pub(crate) service: u64,
+    /// Version of the schema.
+    pub(crate) version: u32,
+}
+
+/// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way), 1 codec, which is 0, 2 zero.
+const METHOD_BYTES: usize = 24;
+
+/// The kinds of methods.
+fn kind_of(one_way: bool) -> u8 {
+    u8::from(one_way)
+}
+
+impl Method {
+    pub(super) fn emit(self, one_way: bool, into: &mut Vec<u8>) {
+        begin(types::METHOD, CRITICAL, METHOD_BYTES, into);
+        into.extend(self.method.to_le_bytes());
+        into.extend(self.service.to_le_bytes());
+        into.extend(self.version.to_le_bytes());
+        into.extend([kind_of(one_way), 0, 0, 0]);
+    }
+
+    fn parse(value: &[u8], one_way: bool) -> Result<Self, FrameError> {
+        let (&value, _) = value.split_first_chunk::<METHOD_BYTES>().ok_or(FrameError::Extensions)?;
+        let [.., kind, codec, _, _] = value;
+        if kind != kind_of(one_way) {
+            return Err(FrameError::MethodKind(kind));
+        }
+        if codec != 0 {
+            return Err(FrameError::Codec(codec));
+        }
+        let [method, service] = [0, 8].map(|at| u64::from_le_bytes(array(&value, at)));
+        Ok(Self { method, service, version: u32::from_le_bytes(array(&value, 16)) })
+    }
+}
+
+/// The number of a method at a server, for this session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    /// The number.
+    pub(crate) number: u16,
+    /// Version of the schema for which the method was asked for.
+    pub(crate) version: u32,
+    /// Hash of the service's and the method's name.
+    pub(crate) method: u64,
+}
+
+/// 8 method, 4 version, 2 number, 2 zero.
+const NUMBER_BYTES: usize = 16;
+
+impl Number {
+    pub(super) fn emit(self, into: &mut Vec<u8>) {
+        begin(types::NUMBER, 0, NUMBER_BYTES, into);
+        into.extend(self.method.to_le_bytes());
+        into.extend(self.version.to_le_bytes());
+        into.extend(self.number.to_le_bytes());
+        into.extend([0; 2]);
+    }
+
+    fn parse(value: &[u8]) -> Result<Self, FrameError> {
+        let (value, _) = value.split_first_chunk::<NUMBER_BYTES>().ok_or(FrameError::Extensions)?;
+        let (method, version) = (u64::from_le_bytes(array(value, 0)), u32::from_le_bytes(array(value, 8)));
+        Ok(Self { number: u16::from_le_bytes(array(value, 12)), version, method })
+    }
+}
+
+/// Appends what comes before a value.
+fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
+    into.extend([kind, flags]);
+    into.extend(u16::try_from(bytes).unwrap_or_default().to_le_bytes());
+}
+
+/// The extensions of a frame that this version knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Extensions {
+    pub(super) method: Option<Method>,
+    pub(super) number: Option<Number>,
+}
+
+impl Extensions {
+    /// Of the bytes between a header and the encoded part, of a one-way request or another frame. Unknown ones are
+    /// skipped.
+    ///
+    /// # Errors
+    /// They are too many, of a wrong length, twice of one type, or critical and unknown.
+    pub(super) fn parse(mut bytes: &[u8], one_way: bool) -> Result<Self, FrameError> {
+        if bytes.len() > MOST_BYTES {
+            return Err(FrameError::Extensions);
+        }
+        let (mut known, mut seen) = (Self::default(), [0; MOST]);
+        let mut count = 0;
+        while let Some((&[kind, flags, low, high], rest)) = bytes.split_first_chunk::<PREFIX>() {
+            let length = usize::from(u16::from_le_bytes([low, high]));
+            let (value, rest) = rest.split_at_checked(length).ok_or(FrameError::Extensions)?;
+            bytes = rest;
+            let place = seen.get_mut(count).ok_or(FrameError::Extensions)?;
+            *place = kind;
+            if seen[..count].contains(&kind) {
+                return Err(FrameError::Extensions);
+            }
+            count += 1;
+            match kind {
+                types::METHOD => known.method = Some(Method::parse(value, one_way)?),
+                types::NUMBER => known.number = Some(Number::parse(value)?),
+                _ if flags & CRITICAL != 0 => return Err(FrameError::UnknownExtension(kind)),
+                _ => {}
+            }
+        }
+        if bytes.is_empty() { Ok(known) } else { Err(FrameError::Extensions) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METHOD: Method = Method { method: 1, service: 2, version: 3 };
+
+    fn with(more: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        METHOD.emit(false, &mut bytes);
+        bytes.extend(more);
+        bytes
+    }
+
+    #[test]
+    fn unknown_extensions_are_skipped_unless_they_are_critical() {
+        let known = Ok(Extensions { method: Some(METHOD), number: None });
+        assert_eq!(Extensions::parse(&with(&[]), false), known);
+        assert_eq!(Extensions::parse(&with(&[200, 0, 2, 0, 7, 7, 201, 0, 0, 0]), false), known);
+        assert_eq!(Extensions::parse(&with(&[200, 1, 0, 0]), false), Err(FrameError::UnknownExtension(200)));
+        assert_eq!(Extensions::parse(&[], false), Ok(Extensions::default()));
+    }
+
+    #[test]
+    fn malformed_extensions_are_refused() {
+        let many = (100..).take(MOST).flat_map(|kind| [kind, 0, 0, 0]).collect::<Vec<_>>();
+        let long = [&[200, 0, 0xc0, 3][..], &[0; MOST_BYTES]].concat();
+        for bad in
+            [with(&[200]), with(&[200, 0, 1, 0]), with(&with(&[])), with(&many), long, vec![1, 1, 2, 0, 7, 7]]
+        {
+            assert_eq!(Extensions::parse(&bad, false), Err(FrameError::Extensions), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn methods_of_another_kind_or_codec_are_refused() {
+        let mut bytes = with(&[]);
+        assert_eq!(Extensions::parse(&bytes, true), Err(FrameError::MethodKind(0)));
+        bytes[PREFIX + 21] = 9;
+        assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::Codec(9)));
+        bytes[PREFIX + 20] = 2;
+        assert_eq!(Extensions::parse(&bytes, false), Err(FrameError::MethodKind(2)));
+    }
+}

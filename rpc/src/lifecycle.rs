@@ -1,0 +1,143 @@
+//! How far a node has come: it serves, drains, or shuts down.
+//!
+//! One per node, shared by its handle, its pollers and their inboxes. The handle moves it forward, and
+//! nothing moves it back. Pollers report here when their handlers have ended; nothing here waits but
+//! [`Lifecycle::wait_drained`].
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const SERVING: u8 = 0;
+/// Requests of peers are refused; all else goes on.
+const DRAINING: u8 = 1;
+/// Calls from outside of handlers are refused, too.
+const ENDING: u8 = 2;
+
+/// The state of a node.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    phase: AtomicU8,
+    /// Requests that were refused since draining began.
+    refused: AtomicU64,
+    /// Requests that were refused for an extension.
+    unknown_extensions: AtomicU64,
+    left: Mutex<Left>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Left {
+    /// Pollers that have not reported that their handlers have ended.
+    pollers: u16,
+    /// A poller has ended before its handlers.
+    is_cut: bool,
+}
+
+impl Lifecycle {
+    /// Of a node with so many pollers, which serves.
+    pub(crate) fn new(pollers: u16) -> Arc<Self> {
+        Arc::new(Self {
+            phase: AtomicU8::new(SERVING),
+            refused: AtomicU64::new(0),
+            unknown_extensions: AtomicU64::new(0),
+            left: Mutex::new(Left { pollers, is_cut: false }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Pollers refuse requests from now on. They must be woken after this, so that they report.
+    pub(crate) fn begin_drain(&self) {
+        self.phase.fetch_max(DRAINING, Ordering::SeqCst);
+    }
+
+    /// The node shuts down.
+    pub(crate) fn begin_end(&self) {
+        self.phase.fetch_max(ENDING, Ordering::SeqCst);
+    }
+
+    /// Whether requests of peers are refused.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.phase.load(Ordering::Acquire) >= DRAINING
+    }
+
+    /// Whether calls from outside of handlers are refused.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.phase.load(Ordering::Acquire) >= ENDING
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that were refused since draining began.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request with an extension that is unknown here and may not be ignored.
+    pub(crate) fn count_unknown_extension(&self) {
+        self.unknown_extensions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests with such an extension.
+    pub(crate) fn unknown_extensions(&self) -> u64 {
+        self.unknown_extensions.load(Ordering::Relaxed)
+    }
+
+    /// A poller's handlers have ended; no other will start there. Each poller reports once.
+    pub(crate) fn poller_drained(&self) {
+        self.lock().pollers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// A poller ends before its handlers.
+    pub(crate) fn poller_cut(&self) {
+        self.lock().is_cut = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether the handlers of all pollers have ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lock().pollers == 0
+    }
+
+    /// Waits until the handlers of all pollers have ended, for at most so long. Returns whether they have.
+    pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
+        let waits = |left: &mut Left| left.pollers > 0 && !left.is_cut;
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.pollers == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_drained_when_all_its_pollers_are() {
+        let lifecycle = Lifecycle::new(2);
+        assert!(!lifecycle.is_draining());
+        lifecycle.begin_drain();
+        assert!(lifecycle.is_draining() && !lifecycle.is_ending());
+        lifecycle.poller_drained();
+        assert!(!lifecycle.wait_drained(Duration::ZERO));
+        lifecycle.poller_drained();
+        assert!(lifecycle.wait_drained(Duration::from_secs(30)) && lifecycle.is_drained());
+        lifecycle.begin_end();
+        lifecycle.begin_drain();
+        assert!(lifecycle.is_ending(), "nothing moves it back");
+    }
+
+    #[test]
+    fn nobody_waits_for_handlers_that_a_poller_has_dropped() {
+        let lifecycle = Lifecycle::new(1);
+        lifecycle.poller_cut();
+        assert!(!lifecycle.wait_drained(Duration::MAX));
+    }
+}

@@ -1,0 +1,76 @@
+//! Whose code a poller's thread is in, for whoever finds that the poller does not go on.
+//!
+//! The poller stores a number before each poll of a handler or task; other threads read it. It lies on a cache line
+//! of its own, so that a store costs no more than one to the poller's own memory.
+
+use crate::name::MethodName;
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const NOBODY: u32 = 0;
+const TASK: u32 = u32::MAX;
+
+/// The marker of one poller.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Occupant {
+    /// The number of a method in `methods` plus one, or one of the constants above.
+    now: AtomicU32,
+    methods: OnceLock<Vec<&'static MethodName>>,
+}
+
+/// What occupies a poller's thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occupation {
+    /// A handler of this method, or the end of one.
+    Handler(&'static MethodName),
+    /// A task of `run_on`.
+    Task,
+    /// Nothing of the program.
+    Nothing,
+}
+
+impl Occupant {
+    /// Names the methods that numbers stand for. Called once, before any of them runs.
+    pub(crate) fn set_methods(&self, methods: Vec<&'static MethodName>) {
+        let _first = self.methods.set(methods);
+    }
+
+    /// A handler of this method is about to be polled, or dropped.
+    pub(crate) fn handler(&self, method: u32) {
+        self.now.store(method.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// A task is about to be polled, or dropped.
+    pub(crate) fn task(&self) {
+        self.now.store(TASK, Ordering::Relaxed);
+    }
+
+    /// The poller goes on with its own work.
+    pub(crate) fn nobody(&self) {
+        self.now.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// What the poller was in lately. It may have left that meanwhile.
+    pub(crate) fn occupation(&self) -> Occupation {
+        match self.now.load(Ordering::Relaxed) {
+            NOBODY => Occupation::Nothing,
+            TASK => Occupation::Task,
+            method => {
+                let name = usize::try_from(method - 1).ok().and_then(|at| self.methods.get()?.get(at));
+                name.map_or(Occupation::Nothing, |name| Occupation::Handler(name))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Occupation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handler(method) => write!(f, "a handler of {method}"),
+            Self::Task => f.write_str("a task of run_on"),
+            Self::Nothing => f.write_str("no handler or task"),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Who ended a call with a status, and the named reasons for which a node does so in a handler's place.
+//!
+//! Used by `status` and the frames; knows of no other module.
+
+use std::fmt;
+
+/// Who ended a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// This node, without an answer of the peer, or in spite of it.
+    Local,
+    /// The server's node, in place of the handler.
+    Peer,
+    /// The handler.
+    Handler,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "this node",
+            Self::Peer => "the server's node",
+            Self::Handler => "the handler",
+        })
+    }
+}
+
+/// Why a node ended a call in a handler's place, for programs that act on it. The text of the status has the
+/// particulars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A budget, a queue or memory is used up.
+    Overloaded,
+    /// The node finishes what runs and takes nothing new, or has shut down.
+    Draining,
+    /// The peer cannot be reached, or its session ended.
+    Unreachable,
+    /// The time limit passed.
+    Expired,
+    /// The caller gave up.
+    Cancelled,
+    /// The caller may not call this method.
+    Unauthorised,
+    /// The node has no such service.
+    NoService,
+    /// The service has no such method.
+    NoMethod,
+    /// The service has another schema version.
+    OtherSchema,
+    /// The peer speaks another version of the protocol.
+    OtherProtocol,
+    /// The request asks for something that the node does not know and may not ignore.
+    UnknownExtension,
+    /// The arguments cannot be encoded or decoded.
+    BadArguments,
+    /// The reply cannot be encoded or decoded.
+    BadReply,
+    /// The arguments or the reply are larger than a limit.
+    TooLarge,
+    /// The handler panicked.
+    Panicked,
+    /// The program used the library in a way that cannot work.
+    Misuse,
+}
+
+impl Reason {
+    /// All, by their numbers in replies, which begin with 1.
+    const NUMBERED: [Self; 16] = [
+        Self::NoService,
+        Self::NoMethod,
+        Self::OtherSchema,
+        Self::OtherProtocol,
+        Self::UnknownExtension,
+        Self::BadArguments,
+        Self::BadReply,
+        Self::TooLarge,
+        Self::Unauthorised,
+        Self::Overloaded,
+        Self::Draining,
+        Self::Expired,
+        Self::Cancelled,
+        Self::Unreachable,
+        Self::Panicked,
+        Self::Misuse,
+    ];
+
+    /// Its number in a reply.
+    pub(crate) fn number(self) -> u8 {
+        let at = Self::NUMBERED.iter().position(|reason| *reason == self);
+        at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or_default()
+    }
+
+    /// The reason with this number, if it is assigned.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::NUMBERED.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_number() {
+        for number in 1..=16 {
+            assert_eq!(Reason::from_number(number).map(Reason::number), Some(number));
+        }
+        assert_eq!((Reason::from_number(0), Reason::from_number(17)), (None, None));
+    }
+}

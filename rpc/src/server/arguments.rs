@@ -1,0 +1,134 @@
+//! The memory of decoded arguments on one poller: charged to the peer whose handler decodes them, until that
+//! handler has ended.
+//!
+//! The dispatcher brackets each poll of a handler by [`ArgumentMemory::begin`] and [`ArgumentMemory::end`], and
+//! puts back what `end` returned when the handler has ended. What is decoded outside of these brackets, by code
+//! that has kept a request, is bounded by the limit of one peer and charged to nobody.
+
+use crate::budgets::{ARGUMENTS, DECODED_BYTES};
+use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use trunkline_mutants::mutant;
+use trunkline_transport::PeerKey;
+use trunkline_transport::budget::Share;
+use trunkline_transport::ledger::BudgetLedger;
+
+/// A poller's share of the budget, and what the handler that is being polled has taken of it.
+#[derive(Debug)]
+pub(crate) struct ArgumentMemory {
+    share: RefCell<Share>,
+    /// The peer of the handler that is being polled.
+    peer: Cell<Option<PeerKey>>,
+    /// What that handler was charged with in this poll.
+    charged: Cell<usize>,
+}
+
+impl ArgumentMemory {
+    pub(crate) fn new(share: Share) -> Self {
+        Self { share: RefCell::new(share), peer: Cell::new(None), charged: Cell::new(0) }
+    }
+
+    /// A handler of this peer is about to be polled.
+    pub(super) fn begin(&self, peer: PeerKey) {
+        self.peer.set(Some(peer));
+    }
+
+    /// The handler was polled; returns what it was charged with, in bytes.
+    pub(super) fn end(&self) -> usize {
+        self.peer.set(None);
+        self.charged.take()
+    }
+
+    /// A handler that was charged with so many bytes has ended.
+    pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
+        if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
+            self.share.borrow_mut().put_back(peer, bytes);
+        }
+    }
+
+    /// A peer is down.
+    pub(super) fn leave(&self, peer: PeerKey) {
+        self.share.borrow_mut().leave(peer);
+    }
+
+    /// What is charged, next to what was counted one by one.
+    pub(super) fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
+        self.share.borrow().ledger(counted)
+    }
+
+    /// The arguments, of these names, that `bytes` encode.
+    pub(super) fn decode<T: DecodeArguments>(
+        &self,
+        bytes: &[u8],
+        names: &[&'static str],
+    ) -> Result<T, Status> {
+        let charge = Charge { memory: self, peer: self.peer.get(), bytes: Cell::new(0) };
+        let arguments = codec::decode_arguments(bytes, names, &charge).map_err(|error| {
+            let (code, reason) = match error {
+                DecodeError::Malformed(_) => (Code::InvalidArgument, Reason::BadArguments),
+                DecodeError::TooLarge(_) => (Code::ResourceExhausted, Reason::TooLarge),
+                DecodeError::Exhausted(_) => (Code::ResourceExhausted, Reason::Overloaded),
+            };
+            Status::not_run(code, format!("the arguments cannot be decoded: {error}")).because(reason)
+        })?;
+        charge.keep();
+        Ok(arguments)
+    }
+}
+
+/// What is charged for one message. It is put back when decoding fails, also by a panic.
+struct Charge<'m> {
+    memory: &'m ArgumentMemory,
+    /// Nobody, outside of handlers.
+    peer: Option<PeerKey>,
+    bytes: Cell<usize>,
+}
+
+impl Charge<'_> {
+    /// The arguments were decoded: their handler has them.
+    fn keep(self) {
+        if self.peer.is_some() {
+            let charged = self.memory.charged.get();
+            self.memory.charged.set(charged + self.bytes.take());
+        }
+    }
+}
+
+impl Allowance for Charge<'_> {
+    fn more(&self, bytes: usize) -> Result<(), DecodeError> {
+        let mut share = self.memory.share.borrow_mut();
+        let (sum, limit) = (self.bytes.get().saturating_add(bytes), share.limit().per_peer);
+        let taken = self.peer.map_or(Ok(()), |peer| share.take(peer, bytes));
+        match taken {
+            Ok(()) if self.peer.is_some() || sum <= limit => {
+                self.bytes.set(sum);
+                Ok(())
+            }
+            Err(exhausted) if sum <= limit => {
+                Err(DecodeError::Exhausted(format!("{exhausted} (setting {DECODED_BYTES})")))
+            }
+            _ => Err(DecodeError::TooLarge(format!(
+                "they alone exceed one peer's budget of {ARGUMENTS} ({limit}, setting {DECODED_BYTES})"
+            ))),
+        }
+    }
+
+    fn less(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() - bytes);
+        if let Some(peer) = self.peer {
+            self.memory.share.borrow_mut().put_back(peer, bytes);
+        }
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        match self.bytes.get() {
+            0 => {}
+            left => self.less(left),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The numbers of methods: when they are used, and when no longer.
+
+use super::{call, failed, frame, number, other, request, sent, server, status};
+use crate::fake::{ECHO, HANG, METHODS, Rig};
+use crate::frame::{Asked, By, Header, RequestHeader};
+use crate::reason::Reason;
+use crate::status::Code;
+use trunkline_transport::{Origin, PeerDown, PeerEvent, SessionNumber};
+
+fn up(rig: &mut Rig) {
+    rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
+}
+
+/// How the next call of `ECHO` names its method, and the session that it is bound to.
+fn asked(rig: &mut Rig) -> (Asked, Option<SessionNumber>) {
+    let _call = call(rig, ECHO);
+    let (given, header) = sent(rig).pop().expect("a request");
+    let Header::Request(RequestHeader { asked, .. }) = header else { panic!("a request") };
+    (asked, given.session)
+}
+
+fn by_hash() -> (Asked, Option<SessionNumber>) {
+    (Asked::from(ECHO), None)
+}
+
+fn by_number() -> (Asked, Option<SessionNumber>) {
+    (Asked::Number(0), Some(server().session))
+}
+
+/// A rig with a peer whose number of `ECHO` it has from a reply.
+fn taught() -> Rig {
+    let mut rig = Rig::new();
+    up(&mut rig);
+    let (_getter, token) = call(&mut rig, ECHO);
+    let reply = Header::Reply { call: token.0, code: 0, by: By::Handler, number: number(ECHO) };
+    rig.message(server(), frame(reply, &[], &[]));
+    rig
+}
+
+#[test]
+fn a_number_is_used_from_the_first_reply_to_the_end_of_the_session() {
+    let mut rig = Rig::new();
+    up(&mut rig);
+    assert_eq!(asked(&mut rig), by_hash());
+    let mut rig = taught();
+    assert_eq!(asked(&mut rig), by_number());
+    rig.peer(other(99), PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(asked(&mut rig), by_number());
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(asked(&mut rig), by_hash());
+    up(&mut rig);
+    assert_eq!(asked(&mut rig), by_hash());
+    // One that comes late is of a session that is over.
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
+    assert_eq!(asked(&mut rig), by_hash());
+}
+
+#[test]
+fn a_number_of_another_session_takes_the_place_of_the_last() {
+    let mut rig = taught();
+    let next = Origin { session: SessionNumber(2), ..server() };
+    let mut moved = number(ECHO).unwrap();
+    moved.number = 7;
+    rig.message(next, frame(Header::Number { call: 1, number: moved }, &[], &[]));
+    assert_eq!(asked(&mut rig), (Asked::Number(7), Some(next.session)));
+}
+
+#[test]
+fn numbers_that_nobody_asked_for_are_not_kept() {
+    let mut rig = Rig::new();
+    up(&mut rig);
+    rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
+    assert_eq!(asked(&mut rig), by_hash());
+    // The schema of another version was not checked by the server.
+    let mut newer = number(ECHO).unwrap();
+    newer.version += 1;
+    rig.message(server(), frame(Header::Number { call: 1, number: newer }, &[], &[]));
+    assert_eq!(asked(&mut rig), by_hash());
+    rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
+    assert_eq!(asked(&mut rig), by_number());
+}
+
+#[test]
+fn a_request_that_fails_or_is_refused_by_its_number_asks_again() {
+    let mut rig = taught();
+    let (_getter, token) = call(&mut rig, ECHO);
+    rig.sent(token, failed(false));
+    assert_eq!(asked(&mut rig), by_hash());
+
+    let mut rig = taught();
+    let (mut getter, token) = call(&mut rig, ECHO);
+    let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
+    let refusal = Header::Reply { call: token.0, code: Code::Unimplemented.number(), by, number: None };
+    rig.message(server(), frame(refusal, &[0; 5], &[]));
+    let refused = status(&mut getter);
+    assert_eq!((refused.reason(), refused.may_have_run()), (Some(Reason::NoMethod), false));
+    assert_eq!(asked(&mut rig), by_hash());
+}
+
+#[test]
+fn a_server_takes_its_numbers_and_no_others() {
+    let mut rig = Rig::new();
+    let numbered = |number, call| RequestHeader { asked: Asked::Number(number), ..request(ECHO, call) };
+    rig.message(server(), frame(Header::Request(numbered(0, 1)), &[], b"body"));
+    let [(given, header)] = sent(&mut rig).try_into().unwrap();
+    assert_eq!(header, Header::Reply { call: 1, code: 0, by: By::Handler, number: None });
+    assert!(given.bytes.ends_with(b"body"), "it is the echo");
+    // The service has five methods.
+    for number in [5, 6, 0xfffe] {
+        rig.message(server(), frame(Header::Request(numbered(number, 2)), &[], b"body"));
+        let [(_, header)] = sent(&mut rig).try_into().unwrap();
+        let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
+        assert_eq!(header, Header::Reply { call: 2, code: Code::Unimplemented.number(), by, number: None });
+    }
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
+fn refusals_carry_the_number_of_a_method_that_there_is() {
+    let mut rig = Rig::new();
+    rig.inbox.lifecycle().begin_drain();
+    let mut newer = request(HANG, 3);
+    if let Asked::Method(method) = &mut newer.asked {
+        method.version += 1;
+    }
+    // Of a one-way call a node that drains reports none.
+    let one_way = RequestHeader { one_way: true, ..request(HANG, 4) };
+    for header in [request(HANG, 1), one_way, request(&METHODS[5], 2), newer] {
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+    }
+    let numbers = sent(&mut rig).into_iter().map(|(_, header)| match header {
+        Header::Reply { number, by: By::Node { ran: false, .. }, .. } => number,
+        other => panic!("{other:?} is no refusal"),
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [number(HANG), None, None]);
+}
+
+#[test]
+fn unknown_critical_extensions_are_answered_by_their_number() {
+    let mut rig = Rig::new();
+    let with_extension = |one_way, flags| {
+        let mut bytes = frame(Header::Request(RequestHeader { one_way, ..request(ECHO, 1) }), &[], b"body");
+        // After METHOD, which has 28 bytes.
+        bytes.splice(60..60, [200, flags, 1, 0, 7]);
+        bytes[24] += 5;
+        bytes
+    };
+    rig.message(server(), with_extension(false, 1));
+    let [(given, header)] = sent(&mut rig).try_into().unwrap();
+    let by = By::Node { reason: Some(Reason::UnknownExtension), ran: false };
+    assert_eq!(header, Header::Reply { call: 1, code: Code::Unimplemented.number(), by, number: None });
+    let text = String::from_utf8_lossy(&given.bytes).into_owned();
+    assert!(text.contains("extension 200 is unknown and critical"), "{text}");
+    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 1);
+    rig.message(server(), with_extension(true, 1));
+    assert!(sent(&mut rig).is_empty(), "nobody waits for an answer");
+    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 2);
+    // One that may be ignored is.
+    rig.message(server(), with_extension(false, 0));
+    let [(given, _)] = sent(&mut rig).try_into().unwrap();
+    assert!(given.bytes.ends_with(b"body"));
+    assert_eq!(rig.inbox.lifecycle().unknown_extensions(), 2);
+}
+
+#[test]
+fn a_reply_that_cannot_be_read_ends_its_call() {
+    let mut rig = Rig::new();
+    let (mut getter, token) = call(&mut rig, ECHO);
+    let reply = Header::Reply { call: token.0, code: 0, by: By::Handler, number: None };
+    let mut bytes = frame(reply, &[], b"answer");
+    bytes.splice(24..24, [200, 1, 0, 0]);
+    bytes[20] = 4;
+    rig.message(Origin { peer: other(99), ..server() }, bytes.clone());
+    assert!(getter.try_take().is_none(), "that was another");
+    rig.message(server(), bytes);
+    let status = status(&mut getter);
+    assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::UnknownExtension), true), "{status}");
+    assert!(status.message().contains("extension 200"), "{status}");
+}

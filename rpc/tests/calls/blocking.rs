@@ -1,0 +1,142 @@
+//! Code that waits on a poller's thread, which it must not.
+
+use crate::common::{Reporter, events, node};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+use trunkline::{Code, Node, PollerContext, PollerIndex, Reason, Status, block_on};
+
+#[trunkline::service]
+trait Wait {
+    async fn plain(&self) -> Result<u8, Status>;
+    /// Waits for calls in every way that a handler can, and for a future that another thread completes.
+    async fn wait(&self) -> Result<u8, Status>;
+    /// Waits for a call that was made before.
+    async fn wait_later(&self) -> Result<u8, Status>;
+    #[oneway]
+    async fn note(&self);
+}
+
+struct Waits {
+    context: PollerContext,
+    /// The node's own client, and its address.
+    own: Arc<OnceLock<(WaitClient, SocketAddr)>>,
+    reporter: Reporter<Status>,
+}
+
+impl Waits {
+    fn own(&self) -> (&WaitClient, WaitLocal) {
+        let (client, address) = self.own.get().expect("it is set before the first call");
+        (client, WaitLocal::connect(&self.context, *address).expect("an address"))
+    }
+}
+
+impl Wait for Waits {
+    async fn plain(&self) -> Result<u8, Status> {
+        Ok(1)
+    }
+    async fn wait(&self) -> Result<u8, Status> {
+        let (client, local) = self.own();
+        self.reporter.tell(block_on(client.plain()).unwrap_err());
+        self.reporter.tell(block_on(local.plain()).unwrap_err());
+        self.reporter.tell(block_on(client.note()).unwrap_err());
+        self.reporter.tell(block_on(async { block_on(async { local.plain().await }) }).unwrap_err());
+        // A future that another thread completes is waited for.
+        assert_eq!(block_on(completed_elsewhere()), 7);
+        local.plain().await
+    }
+    async fn wait_later(&self) -> Result<u8, Status> {
+        let (client, local) = self.own();
+        let (mut shared, mut own) = (pin!(client.plain()), pin!(local.plain()));
+        // The first poll makes a call; it cannot end before this handler returns to its poller.
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(
+            shared.as_mut().poll(&mut context).is_pending() && own.as_mut().poll(&mut context).is_pending()
+        );
+        self.reporter.tell(block_on(shared).unwrap_err());
+        self.reporter.tell(block_on(own).unwrap_err());
+        client.plain().await
+    }
+    async fn note(&self) {}
+}
+
+/// Completes when another thread says so.
+async fn completed_elsewhere() -> u8 {
+    let shared = Arc::new((Mutex::new(None::<Waker>), OnceLock::new()));
+    let other = Arc::clone(&shared);
+    let thread = std::thread::spawn(move || {
+        loop {
+            if let Some(waker) = other.0.lock().unwrap().take() {
+                other.1.set(7).unwrap();
+                return waker.wake();
+            }
+            std::thread::yield_now();
+        }
+    });
+    let value = poll_fn(|context| {
+        if let Some(value) = shared.1.get() {
+            return Poll::Ready(*value);
+        }
+        *shared.0.lock().unwrap() = Some(context.waker().clone());
+        Poll::Pending
+    })
+    .await;
+    thread.join().unwrap();
+    value
+}
+
+fn assert_refused(status: &Status, may_have_run: bool) {
+    assert_eq!((status.code(), status.reason()), (Code::Internal, Some(Reason::Misuse)), "{status}");
+    assert!(status.message().contains("await the call instead"), "{status}");
+    assert_eq!(status.may_have_run(), may_have_run, "{status}");
+}
+
+#[test]
+fn a_call_waited_for_on_a_pollers_thread_fails_at_once() {
+    let (reporter, statuses) = events();
+    let own = Arc::new(OnceLock::new());
+    let of_handlers = Arc::clone(&own);
+    let service = WaitServer::with_context(move |context| Waits {
+        context: context.clone(),
+        own: Arc::clone(&of_handlers),
+        reporter: reporter.clone(),
+    });
+    let server = node().serve(service).start().unwrap();
+    let client = WaitClient::connect(&server, server.local_address()).unwrap();
+    own.set((client.clone(), server.local_address())).unwrap();
+    assert_eq!(block_on(client.wait()), Ok(1), "the handler goes on");
+    for _ in 0..4 {
+        assert_refused(&statuses.next(), false);
+    }
+    assert_eq!(block_on(client.wait_later()), Ok(1));
+    for _ in 0..2 {
+        assert_refused(&statuses.next(), true);
+    }
+    server.shutdown();
+}
+
+#[test]
+fn a_task_that_waits_on_its_poller_fails_at_once() {
+    let node = Arc::new(node().start().unwrap());
+    let of_task: Arc<Node> = Arc::clone(&node);
+    let task = node.run_on(PollerIndex(0), move |_| async move {
+        block_on(of_task.run_on(PollerIndex(0), |_| async { 5 }))
+    });
+    assert_refused(&block_on(task).unwrap().unwrap_err(), true);
+    assert_eq!(block_on(node.run_on(PollerIndex(0), |_| async { 5 })), Ok(5), "the poller goes on");
+}
+
+#[test]
+fn a_maker_that_waits_for_a_call_fails_at_once() {
+    let (reporter, statuses) = events();
+    let own = Arc::new(OnceLock::new());
+    let service = WaitServer::with_context(move |context| {
+        let local = WaitLocal::connect(context, "127.0.0.1:1").unwrap();
+        reporter.tell(block_on(local.plain()).unwrap_err());
+        Waits { context: context.clone(), own: Arc::clone(&own), reporter: reporter.clone() }
+    });
+    let _server = node().serve(service).start().unwrap();
+    assert_refused(&statuses.next(), false);
+}

@@ -1,0 +1,47 @@
+//! A gate: futures wait at it until the test opens it.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+
+/// Clones are the same gate.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gate(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_open: bool,
+    waiting: Vec<Waker>,
+    /// Futures that have come to it.
+    arrived: usize,
+}
+
+impl Gate {
+    /// Waits until the gate is open.
+    pub(crate) async fn pass(&self) {
+        self.0.lock().unwrap().arrived += 1;
+        poll_fn(|context| {
+            let mut state = self.0.lock().unwrap();
+            if state.is_open {
+                return Poll::Ready(());
+            }
+            state.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Futures that have come to it.
+    pub(crate) fn arrived(&self) -> usize {
+        self.0.lock().unwrap().arrived
+    }
+
+    /// Opens it, for good.
+    pub(crate) fn open(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.is_open = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,151 @@
+//! The order in which calls start: that of an ordered client, and none otherwise.
+
+use crate::common::{LIMIT, Reporter, events, node};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use trunkline::{Bytes, Code, Node, Status, block_on};
+
+/// Notes numbers.
+#[trunkline::service]
+trait Journal {
+    /// A note of any size.
+    #[oneway]
+    async fn note(&self, number: u32, body: Bytes);
+    /// The same, with a reply.
+    async fn add(&self, number: u32, body: Bytes) -> Result<u32, Status>;
+}
+
+struct Writer(Reporter<u32>);
+
+impl Journal for Writer {
+    async fn note(&self, number: u32, _: Bytes) {
+        self.0.tell(number);
+    }
+
+    async fn add(&self, number: u32, _: Bytes) -> Result<u32, Status> {
+        self.0.tell(number);
+        Ok(number)
+    }
+}
+
+/// The same, and keeps all bytes, so that there is soon no memory for more.
+struct Keeper(Writer, RefCell<Vec<Bytes>>);
+
+impl Journal for Keeper {
+    async fn note(&self, number: u32, body: Bytes) {
+        self.1.borrow_mut().push(body);
+        self.0.note(number, Bytes::new()).await;
+    }
+
+    async fn add(&self, number: u32, body: Bytes) -> Result<u32, Status> {
+        self.0.add(number, body).await
+    }
+}
+
+type Made<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
+
+/// Makes all calls at once, in their order, and waits for them; returns the outcomes in the same order.
+fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
+    let mut calls = calls.into_iter().map(|call| (call, None)).collect::<Vec<_>>();
+    block_on(poll_fn(|context| {
+        for (call, outcome) in calls.iter_mut().filter(|(_, outcome)| outcome.is_none()) {
+            if let Poll::Ready(ended) = call.as_mut().poll(context) {
+                *outcome = Some(ended);
+            }
+        }
+        if calls.iter().all(|(_, outcome)| outcome.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    calls.into_iter().filter_map(|(_, outcome)| outcome).collect()
+}
+
+/// 200 kB and 10 B in turn.
+fn body(number: u32) -> Bytes {
+    vec![7; if number.is_multiple_of(2) { 200_000 } else { 10 }].into()
+}
+
+#[test]
+fn calls_of_an_ordered_client_start_in_the_order_in_which_they_are_made() {
+    let (reporter, notes) = events();
+    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
+    for _ in 0..4 {
+        let client = JournalClient::connect(&caller, server.local_address()).unwrap().ordered();
+        // A clone is the same channel.
+        let clone = client.clone();
+        let (client, clone) = (&client, &clone);
+        let call = |number: u32| -> Made<'_> {
+            match number % 5 {
+                0 => Box::pin(async move { client.add(number, body(number)).await.map(drop) }),
+                1 => Box::pin(async move { clone.note(number, body(number)).await }),
+                _ => Box::pin(async move { client.note(number, body(number)).await }),
+            }
+        };
+        assert!(all((0..60).map(call).collect()).iter().all(Result::is_ok));
+        let started = (0..60).map(|_| notes.next()).collect::<Vec<_>>();
+        assert_eq!(started, (0..60).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_task_of_a_poller_has_ordered_clients_too() {
+    let (reporter, notes) = events();
+    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let (server, caller) = (server.start().unwrap(), node().start().unwrap());
+    let address = server.local_address();
+    let task = move |context| async move {
+        let client = JournalLocal::connect(&context, address)?.ordered();
+        let mut calls = (0..40).map(|number| Box::pin(client.note(number, body(number)))).collect::<Vec<_>>();
+        poll_fn(|context| {
+            calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
+            if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        Ok::<_, Status>(())
+    };
+    block_on(caller.run_on(trunkline::PollerIndex(0), task)).unwrap().unwrap();
+    let started = (0..40).map(|_| notes.next()).collect::<Vec<_>>();
+    assert_eq!(started, (0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_ones_go_on() {
+    let (reporter, notes) = events();
+    let serve = move |address| -> Node {
+        let reporter = reporter.clone();
+        let node = Node::builder().listen(address).rendezvous_bytes(2 << 20).max_message_bytes(1 << 20);
+        let keeper = move || Keeper(Writer(reporter.clone()), RefCell::default());
+        node.serve(JournalServer::new(keeper)).start().unwrap()
+    };
+    let server = serve(trunkline_testkit::fresh_address());
+    let address = server.local_address();
+    let caller = node().start().unwrap();
+    let client = JournalClient::connect(&caller, address).unwrap().with_timeout(LIMIT).ordered();
+    block_on(client.add(0, Bytes::new())).unwrap();
+    assert_eq!(notes.next(), 0);
+    // The server takes two of them, and is asked to take 64 more: the others wait here when it goes.
+    let calls = (1..400).map(|number| {
+        let client = &client;
+        Box::pin(async move { client.note(number, vec![7; 900_000].into()).await }) as Made<'_>
+    });
+    let mut outcomes = Vec::new();
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| all(calls.collect()));
+        assert_eq!(notes.next(), 1, "they are under way");
+        drop(server);
+        outcomes = calls.join().unwrap();
+    });
+    let aborted = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).filter(|status| {
+        assert!(!(status.code() == Code::Aborted && status.may_have_run()), "{status}");
+        status.code() == Code::Aborted
+    });
+    assert!(aborted.count() > 0, "{outcomes:?}");
+    let first = outcomes.iter().position(Result::is_err).unwrap();
+    assert!(outcomes[first..].iter().all(Result::is_err), "none follows one that has failed");
+    let _server = serve(address);
+    block_on(
+        client.with(&trunkline::CallOptions::new().connect(trunkline::Connect::Wait)).add(400, Bytes::new()),
+    )
+    .unwrap();
+}

@@ -1,0 +1,175 @@
+//! Nodes whose handlers do not return end nonetheless, and say which.
+
+use crate::common::{Guard, LIMIT, Reporter, events, node, until};
+use crate::gate::Gate;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tracing::field::{Field, Visit};
+use trunkline::{Code, Node, PollerIndex, Status, block_on};
+
+#[trunkline::service(name = "test.Stuck")]
+trait Stuck {
+    async fn plain(&self) -> Result<u8, Status>;
+    /// Blocks its thread until the test sends something.
+    async fn block(&self) -> Result<(), Status>;
+    /// Spins until the test ends it.
+    async fn spin(&self) -> Result<(), Status>;
+    async fn wait(&self) -> Result<(), Status>;
+}
+
+#[derive(Clone)]
+struct Shared {
+    reporter: Reporter<&'static str>,
+    blocked: Arc<Mutex<Receiver<()>>>,
+    spins: Arc<AtomicBool>,
+    gate: Gate,
+}
+
+struct Handler(Shared);
+
+impl Stuck for Handler {
+    async fn plain(&self) -> Result<u8, Status> {
+        Ok(1)
+    }
+    async fn block(&self) -> Result<(), Status> {
+        let _guard = Guard(self.0.reporter.clone());
+        self.0.reporter.tell("started");
+        let _released = self.0.blocked.lock().unwrap().recv();
+        Ok(())
+    }
+    async fn spin(&self) -> Result<(), Status> {
+        let _guard = Guard(self.0.reporter.clone());
+        self.0.reporter.tell("started");
+        while self.0.spins.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+    async fn wait(&self) -> Result<(), Status> {
+        self.0.gate.pass().await;
+        Ok(())
+    }
+}
+
+fn serve(shared: &Shared, pollers: u16, grace: Duration) -> Node {
+    let shared = shared.clone();
+    let service = StuckServer::new(move || Handler(shared.clone()));
+    node().pollers(pollers).grace(grace).serve(service).start().unwrap()
+}
+
+/// Keeps the lines of errors.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line(String);
+        impl Visit for Line {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!(" {field}={value:?}");
+            }
+        }
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Runs it on a thread of its own; fails the test if it does not return. Returns the errors that it logged.
+fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
+    let (done, ended) = channel();
+    let errors = Errors::default();
+    let subscriber = errors.clone();
+    std::thread::spawn(move || {
+        tracing::subscriber::with_default(subscriber, run);
+        let _ = done.send(());
+    });
+    ended.recv_timeout(LIMIT).expect(what);
+    std::mem::take(&mut *errors.0.lock().unwrap())
+}
+
+#[test]
+fn a_node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
+    for (is_dropped, spins) in [(false, false), (true, true)] {
+        let (release, blocked) = channel();
+        let (reporter, reported) = events();
+        let spinning = Arc::new(AtomicBool::new(true));
+        let shared = Shared {
+            reporter,
+            blocked: Arc::new(Mutex::new(blocked)),
+            spins: Arc::clone(&spinning),
+            gate: Gate::default(),
+        };
+        let server = Arc::new(serve(&shared, 2, Duration::from_millis(50)));
+        let caller = node().start().unwrap();
+        let client =
+            StuckClient::connect(&caller, server.local_address()).unwrap().with_timeout(LIMIT + LIMIT);
+        let waiting =
+            std::thread::spawn(
+                move || {
+                    if spins { block_on(client.spin()) } else { block_on(client.block()) }
+                },
+            );
+        assert_eq!(reported.next(), "started");
+        let errors = if is_dropped {
+            returns("dropping the node returns", move || drop(server))
+        } else {
+            let ends = Arc::clone(&server);
+            let errors = returns("the shutdown returns", move || ends.shutdown());
+            // The rest of the node is as after any other end.
+            assert_eq!(server.report().pollers, 2);
+            for poller in [0, 1] {
+                let task = server.run_on(PollerIndex(poller), |_| async {});
+                assert_eq!(block_on(task).unwrap_err().code(), Code::Unavailable);
+            }
+            errors
+        };
+        let method = if spins { "test.Stuck.spin" } else { "test.Stuck.block" };
+        assert!(errors.iter().any(|line| line.contains(method) && line.contains("abandoned")), "{errors:?}");
+        assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::Unavailable, "its caller is told");
+        // The thread still has everything that it uses, and ends in order.
+        assert!(reported.is_empty(), "the handler still runs");
+        spinning.store(false, Ordering::Relaxed);
+        release.send(()).unwrap();
+        assert_eq!(reported.next(), "dropped");
+    }
+}
+
+#[test]
+fn a_report_does_not_wait_for_a_shutdown() {
+    let gate = Gate::default();
+    let shared = Shared {
+        reporter: events().0,
+        blocked: Arc::new(Mutex::new(channel().1)),
+        spins: Arc::default(),
+        gate: gate.clone(),
+    };
+    // The shutdown lasts until the gate opens, or longer than the test waits for a report.
+    let server = Arc::new(serve(&shared, 1, 4 * LIMIT));
+    let caller = node().start().unwrap();
+    let client = StuckClient::connect(&caller, server.local_address()).unwrap().with_timeout(4 * LIMIT);
+    let of_thread = client.clone();
+    let waiting = std::thread::spawn(move || block_on(of_thread.wait()));
+    until("the handler runs", || (gate.arrived() > 0).then_some(()));
+    let ends = Arc::clone(&server);
+    let shutdown = std::thread::spawn(move || ends.shutdown());
+    until("the shutdown begins", || block_on(client.plain()).err());
+    let reports = Arc::clone(&server);
+    returns("the report returns", move || assert_eq!(reports.report().pollers, 1));
+    assert!(!shutdown.is_finished(), "the handler still runs");
+    gate.open();
+    assert_eq!(waiting.join().unwrap(), Ok(()));
+    shutdown.join().unwrap();
+}

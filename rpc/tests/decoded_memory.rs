@@ -1,0 +1,167 @@
+//! The heap that decoding takes, next to what is counted for it, for hostile and honest messages.
+//!
+//! A test binary of its own, because the counting allocator counts for the whole process.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, LinkedList, VecDeque};
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::sync::Arc;
+use trunkline::fuzz::{decode_within, encode};
+use trunkline_testkit::{CountingAllocator, Random};
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// What is granted for a hostile message.
+const LIMIT: usize = 8 << 20;
+/// What one collection may have reserved that is not counted yet: 1 MiB of elements in a table with 16/7 places for
+/// each, and what a refusal allocates.
+const NOT_COUNTED: usize = (1 << 20) * 16 / 7 + (64 << 10);
+/// Random messages of each type, and their length at most.
+const MESSAGES: usize = 60;
+const LONGEST: usize = 20_000;
+
+/// A value of 400 bytes that may take one byte of a message.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "what it takes when it is empty is the point")]
+enum Wide {
+    Empty,
+    Full([u64; 25], [Option<u64>; 12]),
+}
+
+/// Recursion without a collection.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Chain(Option<Box<Self>>);
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Tree {
+    Leaf(Option<u64>),
+    Pair(Box<Self>, Arc<Self>),
+    Fork { name: String, below: Vec<Self>, of: BTreeMap<u8, Arc<Self>> },
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Id(u64);
+
+/// Takes no byte of a message.
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+struct Skipped {
+    #[serde(skip)]
+    wide: [u64; 16],
+}
+
+/// The heap that a message takes is counted, and within what is granted. Returns whether it was decoded.
+fn hostile<T: DeserializeOwned>(name: &str, message: &[u8]) -> bool {
+    let before = HEAP.in_use_bytes();
+    HEAP.reset_most();
+    let decoded = decode_within::<T>(message, LIMIT);
+    let (most, now) = (HEAP.most_bytes().saturating_sub(before), HEAP.in_use_bytes().saturating_sub(before));
+    assert!(most <= LIMIT + NOT_COUNTED, "{name}: {most} bytes while {} were decoded", message.len());
+    let Ok((_value, counted)) = decoded else { return false };
+    assert!(
+        now <= counted,
+        "{name}: {now} bytes are held, {counted} are counted, of {} bytes",
+        message.len()
+    );
+    true
+}
+
+/// Lengths, tags and small numbers, with here and there anything.
+fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
+    let length = random.below(LONGEST);
+    let byte = |random: &mut Random| match random.below(wild) {
+        0 => random.below(256),
+        1 => random.below(251),
+        2..=4 => random.below(8),
+        5..=7 => 1,
+        _ => 0,
+    };
+    // A claim of as many elements as there are bytes comes first.
+    let mut message = vec![251];
+    message.extend_from_slice(&u16::try_from(length).unwrap().to_le_bytes());
+    message.extend((0..length).map(|_| u8::try_from(byte(random)).unwrap()));
+    message
+}
+
+fn hostile_messages<T: DeserializeOwned>(name: &str) {
+    let mut random = Random(7);
+    let mut decoded = 0;
+    for round in 0..MESSAGES {
+        // The later ones have ever more zeros, which are empty values.
+        let message = random_message(&mut random, 9 + round * round);
+        decoded += u64::from(hostile::<T>(name, &message));
+    }
+    // Nearly 1 GiB, of which nothing is there.
+    hostile::<T>(name, &[252, 0, 0, 0, 0x3f]);
+    for claimed in [1_u32, 1000, 65_535, 1_000_000] {
+        for byte in [0, 1] {
+            let mut message = vec![252];
+            message.extend(claimed.to_le_bytes());
+            let missing = message.len();
+            message.resize(missing + claimed as usize * 2, byte);
+            decoded += u64::from(hostile::<T>(name, &message));
+            decoded += u64::from(hostile::<T>(name, &message[..missing + claimed as usize]));
+            // Bytes that claim far more than there is.
+            message.truncate(missing);
+            hostile::<T>(name, &message);
+        }
+    }
+    eprintln!("{name}: {decoded} messages were decoded");
+}
+
+macro_rules! all_hostile {
+    ($($type:ty,)*) => {
+        $(hostile_messages::<$type>(stringify!($type));)*
+    };
+}
+
+/// A value survives, and is not counted as far more than it takes.
+fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, most_times: usize) {
+    let message = encode(value).unwrap();
+    let before = HEAP.in_use_bytes();
+    let (decoded, counted) = decode_within::<T>(&message, 256 << 20).expect(name);
+    let held = HEAP.in_use_bytes() - before;
+    assert!(decoded == *value, "{name}");
+    assert!((held..=held * most_times).contains(&counted), "{name}: {held} are held, {counted} counted");
+}
+
+// One test, because the allocator counts all threads.
+#[test]
+fn the_heap_that_decoding_takes_is_counted() {
+    all_hostile! {
+        Vec<String>, Vec<Option<u64>>, Vec<Vec<u8>>, Vec<[u64; 0]>, Vec<()>, Vec<Wide>, Vec<Vec<Wide>>, Vec<Skipped>,
+        Vec<(String, Vec<String>)>, VecDeque<Wide>, LinkedList<u8>, LinkedList<()>, LinkedList<Wide>, BTreeSet<Vec<u8>>,
+        Vec<BTreeSet<[u64; 16]>>, Vec<BTreeMap<u8, [u64; 16]>>, BTreeMap<String, String>, HashMap<u64, Wide>,
+        HashMap<String, Vec<u8>>, HashSet<u8>, HashSet<Skipped>, Vec<HashMap<u8, [u64; 16]>>, Vec<HashSet<u8>>, Vec<Chain>,
+        Vec<Tree>, Tree, Vec<Box<u8>>, Vec<Rc<u16>>, Vec<Option<Box<u8>>>, Vec<Box<[u8]>>, Vec<Arc<str>>, Vec<Id>,
+        Vec<Option<Arc<Wide>>>, Vec<Box<(u8, u8)>>, (String, Vec<u8>, bytes::Bytes), Vec<bytes::Bytes>, Vec<char>,
+    }
+    let count = 1_000_000_u64;
+    honest("options", &(0..4 * count).map(|at| (at % 3 > 0).then_some(at)).collect::<Vec<_>>(), 2);
+    honest("texts", &(0..count).map(|at| at.to_string()).collect::<Vec<_>>(), 5);
+    honest("ids", &(0..count).map(Id).collect::<Vec<_>>(), 2);
+    honest("bytes", &vec![7_u8; 64 << 20], 2);
+    let files = (0..count / 10).map(|at| (at.to_string(), vec![1_u8; 100]));
+    honest("files", &files.clone().collect::<HashMap<_, _>>(), 2);
+    honest("sorted files", &files.collect::<BTreeMap<_, _>>(), 4);
+    let tree = |name: u64| Tree::Fork {
+        name: name.to_string(),
+        below: vec![
+            Tree::Leaf(Some(name)),
+            Tree::Pair(Box::new(Tree::Leaf(None)), Arc::new(Tree::Leaf(None))),
+        ],
+        of: BTreeMap::from([(1, Arc::new(Tree::Leaf(Some(1))))]),
+    };
+    let deep = (0..80).fold(tree(0), |below, name| Tree::Fork {
+        name: name.to_string(),
+        below: vec![below, tree(name)],
+        of: BTreeMap::new(),
+    });
+    honest("trees", &(0..50_000).map(tree).chain([deep]).collect::<Vec<_>>(), 4);
+    let chain = (0..60).fold(Chain(None), |chain, _| Chain(Some(Box::new(chain))));
+    honest("chain", &chain, 20);
+}

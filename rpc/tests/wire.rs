@@ -1,0 +1,115 @@
+//! A decoder in Python that was written from `docs/wire.md` alone reads the capture of a session, and counts what the
+//! nodes have counted.
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::Duration;
+    use trunkline::{Bytes, Node, Status, block_on};
+    use trunkline_softrdma::device::SoftOptions;
+    use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
+    use trunkline_transport::{NodeOptions, NodeReport};
+
+    const DECODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wire/decode.py");
+    const UNARY: u64 = 40;
+    const ONE_WAY: u64 = 30;
+    const LARGE: u64 = 3;
+
+    #[trunkline::service]
+    trait Store {
+        async fn put(&self, key: String, value: Bytes) -> Result<u64, Status>;
+        #[oneway]
+        async fn note(&self, text: String);
+    }
+
+    struct Nothing;
+
+    impl Store for Nothing {
+        async fn put(&self, _: String, value: Bytes) -> Result<u64, Status> {
+            Ok(value.len() as u64)
+        }
+        async fn note(&self, _: String) {}
+    }
+
+    /// What the decoder prints.
+    #[derive(Debug, Deserialize)]
+    struct Counts {
+        sent: BTreeMap<String, u64>,
+        received: BTreeMap<String, u64>,
+        sent_announcements: u64,
+        received_announcements: u64,
+        wrong: Vec<String>,
+    }
+
+    /// Messages that a node has counted: sent, and received.
+    fn counted(report: &NodeReport) -> (u64, u64) {
+        let lanes = || report.traffic.iter();
+        (lanes().map(|lane| lane.sent).sum(), lanes().map(|lane| lane.received).sum())
+    }
+
+    fn decode(capture: &Path, node: &str) -> Counts {
+        let output =
+            Command::new("python3").arg(DECODER).arg(capture).arg(node).output().expect("python3 runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let counts = serde_json::from_str::<Counts>(&text);
+        let counts = counts.unwrap_or_else(|error| panic!("{error}: {text} {output:?}"));
+        assert!(output.status.success() && counts.wrong.is_empty(), "{counts:?}");
+        counts
+    }
+
+    #[test]
+    fn a_decoder_written_from_the_document_counts_what_the_nodes_have_counted() {
+        if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            println!("skipped: there is no python3");
+            return;
+        }
+        let folder = Folder::new().unwrap();
+        let capture = folder.join("session.pcap");
+        let device = SoftOptions { capture: Some(capture.clone()), ..SoftOptions::from_env().unwrap() };
+        let listen = fresh_address();
+        let server = Node::builder().listen(fresh_address()).pollers(2).serve(StoreServer::new(|| Nothing));
+        let server = server.start().unwrap();
+        let options = NodeOptions::new().listen(listen).device(device);
+        let client = Node::builder().transport(options).pollers(2).start().unwrap();
+        let store = StoreClient::connect(&client, server.local_address()).unwrap();
+        for _ in 0..ONE_WAY {
+            block_on(store.note("a line".to_owned())).unwrap();
+        }
+        for number in 0..UNARY + LARGE {
+            let length = if number < UNARY { 64 } else { 200_000 };
+            let put = store.put("key".to_owned(), pattern(length, 1).into());
+            assert_eq!(block_on(put).unwrap(), length as u64);
+        }
+        let report = wait_until("all messages are counted", Duration::from_secs(30), || {
+            let report = client.report();
+            let ((sent, received), there) = (counted(&report), counted(&server.report()));
+            let is_all = sent == UNARY + LARGE + ONE_WAY && received > UNARY + LARGE;
+            (is_all && there == (received, sent)).then_some(report)
+        });
+        client.shutdown();
+        server.shutdown();
+        let counts = decode(&capture, &listen.ip().to_string());
+        let kind = |counts: &BTreeMap<String, u64>, kind| counts.get(kind).copied().unwrap_or(0);
+        assert_eq!(kind(&counts.sent, "request"), UNARY + LARGE, "{counts:?}");
+        assert_eq!(kind(&counts.sent, "one-way"), ONE_WAY, "{counts:?}");
+        assert_eq!(kind(&counts.received, "reply"), UNARY + LARGE, "{counts:?}");
+        assert_eq!((counts.sent_announcements, counts.received_announcements), (LARGE, 0), "{counts:?}");
+        assert!((1..=LARGE).contains(&kind(&counts.received, "fin")), "{counts:?}");
+        // Each of two pollers begins a lane to each of two.
+        assert_eq!(
+            [kind(&counts.sent, "settings"), kind(&counts.received, "settings")],
+            [4, 4],
+            "{counts:?}"
+        );
+        let messages = |counts: &BTreeMap<String, u64>| {
+            ["request", "one-way", "reply", "number", "cancel"]
+                .into_iter()
+                .map(|name| kind(counts, name))
+                .sum::<u64>()
+        };
+        assert_eq!((messages(&counts.sent), messages(&counts.received)), counted(&report), "{counts:?}");
+    }
+}

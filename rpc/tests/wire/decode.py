@@ -1,0 +1,147 @@
+"""Decodes the frames of Trunkline in a capture, written from docs/wire.md alone.
+
+Usage: decode.py CAPTURE ADDRESS
+
+Prints one JSON object: how many frames the node with this address has sent and received, by kind; how many of them
+announce a large message; and what is wrong with the rest. Exit status 1 if anything is.
+"""
+
+import ipaddress
+import json
+import struct
+import sys
+
+KINDS = {
+    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
+    0x41: "one-way",
+}
+CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED = 1, 2, 4, 8
+# RoCEv2: the services and operations of a packet that carry messages.
+RC, XRC = 0, 5
+FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(6)
+
+
+def packets(data):
+    """(source, destination, RoCE packet) of each record of a capture with Ethernet headers."""
+    order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<"}[data[:4]]
+    at = 24
+    while at < len(data):
+        length = struct.unpack_from(order + "I", data, at + 8)[0]
+        frame = data[at + 16:at + 16 + length]
+        at += 16 + length
+        ether_type, ip = struct.unpack_from(">H", frame, 12)[0], frame[14:]
+        if ether_type == 0x0800:
+            size, source, destination, udp = (ip[0] & 15) * 4, ip[12:16], ip[16:20], ip[9] == 17
+        else:
+            size, source, destination, udp = 40, ip[8:24], ip[24:40], ip[6] == 17
+        if udp and struct.unpack_from(">H", ip, size + 2)[0] == 4791:
+            length = struct.unpack_from(">H", ip, size + 4)[0]
+            yield ipaddress.ip_address(source), ipaddress.ip_address(destination), ip[size + 8:size + length]
+
+
+def messages(data):
+    """(source, destination, message) of each SEND, each once, however often its packets were sent."""
+    seen, open_messages = set(), {}
+    for source, destination, packet in packets(data):
+        service, operation = packet[0] >> 5, packet[0] & 31
+        if service not in (RC, XRC) or operation > ONLY_IMM:
+            continue
+        lane = (source, destination, packet[5:8])
+        psn = int.from_bytes(packet[9:12], "big")
+        if (lane, psn) in seen:
+            continue
+        seen.add((lane, psn))
+        start = 12 + (4 if service == XRC else 0) + (4 if operation in (LAST_IMM, ONLY_IMM) else 0)
+        payload = packet[start:len(packet) - 4 - (packet[1] >> 4 & 3)]
+        if operation in (ONLY, ONLY_IMM):
+            yield source, destination, payload
+        elif operation == FIRST:
+            open_messages[lane] = payload
+        elif lane in open_messages:
+            open_messages[lane] += payload
+            if operation in (LAST, LAST_IMM):
+                yield source, destination, open_messages.pop(lane)
+
+
+def extensions(frame, at, length):
+    """The types of the extensions; they fill their part of the frame exactly."""
+    types, end = [], at + length
+    while at < end:
+        kind, _flags, size = struct.unpack_from("<BBH", frame, at)
+        types.append(kind)
+        at += 4 + size
+    if at != end or len(types) != len(set(types)):
+        raise ValueError("extensions that do not fit")
+    return types
+
+
+def settings(frame):
+    """The types of the settings; the required ones are among them."""
+    types, at = set(), 8
+    while at < len(frame):
+        kind, size = struct.unpack_from("<HH", frame, at)
+        if kind & 0x7fff in types:
+            raise ValueError("a setting that appears twice")
+        types.add(kind & 0x7fff)
+        at += 4 + size
+    if at != len(frame) or not {1, 2, 3} <= types:
+        raise ValueError("settings that do not fit")
+
+
+def decode(frame):
+    """The name of a frame's kind, and whether it announces a large message."""
+    kind, flags, word, _grant, _want, _target = struct.unpack_from("<BBHHBB", frame)
+    if flags & RESERVED:
+        raise ValueError("a reserved flag")
+    header = max(kind >> 4, 1) * 8
+    rest = len(frame) - header
+    announces = kind >= 0x10 and flags & ANNOUNCES != 0
+    if announces:
+        _number, body, _address, _rkey, _patience = struct.unpack_from("<QQQII", frame, header)
+        frame, rest = frame[:header] + frame[header + 32:], rest - 32 + body
+    name = KINDS.get(kind, "unknown")
+    if name == "credit" and rest != 0 or name == "fin" and rest != word * 16:
+        raise ValueError(f"a {name} of another length")
+    if name == "settings":
+        settings(frame)
+    if name in ("request", "one-way"):
+        _call, _time_left, encoded, extended = struct.unpack_from("<QIIH", frame, 8)
+        types = extensions(frame, header, extended)
+        if (word == 0xffff) != (1 in types):
+            raise ValueError("a request without a method, or with two")
+    elif name == "reply":
+        _call, encoded, extended = struct.unpack_from("<QIH", frame, 8)
+        extensions(frame, header, extended)
+    elif name == "number":
+        encoded, extended = 0, word
+        if extensions(frame, header, extended) != [2] or rest != extended:
+            raise ValueError("a number without a number")
+    else:
+        encoded, extended = 0, 0
+    if encoded + extended > rest:
+        raise ValueError(f"a {name} that is too short")
+    return name, announces
+
+
+def main(path, address):
+    counts = {"sent": {}, "received": {}, "sent_announcements": 0, "received_announcements": 0, "wrong": []}
+    with open(path, "rb") as capture:
+        data = capture.read()
+    own = ipaddress.ip_address(address)
+    for source, destination, frame in messages(data):
+        way = "sent" if source == own else "received" if destination == own else None
+        if way is None:
+            continue
+        try:
+            name, announces = decode(frame)
+        except (ValueError, struct.error) as error:
+            counts["wrong"].append(f"{error}: {frame[:48].hex()}")
+            continue
+        counts[way][name] = counts[way].get(name, 0) + 1
+        counts[way + "_announcements"] += announces
+    print(json.dumps(counts))
+    return 1 if counts["wrong"] or any("unknown" in counts[way] for way in ("sent", "received")) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,75 @@
+//! What a client does on an ordered channel: calls of every size, made at once, whose order the oracle judges.
+
+use crate::client::Client;
+use crate::coverage::Kind;
+use crate::oracle::{Open, pattern};
+use crate::service::WorkClient;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A call on an ordered channel.
+#[derive(Debug, Clone, Copy)]
+enum Sort {
+    /// One-way, with so many bytes.
+    Tell(usize),
+    Number,
+}
+
+impl Client {
+    /// Makes calls on one ordered channel, many at once, in one or two goes.
+    pub(crate) async fn in_order(&mut self, server: SocketAddr) {
+        self.coverage.count(Kind::Ordered);
+        let timeout = self.timeout();
+        let Some(client) = self.connect(server, timeout).map(|client| client.ordered()) else { return };
+        let channel = self.oracle.ordered_channel();
+        for _ in 0..self.random.usize(1..=2) {
+            let sorts = (0..self.random.usize(4..16)).map(|_| sort(&mut self.random)).collect::<Vec<_>>();
+            let call = |sort| {
+                Box::pin(self.ordered_call(&client, (server, channel, timeout), sort))
+                    as Pin<Box<dyn Future<Output = ()>>>
+            };
+            // They are made when they are polled first, which is in this order.
+            let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
+            poll_fn(|context| {
+                calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
+                if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    }
+
+    async fn ordered_call(
+        &self,
+        client: &WorkClient,
+        (server, channel, timeout): (SocketAddr, u64, Duration),
+        sort: Sort,
+    ) {
+        let what = match sort {
+            Sort::Tell(_) => "tell, in order",
+            Sort::Number => "number, in order",
+        };
+        let id = self.oracle.made(self.process, server, what, timeout);
+        self.oracle.is_ordered(id, channel);
+        let open = Open::new(&self.oracle, id);
+        let outcome = match sort {
+            Sort::Tell(bytes) => client.tell(id, pattern(id, bytes).into()).await.map(|()| id),
+            Sort::Number => client.number(id).await,
+        };
+        open.ended();
+        match outcome {
+            Ok(replied) => self.oracle.succeeded(id, replied, matches!(sort, Sort::Tell(_))),
+            Err(status) => self.oracle.failed(id, &status),
+        }
+    }
+}
+
+fn sort(random: &mut fastrand::Rng) -> Sort {
+    match random.u8(..8) {
+        0..=2 => Sort::Number,
+        3..=5 => Sort::Tell(random.usize(..4 << 10)),
+        _ => Sort::Tell(random.usize(16 << 10..200 << 10)),
+    }
+}

@@ -1,0 +1,94 @@
+//! A node is killed while others have sessions with it: they are told soon, and its successor is reached at once.
+
+use super::{QUIET, Run};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The death of a node that somebody waits for is reported within so long.
+const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
+/// A successor reaches the others within so long, although they have not noticed the death.
+const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
+
+impl Run {
+    /// A node is killed while another waits for it and nobody else does anything: the caller is told
+    /// soon. The node's successor reaches the others at once.
+    pub(super) fn one_dies(&mut self) -> bool {
+        let (victim, witness) = (0, 1);
+        let address = self.nodes[victim].address;
+        let Some(client) = self.client(witness) else { return self.fail("a node is not running") };
+        let told = Rc::new(Cell::new(false));
+        let noted = Rc::clone(&told);
+        self.scheduler.tasks.add(client.process, async move {
+            client.hang_at(address, Duration::from_secs(60)).await;
+            noted.set(true);
+        });
+        if let Some(client) = self.client(victim) {
+            let address = self.nodes[witness].address;
+            let hangs = async move { client.hang_at(address, Duration::from_secs(60)).await };
+            self.scheduler.tasks.add(self.nodes[victim].process().unwrap_or(0), hangs);
+        }
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        self.kill(victim);
+        let limit = self.scheduler.now() + DEATH_IS_REPORTED;
+        if !self.scheduler.run_until(limit, |_| told.get()) {
+            return self.fail("the caller of a node that was killed is not told");
+        }
+        if !self.has_handlers_by(witness, 0, limit) {
+            return self.fail("a handler runs on for a caller that was killed");
+        }
+        // Once more, with a successor that nobody waits for: the others still know the one before.
+        self.nodes[victim].start(&mut self.scheduler, None);
+        if !self.reach_from(victim) {
+            return self.fail("a node that was started again does not reach another at once");
+        }
+        self.kill(victim);
+        self.nodes[victim].start(&mut self.scheduler, None);
+        if !self.reach_from(victim) {
+            return self.fail("a node that was restarted at once does not reach another at once");
+        }
+        self.stale_session(victim, witness)
+    }
+
+    /// A node is restarted while another has a session with it: at most the first call that follows
+    /// meets the session with the predecessor.
+    fn stale_session(&mut self, victim: usize, witness: usize) -> bool {
+        let address = self.nodes[victim].address;
+        let Some(client) = self.client(witness) else { return self.fail("a node is not running") };
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        self.kill(victim);
+        self.nodes[victim].start(&mut self.scheduler, None);
+        let ended = Rc::new(Cell::new(false));
+        let noted = Rc::clone(&ended);
+        self.scheduler.tasks.add(client.process, async move {
+            let _may_fail = client.number_of(address, DEATH_IS_REPORTED).await;
+            if let Some(status) = client.number_of(address, SUCCESSOR_REACHES).await {
+                client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
+            }
+            noted.set(true);
+        });
+        let limit = self.scheduler.now() + DEATH_IS_REPORTED + SUCCESSOR_REACHES;
+        if !self.scheduler.run_until(limit, |_| ended.get()) {
+            return self.fail("calls to a node's successor do not end");
+        }
+        self.is_unbroken()
+    }
+
+    /// Whether a node reaches all others soon, each by its first call.
+    fn reach_from(&mut self, index: usize) -> bool {
+        let Some(client) = self.client(index) else { return false };
+        let reached = Rc::new(Cell::new(0));
+        let servers = client.servers.clone();
+        for server in servers.clone() {
+            let (client, reached) = (client.clone(), Rc::clone(&reached));
+            self.scheduler.tasks.add(client.process, async move {
+                let failure = client.number_of(server, SUCCESSOR_REACHES).await;
+                if let Some(status) = failure {
+                    client.oracle.fail(format!("the first call of a node's successor failed: {status}"));
+                }
+                reached.set(reached.get() + 1);
+            });
+        }
+        self.scheduler.run_until(self.scheduler.now() + SUCCESSOR_REACHES, |_| reached.get() == servers.len())
+    }
+}

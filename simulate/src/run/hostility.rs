@@ -1,0 +1,287 @@
+//! A peer that breaks the rules of the session protocol: honest nodes must not notice.
+//!
+//! It is a node of the run like the others, on a host of its own; the network changes its frames (`trunkline_testkit`).
+//! Among faults it calls like everybody else. Without faults this is judged:
+//!
+//! | rule | broken when |
+//! |---|---|
+//! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
+//! | the session ends, but for that of a hoarder, which others can do without | not within its bound, or its end is logged with another cause |
+//! | it READs what it was sent | a READ of anything else is answered with bytes (`announced.rs`) |
+//! | it gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
+//! | everything comes back | when it is gone, anything of it is left at the node that it attacked |
+
+use super::calm::calm_calls;
+use super::{QUIET, Run};
+use crate::client::Client;
+use crate::coverage::Kind;
+use crate::plan::NodePlan;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use trunkline_testkit::Hostility;
+use trunkline_verbs::Time;
+
+/// Small calls that it makes at once, and large ones with the bytes of their arguments and replies.
+const SMALL: usize = 280;
+const LARGE: (usize, usize, usize) = (16, 40 << 10, 100 << 10);
+/// Large calls that are made to it: at least one argument of four in a row is a slice.
+const LENT: usize = 4;
+/// Time limit of its calls: longer than a node waits for a peer that takes nothing.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// What the hostile peer calls among faults, and its longest pause between two calls.
+const CALLS: usize = 30;
+const THINK_US: u64 = 60_000;
+/// The session of a peer that takes nothing ends so long after it took something last.
+const STALL_LIMIT: Duration = Duration::from_secs(60);
+/// Later by this: a poller looks at its timers every few milliseconds, and READs what it may first.
+const NOTICED: Duration = Duration::from_secs(1);
+/// How often honest nodes call while a peer is about to lose its session.
+const ROUNDS: u32 = 2;
+/// The death of the hostile peer is noticed, and what it held is back, within so long.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
+/// A node for a hostile peer, on a host after those of the others.
+pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
+    let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
+    NodePlan { host, pollers: 2, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 2 }
+}
+
+/// Whether an honest node takes it for a peer that takes nothing, which it can know by the time only.
+fn takes_long(hostility: Hostility) -> bool {
+    [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
+}
+
+/// What the log says of the end of its session: any of these.
+fn causes(hostility: Hostility) -> &'static [&'static str] {
+    match hostility {
+        Hostility::None | Hostility::Hoarding => &[],
+        Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
+        Hostility::Beyond => &["the peer broke the protocol"],
+        // The kind of its frame may be one that a later version knows.
+        Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
+        // A peer whose keys are gone because its session has ended looks the same.
+        Hostility::Unserved => &["the peer stopped answering"],
+        // Its INI breaks with the READ, and its node ends the session.
+        Hostility::Prying => &["the peer closed the session"],
+    }
+}
+
+const fn kind(hostility: Hostility) -> Kind {
+    match hostility {
+        Hostility::None | Hostility::Stingy => Kind::PeerTookNothing,
+        Hostility::Hoarding => Kind::PeerHoardedCredit,
+        Hostility::Beyond => Kind::PeerSentBeyond,
+        Hostility::Unfinished => Kind::PeerFinishedNothing,
+        Hostility::Unserved => Kind::PeerNamedWrongKeys,
+        Hostility::Garbage => Kind::PeerSentGarbage,
+        Hostility::Prying => Kind::PeerReadBeside,
+    }
+}
+
+impl Run {
+    /// Starts the hostile peer of the run, if it has one, with clients that call among faults.
+    pub(super) fn start_hostile(&mut self) {
+        let Some(client) = self.hostile_client() else { return };
+        for _ in 0..2 {
+            let client = Client { random: self.random.fork(), ..client.clone() };
+            self.scheduler.tasks.add(client.process, pester(client));
+        }
+    }
+
+    /// A client of the hostile peer, which is started if it does not run.
+    fn hostile_client(&mut self) -> Option<Client> {
+        let hostility = self.plan.hostility?;
+        let mut node = self.hostile.take()?;
+        let seed = self.random.u64(..);
+        self.scheduler.network.corrupt(node.address.ip(), hostility, seed);
+        self.scheduler.oracle.is_hostile(node.address);
+        node.start(&mut self.scheduler, None);
+        let servers = self.nodes.iter().map(|node| node.address).collect();
+        let client = self.client_of(&node, servers);
+        self.hostile = Some(node);
+        client
+    }
+
+    /// The hostile peer dies, and everybody notices.
+    pub(super) fn lose_hostile(&mut self) -> bool {
+        let Some(node) = &mut self.hostile else { return true };
+        node.kill(&mut self.scheduler);
+        let limit = self.scheduler.now() + FORGOTTEN;
+        while self.knows_hostile() {
+            if self.scheduler.now() >= limit || !self.is_unbroken() {
+                return self.fail("a session with a hostile peer is left long after that was killed");
+            }
+            self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        }
+        self.is_unbroken()
+    }
+
+    /// Whether a node has a session with the hostile peer, or what is left of one.
+    fn knows_hostile(&self) -> bool {
+        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
+        let sessions = self.scheduler.sessions();
+        let mut peers = sessions.iter().flat_map(|ledger| &ledger.sessions).map(|session| session.peer);
+        let ledgers = self.ledgers();
+        let mut spent = ledgers.iter().flat_map(|ledger| &ledger.spending).map(|spending| spending.peer);
+        peers.any(|peer| peer == hostile) || spent.any(|peer| peer == hostile)
+    }
+
+    /// A peer misbehaves while others call each other.
+    pub(super) fn one_is_hostile(&mut self) -> bool {
+        let Some(hostility) = self.plan.hostility else { return true };
+        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("a peer is {hostility}"));
+        let victim = self.random.usize(..self.nodes.len());
+        let (address, before) = (self.nodes[victim].address, self.qps(victim));
+        self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        let Some(client) = self.hostile_client() else { return self.fail("the hostile peer does not run") };
+        let _earlier = self.scheduler.trace.ended_sessions();
+        self.flood(&client, address);
+        if !self.lend(victim) {
+            return false;
+        }
+        let began = self.scheduler.now();
+        if !self.honest_calls() {
+            return false;
+        }
+        // One that keeps credit loses its session only when others lack it for long.
+        if hostility != Hostility::Hoarding && !self.loses_its_session(hostility, address, began) {
+            return false;
+        }
+        self.scheduler.coverage.count(kind(hostility));
+        // Once more: its next session gets no more than the first.
+        self.flood(&client, address);
+        if !self.honest_calls() {
+            return false;
+        }
+        drop(client);
+        if !self.lose_hostile() {
+            return false;
+        }
+        let limit = self.scheduler.now() + FORGOTTEN;
+        // Before, connections that were ending may have counted.
+        let has_more = |(ini, tgt): (u32, u32)| ini > before.0 || tgt > before.1;
+        while has_more(self.qps(victim)) || self.rest().is_err() {
+            if self.scheduler.now() >= limit || !self.is_unbroken() {
+                let (now, rest) = (self.qps(victim), self.rest());
+                return self.fail(&format!(
+                    "a hostile peer is gone, and has left {now:?} QPs, {before:?} before it came, and {rest:?}"
+                ));
+            }
+            self.scheduler.run_until(self.scheduler.now() + QUIET, |_| false);
+        }
+        self.count_credits();
+        self.is_unbroken()
+    }
+
+    fn flood(&self, client: &Client, server: SocketAddr) {
+        for _ in 0..SMALL {
+            let client = client.clone();
+            self.scheduler.tasks.add(client.process, async move {
+                let _whatever = client.number_of(server, PATIENCE).await;
+            });
+        }
+        let (large, there, back) = LARGE;
+        for _ in 0..large {
+            let client = client.clone();
+            self.scheduler.tasks.add(client.process, async move {
+                let _whatever = client.echo_of(server, PATIENCE, there, back).await;
+            });
+        }
+    }
+
+    /// A node calls the hostile peer, with slices of buffers among the arguments.
+    fn lend(&mut self, victim: usize) -> bool {
+        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
+        let Some(client) = self.client(victim) else { return self.fail("a node is not running") };
+        let (_, there, back) = LARGE;
+        for _ in 0..LENT {
+            let client = client.clone();
+            self.scheduler.tasks.add(client.process, async move {
+                let _whatever = client.echo_of(hostile, PATIENCE, there, back).await;
+            });
+        }
+        true
+    }
+
+    /// Honest nodes call each other, as in the calm.
+    fn honest_calls(&mut self) -> bool {
+        let done = Rc::new(Cell::new(0));
+        let nodes = self.nodes.len();
+        for index in 0..nodes {
+            let Some(client) = self.client(index) else { return self.fail("a node is not running") };
+            let (random, limit, done) = (self.random.fork(), self.calm_limit(), Rc::clone(&done));
+            self.scheduler.tasks.add(client.process, async move {
+                calm_calls(client, random, limit).await;
+                done.set(done.get() + 1);
+            });
+        }
+        let limit = self.scheduler.now() + PATIENCE;
+        if !self.scheduler.run_until(limit, |_| done.get() == nodes) {
+            return self.fail("honest calls do not end next to a hostile peer");
+        }
+        self.count_credits();
+        self.is_unbroken()
+    }
+
+    /// Its session ends in time and with its cause. Honest calls go on meanwhile.
+    fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> bool {
+        let Some(hostile) = self.hostile.as_ref().map(|node| node.address) else { return false };
+        let bound = if takes_long(hostility) { STALL_LIMIT + NOTICED } else { NOTICED };
+        let mut ended = Vec::new();
+        for round in 1..=ROUNDS {
+            let next = began + bound * round / ROUNDS;
+            self.scheduler.run_until(next.max(self.scheduler.now()), |_| false);
+            ended.extend(self.scheduler.trace.ended_sessions());
+            if ended.iter().any(|(peer, _)| *peer == hostile) {
+                break;
+            }
+            if round < ROUNDS && !self.honest_calls() {
+                return false;
+            }
+        }
+        // The hostile peer's own node may be first to find that nothing goes on: the network took its frames.
+        let of_it = |peer: &SocketAddr| *peer == hostile || (*peer == victim && takes_long(hostility));
+        let ends = ended.iter().filter(|(peer, _)| of_it(peer)).map(|(_, cause)| cause.as_str());
+        let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));
+        if !ends.iter().any(|end| expected.iter().any(|cause| end.contains(cause))) {
+            let why =
+                format!("the session of a peer that is {hostility} has not ended after {bound:?} by any of");
+            return self.fail(&format!("{why} {expected:?}; it was down by {ends:?}"));
+        }
+        self.is_unbroken()
+    }
+
+    /// The INIs and TGTs of a node.
+    fn qps(&self, node: usize) -> (u32, u32) {
+        let report = self.nodes[node].running().map(|(_, node)| node.report());
+        report.map_or((0, 0), |report| (report.ini, report.tgt))
+    }
+
+    /// Ledgers of honest nodes.
+    pub(super) fn ledgers(&self) -> Vec<trunkline_transport::ledger::PollerLedger> {
+        let hostile = self.hostile.as_ref().map(|node| node.address);
+        let mut ledgers = self.scheduler.ledgers();
+        ledgers.retain(|ledger| Some(ledger.node) != hostile);
+        ledgers
+    }
+}
+
+/// What the hostile peer does among faults.
+async fn pester(mut client: Client) {
+    for _ in 0..CALLS {
+        let random = &mut client.random;
+        let pause = Duration::from_micros(random.u64(..THINK_US));
+        let server = client.servers[random.usize(..client.servers.len())];
+        let timeout = Duration::from_millis(random.u64(30..2000));
+        let (there, back) = (random.usize(..60 << 10), random.usize(..100 << 10));
+        let is_small = random.u8(..3) > 0;
+        client.timers.sleep(pause).await;
+        if is_small {
+            let _whatever = client.number_of(server, timeout).await;
+        } else {
+            let _whatever = client.echo_of(server, timeout, there, back).await;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The part of a message that is sent without a copy.
+
+use bytes::Bytes;
+use std::ops::Deref;
+use trunkline_rings::panics::catch;
+
+/// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]), and the last handle is dropped on a
+/// poller's thread as a rule: an owner that panics then has been dropped nonetheless, and the panic goes no further.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Body(Bytes);
+
+impl Body {
+    /// No bytes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Bytes::new())
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        let _ended = catch(|| drop(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::panic_any;
+    use std::sync::Arc;
+
+    /// Panics when it is dropped, with a payload that does so, too.
+    struct Owner(Arc<()>, u32);
+
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            b"owned"
+        }
+    }
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            if self.1 > 0 {
+                panic_any(Self(Arc::clone(&self.0), self.1 - 1));
+            }
+        }
+    }
+
+    #[test]
+    fn an_owner_that_panics_is_dropped_and_no_panic_gets_out() {
+        let owners = Arc::new(());
+        for panics in 0..3 {
+            let body = Body::from(Bytes::from_owner(Owner(Arc::clone(&owners), panics)));
+            let other = body.clone();
+            drop(body);
+            assert_eq!(&other[..], b"owned");
+            drop(other);
+        }
+        // The second panic of the last one was a payload's, which is leaked.
+        assert_eq!(Arc::strong_count(&owners), 2);
+    }
+}

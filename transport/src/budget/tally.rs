@@ -1,0 +1,118 @@
+//! A budget that is counted under a lock of its owner's: by a pool, whose blocks are few and large.
+#![forbid(unsafe_code)]
+
+use super::{BudgetReport, Limit};
+use crate::PeerKey;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct OfHost {
+    used: usize,
+    /// Of that, what is set aside for hosts that use little.
+    set_aside: usize,
+}
+
+/// What is in use, by whom, within a [`Limit`].
+#[derive(Debug)]
+pub(crate) struct Tally {
+    limit: Limit,
+    used: usize,
+    /// Of that, what is set aside.
+    set_aside: usize,
+    peers: BTreeMap<PeerKey, usize>,
+    hosts: BTreeMap<IpAddr, OfHost>,
+    refused_to_peer: u64,
+    refused_to_host: u64,
+    refused_to_all: u64,
+}
+
+impl Tally {
+    pub(crate) fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            used: 0,
+            set_aside: 0,
+            peers: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            refused_to_peer: 0,
+            refused_to_host: 0,
+            refused_to_all: 0,
+        }
+    }
+
+    /// Units in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Charges a peer, or only the whole if it is for nobody. Returns whether the limits allow it.
+    pub(crate) fn charge(&mut self, units: usize, peer: Option<PeerKey>) -> bool {
+        let limit = self.limit;
+        let Some(peer) = peer else {
+            let is_allowed = self.used.saturating_add(units) <= limit.in_all;
+            self.used += if is_allowed { units } else { 0 };
+            self.refused_to_all += u64::from(!is_allowed);
+            return is_allowed;
+        };
+        let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
+        let mut of_host = self.hosts.get(&peer.host()).copied().unwrap_or_default();
+        if of_peer.saturating_add(units) > limit.per_peer {
+            self.refused_to_peer += 1;
+            return false;
+        }
+        if of_host.used.saturating_add(units) > limit.per_host() {
+            self.refused_to_host += 1;
+            return false;
+        }
+        let is_within = |used: usize, limit: usize| used.saturating_add(units) <= limit;
+        if !is_within(self.used - self.set_aside, limit.in_all - limit.set_aside()) {
+            if !is_within(of_host.set_aside, limit.set_aside_per_host())
+                || !is_within(self.set_aside, limit.set_aside())
+            {
+                self.refused_to_all += 1;
+                return false;
+            }
+            of_host.set_aside += units;
+            self.set_aside += units;
+        }
+        of_host.used += units;
+        self.used += units;
+        self.peers.insert(peer, of_peer + units);
+        self.hosts.insert(peer.host(), of_host);
+        true
+    }
+
+    /// Units that were charged are not in use any more.
+    pub(crate) fn discharge(&mut self, units: usize, peer: Option<PeerKey>) {
+        self.used -= units;
+        let Some(peer) = peer else { return };
+        if let Some(of_peer) = self.peers.get_mut(&peer) {
+            *of_peer -= units;
+            if *of_peer == 0 {
+                self.peers.remove(&peer);
+            }
+        }
+        if let Some(of_host) = self.hosts.get_mut(&peer.host()) {
+            let set_aside = of_host.set_aside.min(units);
+            of_host.set_aside -= set_aside;
+            self.set_aside -= set_aside;
+            of_host.used -= units;
+            if of_host.used == 0 {
+                self.hosts.remove(&peer.host());
+            }
+        }
+    }
+
+    /// As a budget of this name.
+    pub(crate) fn report(&self, name: &'static str) -> BudgetReport {
+        BudgetReport {
+            name,
+            used: self.used as u64,
+            limit: self.limit,
+            refused_to_peer: self.refused_to_peer,
+            refused_to_host: self.refused_to_host,
+            refused_to_all: self.refused_to_all,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! When the next attempt to connect to a peer may begin, and what those are told who will not wait for it.
+//!
+//! Owned by the peer's connection machine. It counts what ended in a row, by kind:
+//!
+//! | what ended | pause before the next attempt |
+//! |---|---|
+//! | an attempt that the peer's host, or this one, refused | 10 ms, doubling to 1.3 s |
+//! | an attempt that nobody answered, which takes seconds | 1 s, doubling to 8 s |
+//! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
+//! | a session that was up for longer | none |
+//! | an attempt that could not be made, whatever the peer does | none |
+//!
+//! Each pause is longer by up to a quarter that differs between nodes and attempts. A session that comes up
+//! ends the row of failed attempts.
+#![forbid(unsafe_code)]
+
+use crate::PeerDown;
+use std::time::Duration;
+use trunkline_mutants::mutant;
+use trunkline_verbs::Time;
+
+/// The first pause after an attempt that was refused, and how often it doubles.
+const REFUSED_FIRST: Duration = Duration::from_millis(10);
+const REFUSED_DOUBLINGS: u32 = 7;
+/// The same after one that nobody answered. Callers wait for every attempt that is under way, and such a one takes
+/// seconds, so pauses are longer.
+const UNANSWERED_FIRST: Duration = Duration::from_secs(1);
+const UNANSWERED_DOUBLINGS: u32 = 3;
+/// A session that was up for less than this is followed by a pause.
+const STABLE: Duration = Duration::from_secs(1);
+/// Transient failures in a row that are not reported.
+pub(super) const SILENT_FAILURES: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    /// A random number of this node and the peer.
+    seed: u64,
+    /// Attempts in a row that failed, and those of them since the last one that was answered.
+    failures: u32,
+    unanswered: u32,
+    /// Sessions in a row that were up for a short time only.
+    short_lived: u32,
+    not_before: Option<Time>,
+    /// Why the last attempt failed, if that is to be reported.
+    away: Option<PeerDown>,
+}
+
+impl Backoff {
+    /// Nothing has failed yet. `seed` is a random number of this node and the peer.
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, away: None }
+    }
+
+    /// When the next attempt may begin, if not at once.
+    pub(super) fn not_before(&self, now: Time) -> Option<Time> {
+        self.not_before.filter(|until| *until > now)
+    }
+
+    /// Why the last attempt failed, and when the next may begin, if that is not now.
+    pub(super) fn away(&self, now: Time) -> Option<(PeerDown, Time)> {
+        self.away.zip(self.not_before(now))
+    }
+
+    /// A session is up.
+    pub(super) fn succeeded(&mut self) {
+        (self.failures, self.unanswered, self.away, self.not_before) = (0, 0, None, None);
+    }
+
+    /// Forgets all: what has failed was not the peer's fault.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    /// A session that was up has ended.
+    pub(super) fn ended(&mut self, now: Time, up_since: Time) {
+        let stable = now.saturating_duration_since(up_since) >= STABLE;
+        self.short_lived = if stable { 0 } else { self.short_lived.saturating_add(1) };
+        let pause = pause(REFUSED_FIRST, REFUSED_DOUBLINGS, self.short_lived);
+        self.not_before = Some(now + self.with_jitter(pause, self.short_lived));
+    }
+
+    /// An attempt has failed. Returns whether that is not to be reported, because it is `transient` and the
+    /// next one is expected to succeed.
+    pub(super) fn failed(&mut self, now: Time, cause: PeerDown, transient: bool) -> bool {
+        if cause.is_of_this_node() {
+            self.reset();
+            return false;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let row = self.failures.max(self.short_lived);
+        let refused = pause(REFUSED_FIRST, REFUSED_DOUBLINGS, row);
+        let pause = if cause == PeerDown::Unreachable {
+            self.unanswered = self.unanswered.saturating_add(1);
+            pause(UNANSWERED_FIRST, UNANSWERED_DOUBLINGS, self.unanswered)
+        } else {
+            self.unanswered = 0;
+            refused
+        };
+        let endless = mutant!(next_attempt_is_never_due).then_some(Duration::from_secs(3600));
+        self.not_before = Some(now + endless.unwrap_or_else(|| self.with_jitter(pause, row)));
+        let silent = transient && self.failures < SILENT_FAILURES;
+        self.away = Some(cause).filter(|_| !silent);
+        silent
+    }
+
+    /// Two nodes that failed together must not meet again.
+    fn with_jitter(&self, pause: Duration, row: u32) -> Duration {
+        let part = u32::try_from(self.seed.rotate_left(row) % 256).unwrap_or(0);
+        pause + pause * part / 1024
+    }
+}
+
+/// The pause after so many of a kind in a row.
+fn pause(first: Duration, doublings: u32, row: u32) -> Duration {
+    match row.checked_sub(1) {
+        Some(earlier) => first * (1 << earlier.min(doublings)),
+        None => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time(1_000_000);
+
+    /// The pauses after so many attempts that fail in this way, each at the end of the pause before.
+    fn pauses(backoff: &mut Backoff, cause: PeerDown, count: usize) -> Vec<Duration> {
+        let mut now = START;
+        let mut all = Vec::new();
+        for _ in 0..count {
+            assert!(!backoff.failed(now, cause, false));
+            let (why, until) = backoff.away(now).expect("it is away");
+            assert_eq!(why, cause);
+            all.push(until - now);
+            now = until;
+            assert_eq!(backoff.away(now), None, "the next attempt is due");
+        }
+        all
+    }
+
+    fn within(pause: Duration, least_ms: u64) -> bool {
+        let least = Duration::from_millis(least_ms);
+        (least..=least + least / 4).contains(&pause)
+    }
+
+    #[test]
+    fn pauses_double_to_a_limit_and_are_longer_when_nobody_answers() {
+        for seed in [0, 0x1234_5678_9abc_def0, u64::MAX] {
+            let refused = pauses(&mut Backoff::new(seed), PeerDown::NotListening, 10);
+            let expected = [10, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
+            assert!(refused.iter().zip(expected).all(|(pause, ms)| within(*pause, ms)), "{refused:?}");
+            let mut backoff = Backoff::new(seed);
+            let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 6);
+            let expected = [1000, 2000, 4000, 8000, 8000, 8000];
+            assert!(unanswered.iter().zip(expected).all(|(pause, ms)| within(*pause, ms)), "{unanswered:?}");
+            // The host is there again, its program is not yet; then the host goes again.
+            let refused = pauses(&mut backoff, PeerDown::NotListening, 1);
+            assert!(within(refused[0], 640), "{refused:?}");
+            let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 1);
+            assert!(within(unanswered[0], 1000), "{unanswered:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_failed_together_do_not_meet_again() {
+        let pause = |seed| pauses(&mut Backoff::new(seed), PeerDown::Unreachable, 1);
+        assert_ne!(pause(1), pause(2));
+    }
+
+    #[test]
+    fn a_session_that_comes_up_ends_the_row() {
+        let mut backoff = Backoff::new(7);
+        pauses(&mut backoff, PeerDown::Unreachable, 5);
+        backoff.failed(START, PeerDown::Unreachable, false);
+        backoff.succeeded();
+        assert_eq!((backoff.not_before(START), backoff.away(START)), (None, None));
+        // It was up for a short time, so there is a pause; but nobody is told that the peer is away.
+        let now = START + Duration::from_millis(300);
+        backoff.ended(now, START);
+        assert!(within(backoff.not_before(now).expect("a pause") - now, 10));
+        assert_eq!(backoff.away(now), None);
+        assert!(
+            backoff.failed(now, PeerDown::Refused("stale"), true),
+            "the first transient failure of a row"
+        );
+        backoff.succeeded();
+        backoff.ended(now + STABLE, now);
+        assert_eq!(backoff.not_before(now + STABLE), None, "it was up for long enough");
+    }
+
+    #[test]
+    fn transient_failures_are_silent_until_there_are_many() {
+        let mut backoff = Backoff::new(7);
+        for _ in 1..SILENT_FAILURES {
+            assert!(backoff.failed(START, PeerDown::Refused("stale"), true));
+            assert_eq!(backoff.away(START), None, "callers wait");
+        }
+        assert!(!backoff.failed(START, PeerDown::Refused("stale"), true));
+        assert!(backoff.away(START).is_some());
+    }
+
+    #[test]
+    fn what_no_pause_can_mend_has_none() {
+        let mut backoff = Backoff::new(7);
+        let cause = PeerDown::NoAddress { listens_on: ([127, 0, 0, 1], 7471).into() };
+        assert!(!backoff.failed(START, cause, false));
+        assert_eq!(backoff.not_before(START), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The settings of a node, which begin each lane: what it takes, as a list that later versions may add to.
+//!
+//! Owns the layout and what a missing, doubled or unknown entry means; the trunk sends one and takes one in each
+//! lane. All bytes are a peer's: nothing here panics.
+//!
+//! ```text
+//! 0 type (2), 0x8000 is critical   2 length of the value (2)   4 value
+//! ```
+#![forbid(unsafe_code)]
+
+use crate::frame::FrameError;
+use crate::sizes::LEAST_FRAME;
+
+/// A receiver that does not know the type must not ignore the entry.
+const CRITICAL: u16 = 0x8000;
+const MAX_MESSAGE: u16 = 1;
+const MAX_FRAME: u16 = 2;
+const LARGE_MESSAGES: u16 = 3;
+/// Bytes before a value.
+const PREFIX: usize = 4;
+
+/// What a node takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Largest message, head and body together.
+    pub(crate) max_message: u64,
+    /// Largest frame that its receives hold.
+    pub(crate) max_frame: u32,
+    /// Announced messages without a FIN, by lane.
+    pub(crate) large_messages: u32,
+}
+
+impl Settings {
+    /// As the body of a frame.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut entry = |kind: u16, value: &[u8]| {
+            out.extend(kind.to_le_bytes());
+            out.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());
+            out.extend(value);
+        };
+        entry(MAX_MESSAGE, &self.max_message.to_le_bytes());
+        entry(MAX_FRAME, &self.max_frame.to_le_bytes());
+        entry(LARGE_MESSAGES, &self.large_messages.to_le_bytes());
+        out
+    }
+
+    /// From the body of a frame. Entries that are not known are skipped.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, or the number of the first entry that is unknown and critical.
+    pub(crate) fn parse(mut body: &[u8]) -> Result<Self, FrameError> {
+        let (mut max_message, mut max_frame, mut large_messages) = (None, None, None);
+        while let Some((&[kind_low, kind_high, low, high], rest)) = body.split_first_chunk::<PREFIX>() {
+            let length = usize::from(u16::from_le_bytes([low, high]));
+            let (value, rest) = rest.split_at_checked(length).ok_or(MALFORMED)?;
+            body = rest;
+            let kind = u16::from_le_bytes([kind_low, kind_high]);
+            let is_new = match kind & !CRITICAL {
+                MAX_MESSAGE => max_message.replace(u64::from_le_bytes(exactly(value)?)).is_none(),
+                MAX_FRAME => max_frame.replace(u32::from_le_bytes(exactly(value)?)).is_none(),
+                LARGE_MESSAGES => large_messages.replace(u32::from_le_bytes(exactly(value)?)).is_none(),
+                unknown if kind & CRITICAL != 0 => return Err(FrameError::Setting(unknown)),
+                _ => true,
+            };
+            if !is_new {
+                return Err(FrameError::Broken("a setting appears twice"));
+            }
+        }
+        let (Some(max_message), Some(max_frame), Some(large_messages), true) =
+            (max_message, max_frame, large_messages, body.is_empty())
+        else {
+            return Err(MALFORMED);
+        };
+        if max_frame < LEAST_FRAME || large_messages == 0 {
+            return Err(FrameError::Broken("a setting is smaller than every node needs"));
+        }
+        Ok(Self { max_message, max_frame, large_messages })
+    }
+}
+
+const MALFORMED: FrameError = FrameError::Broken("settings are malformed or incomplete");
+
+fn exactly<const N: usize>(value: &[u8]) -> Result<[u8; N], FrameError> {
+    value.try_into().map_err(|_| MALFORMED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings = Settings { max_message: 1 << 40, max_frame: LEAST_FRAME, large_messages: 64 };
+
+    fn with(more: &[u8]) -> Result<Settings, FrameError> {
+        Settings::parse(&[&SETTINGS.emit(), more].concat())
+    }
+
+    #[test]
+    fn unknown_settings_are_skipped_unless_they_are_critical() {
+        assert_eq!(with(&[]), Ok(SETTINGS));
+        assert_eq!(with(&[9, 0, 2, 0, 7, 7, 10, 0, 0, 0]), Ok(SETTINGS));
+        assert_eq!(with(&[9, 0x80, 0, 0]), Err(FrameError::Setting(9)));
+    }
+
+    #[test]
+    fn malformed_settings_are_refused() {
+        for more in [&[9][..], &[9, 0, 1, 0], &[1, 0, 8, 0, 1, 0, 0, 0, 0, 0, 0, 0]] {
+            assert!(matches!(with(more), Err(FrameError::Broken(_))), "{more:?}");
+        }
+        let good = SETTINGS.emit();
+        for length in 0..good.len() {
+            assert!(Settings::parse(&good[..length]).is_err(), "{length} bytes");
+        }
+        for small in
+            [Settings { max_frame: LEAST_FRAME - 1, ..SETTINGS }, Settings { large_messages: 0, ..SETTINGS }]
+        {
+            assert!(Settings::parse(&small.emit()).is_err(), "{small:?}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Nodes that are started with less address space than they need, a little more, and enough.
+
+use crate::findings::Findings;
+use crate::honest::Setup;
+use crate::{Outcome, Plan};
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+use trunkline_testkit::Folder;
+
+/// Time within which a node fails or serves.
+const BOUND: Duration = Duration::from_secs(20);
+/// The limits in KiB: from where the program itself starts to where every node serves.
+const LEAST_KIB: u64 = 16 << 10;
+const MOST_KIB: u64 = 400 << 10;
+const STEP_KIB: u64 = 8 << 10;
+/// Between two limits with different outcomes, others are tried until they are so close.
+const CLOSE_KIB: u64 = 64;
+
+/// What a node that is loaded has beyond the least limit that one serves under.
+const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
+/// Peers that load it, and the calls that each makes at once, with so many bytes both ways.
+const PEERS: u64 = 6;
+const FLOODED: u64 = 16;
+const FLOODED_BYTES: u64 = 4 << 20;
+/// Duration of the load after all have joined.
+const LOADED: Duration = Duration::from_secs(3);
+
+/// What a node under a limit came to. Refusals for the same reason are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Started {
+    Serves,
+    Refused(String),
+    /// It was ended by a signal, ended silently, did neither end nor serve, or did not name the limit.
+    Wrong(String),
+}
+
+/// Every start serves, or ends with an error that names the limit and its command.
+pub(super) fn judge(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    for (name, flag, command) in
+        [("address-space", "--as", "ulimit -v"), ("private-memory", "--data", "ulimit -d")]
+    {
+        let mut sweep =
+            Sweep { plan, flag, command, wrong: Vec::new(), serve: 0, refused: 0, least: MOST_KIB };
+        let mut before = (LEAST_KIB, sweep.start(LEAST_KIB)?);
+        for kib in (LEAST_KIB + STEP_KIB..=MOST_KIB).step_by(STEP_KIB.try_into()?) {
+            let here = (kib, sweep.start(kib)?);
+            sweep.between(&before, &here)?;
+            before = here;
+        }
+        let Sweep { wrong, serve, refused, least, .. } = sweep;
+        let first = wrong.first().map_or(String::new(), |first| format!("; the first: {first}"));
+        let measured = format!("{serve} limits serve, {refused} refuse, {} do neither{first}", wrong.len());
+        findings.claim(wrong.is_empty() && serve > 0 && refused > 0, name, &measured);
+        for spare_kib in SPARE_KIB {
+            under_load(
+                plan,
+                findings,
+                &format!("{name}-load-{spare_kib}"),
+                &format!("{flag}={}", (least + spare_kib) << 10),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// A node with hardly more than it needs to start keeps serving while peers join it and send it large messages.
+fn under_load(plan: &Plan, findings: &mut Findings, name: &str, limit: &str) -> Outcome<()> {
+    let folder = Folder::new()?;
+    let mut server = Setup::new(&folder, plan).within(&["prlimit", limit]).start()?;
+    let mut peers = Vec::new();
+    for number in 0..PEERS {
+        let mut peer = Setup::new(&folder, plan).start()?;
+        peer.first(server.address)?;
+        match number {
+            0 => peer.load(server.address)?,
+            _ => {
+                peer.process.ask(&format!("flood {} {FLOODED} {FLOODED_BYTES}", server.address)).map(drop)?
+            }
+        }
+        peers.push(peer);
+    }
+    let before = peers[0].tally()?;
+    std::thread::sleep(LOADED);
+    let after = peers[0].tally()?;
+    let ended = server.process.wait(Duration::ZERO);
+    drop(peers);
+    let newcomer = Setup::new(&folder, plan).start()?.first(server.address);
+    let measured = format!(
+        "ended: {ended:?}; {} small and {} large calls of one peer; a newcomer: {newcomer:?}",
+        after["small"] - before["small"],
+        after["large"] - before["large"],
+    );
+    findings.claim(ended.is_none() && newcomer.is_ok() && after["small"] > before["small"], name, &measured);
+    Ok(())
+}
+
+struct Sweep<'a> {
+    plan: &'a Plan,
+    flag: &'static str,
+    command: &'static str,
+    wrong: Vec<String>,
+    serve: usize,
+    refused: usize,
+    /// The lowest that serves.
+    least: u64,
+}
+
+impl Sweep<'_> {
+    /// Tries limits between two with different outcomes, so that a narrow range with a third one is found next to
+    /// where they change.
+    fn between(&mut self, low: &(u64, Started), high: &(u64, Started)) -> Outcome<()> {
+        if low.1 == high.1 || high.0 - low.0 <= CLOSE_KIB {
+            return Ok(());
+        }
+        let middle = low.0.midpoint(high.0);
+        let middle = (middle, self.start(middle)?);
+        self.between(low, &middle)?;
+        self.between(&middle, high)
+    }
+
+    /// Starts a node under a limit and counts what it comes to.
+    fn start(&mut self, kib: u64) -> Outcome<Started> {
+        let started = self.started(kib)?;
+        match &started {
+            Started::Serves => {
+                self.serve += 1;
+                self.least = self.least.min(kib);
+            }
+            Started::Refused(_) => self.refused += 1,
+            Started::Wrong(how) => self.wrong.push(format!("{kib} KiB: {how}")),
+        }
+        Ok(started)
+    }
+
+    fn started(&self, kib: u64) -> Outcome<Started> {
+        let folder = Folder::new()?;
+        let limit = format!("{}={}", self.flag, kib << 10);
+        let setup = Setup::new(&folder, self.plan).within(&["prlimit", &limit]);
+        let mut process = setup.spawn()?;
+        if process.find(BOUND, |line| line.starts_with("READY")).is_some() {
+            return Ok(Started::Serves);
+        }
+        let status = process.wait(BOUND);
+        let log = setup.log()?;
+        let last = log.lines().last().unwrap_or("nothing was written");
+        let fails = status.is_some_and(|status| status.signal().is_none() && !status.success());
+        if fails && last.contains(self.command) {
+            return Ok(Started::Refused(last.chars().filter(|letter| !letter.is_ascii_digit()).collect()));
+        }
+        let status = status.map_or("still running".to_owned(), |status| status.to_string());
+        Ok(Started::Wrong(format!("{status}: {last}")))
+    }
+}

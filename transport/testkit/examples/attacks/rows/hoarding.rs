@@ -1,0 +1,60 @@
+//! Peers with an ordinary session whose pollers collect credit in turn, then are silent and release none of it.
+
+use super::flooded::nothing_lost;
+use crate::findings::Findings;
+use crate::honest::{Pair, Setup};
+use crate::{Outcome, Plan};
+use std::time::{Duration, Instant};
+
+/// Pollers of a hoarding peer, and calls that each of them makes.
+const POLLERS: u16 = 4;
+const CALLS: u64 = 20;
+/// Time in which calls are counted.
+const COUNTED: Duration = Duration::from_secs(3);
+/// Part of the calls before that are made while the peers hold what they have.
+const PART: f64 = 0.1;
+/// Peers that hold all credit that there is lose their sessions within this.
+const ENDS: Duration = Duration::from_secs(30);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The cause in the log.
+const CAUSE: &str = "credit that it does not use";
+
+pub(crate) fn run(plan: &Plan, findings: &mut Findings) -> Outcome<()> {
+    let mut pair = Pair::start(plan, false)?;
+    let server = pair.server.address;
+    let before = pair.client.tally()?;
+    let calls = counted(&mut pair)?;
+    let mut hoarders = Vec::new();
+    for count in ["one", "two"] {
+        let mut hoarder = Setup::new(&pair.folder, plan).pollers(POLLERS).hostile("hoarding").start()?;
+        let outcome = hoarder.process.numbers(&format!("turns {server} {CALLS}"))?;
+        findings.note(count, &format!("{} pollers of the last one could not call", outcome["failed"]));
+        hoarders.push(hoarder);
+        let now = counted(&mut pair)?;
+        let ratio = now as f64 / calls.max(1) as f64;
+        let measured = format!("{now} small calls, {calls} before: x{ratio:.2}");
+        findings.claim(ratio >= PART, &format!("{count}-throughput"), &measured);
+    }
+    // Both hold what all may have beyond the base credit, and the honest pair has use for it.
+    let start = Instant::now();
+    let ends = loop {
+        let ended = pair.server.log_line(&[CAUSE])?;
+        if ended.is_some() || start.elapsed() > ENDS {
+            break ended;
+        }
+        std::thread::sleep(PAUSE);
+    };
+    findings.claim(ends.is_some(), "session-ends", &format!("{ends:?} after {:?}", start.elapsed()));
+    nothing_lost(findings, &before, &pair.client.tally()?);
+    let newcomer = Setup::new(&pair.folder, plan).start()?.first(server);
+    findings.claim(newcomer.is_ok(), "newcomer-is-served", &format!("{newcomer:?}"));
+    Ok(())
+}
+
+/// The small calls of a while.
+fn counted(pair: &mut Pair) -> Outcome<u64> {
+    let before = pair.client.tally()?["small"];
+    std::thread::sleep(COUNTED);
+    Ok(pair.client.tally()?["small"] - before)
+}

@@ -1,0 +1,23 @@
+//! The examples of `docs/wire.md`, for the tests of those who parse and emit frames.
+
+use std::path::Path;
+
+/// The frames of the document, each with its name.
+///
+/// # Panics
+/// When there is no document, or a line of it is not a name and bytes.
+#[must_use]
+pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let lines =
+        text.lines().skip_while(|line| *line != "```frames").skip(1).take_while(|line| *line != "```");
+    let byte = |text: &str| u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("{text:?} is not a byte"));
+    let frame = |line: &str| {
+        let (name, bytes) = line.split_once(": ").unwrap_or_else(|| panic!("{line:?} has no name"));
+        (name.to_owned(), bytes.split_whitespace().map(byte).collect())
+    };
+    let frames = lines.map(frame).collect::<Vec<_>>();
+    assert!(!frames.is_empty(), "the document has no examples");
+    frames
+}

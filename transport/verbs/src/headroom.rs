@@ -1,0 +1,200 @@
+//! Room that stays free in a limited address space.
+//!
+//! Small allocations cannot fail: when the system has no more to give, the allocator ends the process. So
+//! whatever can fail, which is everything large, takes memory only while [`HEADROOM`] is left after it. Owns
+//! that rule for the limits on the address space (`ulimit -v`) and on private memory (`ulimit -d`); without such
+//! a limit each check is two system calls. Called before large blocks are allocated, files are mapped and
+//! threads are started. It must never allocate.
+//!
+//! It is no lock: threads that allocate at the same time may together leave less. The limit of a control group is
+//! not known here; the kernel ends a process that exceeds it.
+
+use crate::heap_ffi;
+use nix::sys::resource::{Resource, getrlimit};
+use std::fs::File;
+use std::io::{self, Read};
+use std::str;
+
+/// Bytes that are left for small allocations.
+pub const HEADROOM: usize = 8 << 20;
+/// Address space of a thread's stack in bytes, its guard page included, as the standard library makes it.
+pub const STACK: usize = (2 << 20) + 4096;
+/// Blocks below this length count as small.
+pub const LARGE: usize = 16 << 10;
+/// Room for the part of /proc/self/status that is read.
+const STATUS_BYTES: usize = 4096;
+
+/// A limit leaves too little room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} limited to {limit_kib} KiB (`{command}`), of which {used_kib} KiB are in use, and {wanted_kib} KiB more \
+     are needed: raise the limit by at least {missing_kib} KiB, or lift it with `{command} unlimited`",
+    what = self.limit.what(),
+    command = self.limit.command(),
+    missing_kib = self.used_kib.saturating_add(self.wanted_kib).saturating_sub(self.limit_kib)
+)]
+pub struct NoRoom {
+    limit: Limit,
+    limit_kib: u64,
+    used_kib: u64,
+    wanted_kib: u64,
+}
+
+impl From<NoRoom> for io::Error {
+    fn from(error: NoRoom) -> Self {
+        Self::new(io::ErrorKind::OutOfMemory, error)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    AddressSpace,
+    Data,
+}
+
+impl Limit {
+    const fn what(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "the address space is",
+            Self::Data => "private memory is",
+        }
+    }
+
+    const fn command(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "ulimit -v",
+            Self::Data => "ulimit -d",
+        }
+    }
+
+    /// The line of /proc/self/status that the kernel compares with the limit.
+    const fn line(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "VmSize:",
+            Self::Data => "VmData:",
+        }
+    }
+
+    /// The limit in bytes, if there is one.
+    fn bytes(self) -> Option<u64> {
+        if cfg!(miri) {
+            return None;
+        }
+        let resource = match self {
+            Self::AddressSpace => Resource::RLIMIT_AS,
+            Self::Data => Resource::RLIMIT_DATA,
+        };
+        let (soft, _hard) = getrlimit(resource).ok()?;
+        (soft != nix::sys::resource::RLIM_INFINITY).then_some(soft)
+    }
+
+    fn check(self, bytes: usize) -> Result<(), NoRoom> {
+        let Some(limit) = self.bytes() else { return Ok(()) };
+        // Without /proc, or a descriptor to read it by, the allocation itself finds out.
+        let Some(used_kib) = in_use_kib(self) else { return Ok(()) };
+        self.judge(limit >> 10, used_kib, (bytes as u64).saturating_add(HEADROOM as u64).div_ceil(1024))
+    }
+
+    fn judge(self, limit_kib: u64, used_kib: u64, wanted_kib: u64) -> Result<(), NoRoom> {
+        if used_kib.saturating_add(wanted_kib) <= limit_kib {
+            return Ok(());
+        }
+        Err(NoRoom { limit: self, limit_kib, used_kib, wanted_kib })
+    }
+}
+
+/// Whether so many bytes of private memory can be taken.
+///
+/// # Errors
+/// The limit that does not leave [`HEADROOM`] after them.
+pub fn check(bytes: usize) -> Result<(), NoRoom> {
+    Limit::AddressSpace.check(bytes)?;
+    Limit::Data.check(bytes)
+}
+
+/// Whether so many bytes of a file can be mapped as shared memory.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
+    Limit::AddressSpace.check(bytes)
+}
+
+/// Whether the process has such a limit.
+#[must_use]
+pub fn is_limited() -> bool {
+    Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()
+}
+
+/// Has glibc use no more than it needs if the process has such a limit. Without it glibc reserves 64 MiB of address
+/// space for each new thread that allocates, and twice as much for a moment, unless the variable `MALLOC_ARENA_MAX`
+/// chooses otherwise: whether there is room for that depends on how threads race. And it keeps large blocks that were
+/// freed, where [`check`] cannot see that they are free. The price is that threads wait for each other to allocate,
+/// and large blocks are mapped again each time.
+///
+/// Changes the whole process, so a device does not do it on its own: nodes do, before they start threads.
+pub fn tune_heap() {
+    if is_limited() {
+        heap_ffi::use_least();
+    }
+}
+
+/// Has large blocks returned to the system when they are freed, in the whole process. For programs that make and drop
+/// many nodes, such as simulations: zero pages of the system cost less than memory that was used before and
+/// must be zeroed, as most of a pool is never touched.
+pub fn return_large_blocks() {
+    heap_ffi::return_large_blocks();
+}
+
+/// What counts against a limit, in KiB.
+fn in_use_kib(limit: Limit) -> Option<u64> {
+    let mut bytes = [0; STATUS_BYTES];
+    let mut length = 0;
+    let mut status = File::open("/proc/self/status").ok()?;
+    while length < bytes.len() {
+        match status.read(&mut bytes[length..]).ok()? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    parse(str::from_utf8(&bytes[..length]).ok()?, limit.line())
+}
+
+/// The number in a line such as `VmSize:     5312 kB`.
+fn parse(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_to_the_last_kib_and_named() {
+        assert_eq!(Limit::AddressSpace.judge(100_000, 60_000, 40_000), Ok(()));
+        let refused = Limit::AddressSpace.judge(100_000, 60_000, 40_001).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the address space is limited to 100000 KiB (`ulimit -v`), of which 60000 KiB are in use, and 40001 KiB \
+             more are needed: raise the limit by at least 1 KiB, or lift it with `ulimit -v unlimited`"
+        );
+        let data = Limit::Data.judge(0, u64::MAX, 1).unwrap_err().to_string();
+        assert!(data.contains("private memory") && data.contains("ulimit -d"), "{data}");
+    }
+
+    #[test]
+    fn the_status_of_a_process_has_both_numbers() {
+        let status = "Name:\tx\nVmPeak:\t    9000 kB\nVmSize:\t    5312 kB\nVmData:\t     401 kB\n";
+        assert_eq!(parse(status, "VmSize:"), Some(5312));
+        assert_eq!(parse(status, "VmData:"), Some(401));
+        assert_eq!(parse(status, "VmLck:"), None);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
+    fn this_process_uses_some() {
+        assert!(in_use_kib(Limit::AddressSpace) > in_use_kib(Limit::Data));
+        assert!(in_use_kib(Limit::Data) > Some(0));
+    }
+}

@@ -1,0 +1,39 @@
+//! Settings of glibc's allocator, for [`crate::headroom`]. Other C libraries have none of these.
+
+#[cfg(target_env = "gnu")]
+mod glibc {
+    use nix::libc::{c_int, mallopt};
+
+    pub(super) const M_MMAP_THRESHOLD: c_int = -3;
+    pub(super) const M_ARENA_MAX: c_int = -8;
+
+    pub(super) fn set(name: c_int, value: c_int) {
+        // SAFETY: `mallopt` takes two numbers and locks the heap while it changes a setting. glibc reads the two that
+        // are set here as single words whenever a thread needs an arena or a large block, and the values of this file
+        // are valid at any time.
+        let _is_set = unsafe { mallopt(name, value) };
+    }
+}
+
+/// Has all threads share one heap, unless the environment chooses otherwise, and large blocks returned to the system
+/// when they are freed.
+#[cfg(target_env = "gnu")]
+pub(crate) fn use_least() {
+    if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
+        glibc::set(glibc::M_ARENA_MAX, 1);
+    }
+    return_large_blocks();
+}
+
+/// Has large blocks returned to the system when they are freed.
+#[cfg(target_env = "gnu")]
+pub(crate) fn return_large_blocks() {
+    // Its own default, which it then no longer raises to the size of blocks that were freed.
+    glibc::set(glibc::M_MMAP_THRESHOLD, 128 << 10);
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) const fn use_least() {}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) const fn return_large_blocks() {}
