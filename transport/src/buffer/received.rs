@@ -222,6 +222,12 @@ impl Received {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }
     }
+
+    /// A frame that no device received.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self { end: bytes.len(), content: Content::Copied(bytes.into()) }
+    }
 }
 
 impl AsRef<[u8]> for Received {

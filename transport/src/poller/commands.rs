@@ -106,8 +106,12 @@ impl Core {
         if mutant!(credit_is_charged_at_the_request) {
             let _charged = self.targets.get_mut(target).and_then(|known| known.charge(target, &mut self.res));
         }
-        for frame in self.targets.take_unannounced(target) {
-            self.place(target, frame);
+        match self.targets.take_unannounced(target) {
+            Ok(frames) => frames.into_iter().for_each(|frame| self.place(target, frame)),
+            Err(error) => {
+                self.targets.ignore(target);
+                self.misbehaved(peer, number, error);
+            }
         }
     }
 }

@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
 
+/// Frames that a peer's poller may send to one of ours before the one through whose SRQ they come has handed any on:
+/// its settings, a message by its base credit, and a few that grant credit for the one message that it gets by ours.
+const UNANNOUNCED: usize = 8;
+
 /// A TGT whose messages may be for us.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -112,6 +116,8 @@ pub(super) struct Targets {
     early: EarlyFrames,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
     unannounced: Vec<(QpNumber, Received)>,
+    /// Which of these TGTs have sent more than they may.
+    excessive: Vec<QpNumber>,
     /// Targets whose spender may need a credit frame.
     untold: Vec<QpNumber>,
     /// An empty list with room, to change places with `untold`.
@@ -202,25 +208,35 @@ impl Targets {
         (bytes, frames().filter(|frame| frame.is_lent()).count())
     }
 
-    /// Keeps a copy of a frame of a TGT that a later command may announce. Its peer has one credit for each of the
-    /// `pollers` whose frames come here; what is beyond that is dropped.
+    /// Keeps a copy of a frame of a TGT that a later command may announce, if it comes within what its peer may send
+    /// to the `pollers` whose frames come here.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received, pollers: u16) {
-        if self.unannounced.iter().filter(|(other, _)| *other == qp).count() < usize::from(pollers) {
+        let kept = self.unannounced.iter().filter(|(other, _)| *other == qp).count();
+        if kept < UNANNOUNCED * usize::from(pollers) {
             self.unannounced.push((qp, frame.copied()));
+        } else if !self.excessive.contains(&qp) {
+            self.excessive.push(qp);
         }
     }
 
     /// The frames of a TGT that is announced now, in order.
-    pub(super) fn take_unannounced(&mut self, qp: QpNumber) -> impl Iterator<Item = Received> + use<> {
+    ///
+    /// # Errors
+    /// When its peer has sent more than it may, so that not all were kept.
+    pub(super) fn take_unannounced(&mut self, qp: QpNumber) -> Result<Vec<Received>, FrameError> {
         let kept = std::mem::take(&mut self.unannounced);
         let (of_it, others) = kept.into_iter().partition::<Vec<_>, _>(|(other, _)| *other == qp);
         self.unannounced = others;
-        of_it.into_iter().map(|(_, frame)| frame)
+        if self.excessive.contains(&qp) {
+            return Err(FrameError::Broken("more frames than it may send before it gets credit"));
+        }
+        Ok(of_it.into_iter().map(|(_, frame)| frame).collect())
     }
 
     /// Drops frames of TGTs that no queued command announces: they no longer exist, or never did.
     pub(super) fn forget_unannounced(&mut self) {
         self.unannounced.clear();
+        self.excessive.clear();
     }
 
     /// The spender of this target may need a credit frame.
@@ -260,5 +276,28 @@ impl Targets {
         self.known.clear();
         self.early = EarlyFrames::default();
         self.untold.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Over RC a poller that was stopped finds all at once what a session's peer has sent to the others through it.
+    #[test]
+    fn frames_before_the_announcement_are_kept_in_order_or_their_session_ends() {
+        let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());
+        let most = u8::try_from(3 * UNANNOUNCED).unwrap();
+        for number in 0..most {
+            targets.keep_unannounced(qp, Received::of(&[number]), 3);
+            targets.keep_unannounced(other, Received::of(&[number]), 3);
+        }
+        targets.keep_unannounced(other, Received::of(&[most]), 3);
+        let kept = targets.take_unannounced(qp).unwrap();
+        let numbers = kept.iter().map(|frame| frame.as_ref()[0]).collect::<Vec<_>>();
+        assert_eq!(numbers, (0..most).collect::<Vec<_>>());
+        assert!(matches!(targets.take_unannounced(other), Err(FrameError::Broken(_))));
+        targets.forget_unannounced();
+        assert!(targets.take_unannounced(other).unwrap().is_empty(), "the number may be used again");
     }
 }
