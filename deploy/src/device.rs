@@ -5,6 +5,7 @@
 //! libraries.
 
 use clap::{Args, Subcommand};
+use std::fmt;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use trunkline_softrdma::device::{put_back, take_away};
@@ -27,15 +28,31 @@ pub struct Which {
     address: Option<IpAddr>,
 }
 
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "the software device at {address}"),
+            None => f.write_str("all software devices of this user and network namespace"),
+        }
+    }
+}
+
 /// Runs the operation. Exit status 1 if there was nothing to do or it failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
-    let (done, nothing) = match command {
-        DeviceCommand::Remove(which) => (take_away(None, which.address), "they were removed before"),
-        DeviceCommand::Restore(which) => (put_back(None, which.address), "none of them was removed"),
+    let (done, which, verb, nothing) = match command {
+        DeviceCommand::Remove(which) => {
+            (take_away(None, which.address), which, "removed", "they were removed before")
+        }
+        DeviceCommand::Restore(which) => {
+            (put_back(None, which.address), which, "restored", "none of them was removed")
+        }
     };
     match done {
-        Ok(true) => ExitCode::SUCCESS,
+        Ok(true) => {
+            println!("{verb}: {which}");
+            ExitCode::SUCCESS
+        }
         Ok(false) => {
             eprintln!("trunkctl: nothing to do: {nothing}");
             ExitCode::FAILURE

@@ -52,13 +52,27 @@ enum Request {
 #[derive(Debug, Subcommand)]
 enum Once {
     /// Print the value of a key; exit status 1 if it does not exist.
-    Get { key: String },
+    Get {
+        /// Any text, for example `user/17`.
+        key: String,
+    },
     /// Set the value of a key, from standard input if no value is given.
-    Put { key: String, value: Option<String> },
+    Put {
+        /// Any text; a value that it has is replaced.
+        key: String,
+        /// Text; for other bytes, or long values, use standard input.
+        value: Option<String>,
+    },
     /// Remove a key; exit status 1 if it did not exist.
-    Delete { key: String },
-    /// Print the keys that begin with a prefix.
-    List { prefix: Option<String> },
+    Delete {
+        /// The key to remove.
+        key: String,
+    },
+    /// Print the keys that begin with a prefix, 1,000 at most.
+    List {
+        /// Where keys must begin; without it, all are listed.
+        prefix: Option<String>,
+    },
 }
 
 type Outcome = Result<bool, Box<dyn std::error::Error>>;
