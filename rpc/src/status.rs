@@ -181,8 +181,8 @@ impl Status {
         self
     }
 
-    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default. At
-    /// most 1 MiB is sent: a reply with more ends its call with `ResourceExhausted`.
+    /// Data that the handler attached for programs, in a format that both sides have agreed on; empty by default. More
+    /// than 1 MiB is not sent: the status arrives without it, and with a last cause that names its size.
     #[must_use]
     pub fn details(&self) -> &Bytes {
         self.details.as_bytes()
@@ -193,6 +193,19 @@ impl Status {
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = Body::from(details.into());
         self
+    }
+
+    /// The same status as it is sent: without details that no receiver takes.
+    pub(crate) fn within_limits(mut self) -> Self {
+        let bytes = self.details.len();
+        if bytes <= MOST_DETAILS {
+            return self;
+        }
+        self.details = Body::new();
+        self.causes.truncate(MOST_CAUSES - 1);
+        self.with_cause(format_args!(
+            "its details of {bytes} bytes were left out: {MOST_DETAILS} at most are sent"
+        ))
     }
 
     /// Who ended the call.

@@ -11,7 +11,7 @@ use crate::frame::{
 use crate::inbox::Inbox;
 use crate::name::ServiceName;
 use crate::reason::Reason;
-use crate::status::{Code, MOST_DETAILS, Status};
+use crate::status::{Code, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -401,12 +401,12 @@ impl Dispatch {
             Err(Failure::Handler(status))
                 if !status.may_have_run() && mutant!(forwarded_status_is_trusted) =>
             {
-                self.with_status(By::Node { reason: status.reason(), ran: false }, &status)?
+                self.with_status(By::Node { reason: status.reason(), ran: false }, status)
             }
-            Err(Failure::Handler(status)) => self.with_status(By::Handler, &status)?,
+            Err(Failure::Handler(status)) => self.with_status(By::Handler, status),
             Err(Failure::Node(status)) => {
                 let by = By::Node { reason: status.reason(), ran: status.may_have_run() };
-                self.with_status(by, &status)?
+                self.with_status(by, status)
             }
         };
         let Caller { key, number, .. } = *caller;
@@ -441,14 +441,11 @@ impl Dispatch {
     }
 
     /// Code, origin, encoded part and body of a reply with a status.
-    fn with_status(&self, by: By, status: &Status) -> Result<(u8, By, Vec<u8>, Body), SendError> {
-        let details = status.details();
-        if details.len() > MOST_DETAILS {
-            return Err(SendError::TooLarge { bytes: details.len(), limit: MOST_DETAILS });
-        }
+    fn with_status(&self, by: By, status: Status) -> (u8, By, Vec<u8>, Body) {
+        let status = status.within_limits();
         let mut texts = self.poller.spare().take();
-        status_body::emit(status, &mut texts);
-        Ok((status.code().number(), by, texts, details.clone().into()))
+        status_body::emit(&status, &mut texts);
+        (status.code().number(), by, texts, status.details().clone().into())
     }
 
     fn drop_task(&mut self, task: TaskId) {
