@@ -51,6 +51,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod inbox;
+mod inboxes;
 mod lifecycle;
 mod name;
 mod node;

@@ -6,6 +6,7 @@ use crate::budgets::{Budgets, Limits};
 use crate::client::Channel;
 use crate::context::PollerContext;
 use crate::inbox::{Inbox, Work};
+use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
 use crate::on_poller;
 use crate::reason::Reason;
@@ -237,7 +238,7 @@ impl NodeBuilder {
         let budgets = Budgets::new(self.limits, self.pollers);
         let lifecycle = Lifecycle::new(self.pollers);
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle)));
-        let inboxes: Arc<[_]> = (0..self.pollers).map(inbox).collect();
+        let inboxes = Inboxes::new((0..self.pollers).map(inbox));
         let numbers = MethodNumbers::default();
         let (of_pollers, of_node, shared) = (Arc::clone(&inboxes), clock.clone(), budgets.clone());
         let node = trunkline_transport::Node::start(options, move |index: PollerIndex| {
@@ -264,7 +265,7 @@ impl NodeBuilder {
 pub struct Node {
     local_address: SocketAddr,
     clock: Clock,
-    inboxes: Arc<[Arc<Inbox>]>,
+    inboxes: Arc<Inboxes>,
     budgets: Budgets,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,

@@ -4,6 +4,7 @@ use super::{CallOptions, resolve};
 use crate::call::{Call, Outcome, Submission, Wait, shutting_down, too_many};
 use crate::codec::EncodeArguments;
 use crate::inbox::{Inbox, Work};
+use crate::inboxes::Inboxes;
 use crate::name::MethodName;
 use crate::on_poller;
 use crate::status::Status;
@@ -25,8 +26,8 @@ pub struct Channel {
     server: SocketAddr,
     timeout: Duration,
     clock: Clock,
-    inboxes: Arc<[Arc<Inbox>]>,
-    /// Each clone counts by itself, so that clones share no counter.
+    inboxes: Arc<Inboxes>,
+    /// Of its next call.
     turn: AtomicUsize,
     /// On an ordered channel: its number.
     order: Option<u32>,
@@ -39,19 +40,13 @@ impl Channel {
     /// # Errors
     /// `InvalidArgument` when `server` is neither an address nor a name that resolves to one.
     pub(crate) fn new(
-        inboxes: Arc<[Arc<Inbox>]>,
+        inboxes: Arc<Inboxes>,
         clock: Clock,
         server: impl ToSocketAddrs,
     ) -> Result<Self, Status> {
         let server = resolve(server)?;
-        Ok(Self {
-            server,
-            timeout: super::DEFAULT_TIMEOUT,
-            clock,
-            inboxes,
-            turn: AtomicUsize::new(0),
-            order: None,
-        })
+        let turn = AtomicUsize::new(inboxes.first_turn());
+        Ok(Self { server, timeout: super::DEFAULT_TIMEOUT, clock, inboxes, turn, order: None })
     }
 
     /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
@@ -134,7 +129,7 @@ impl Channel {
 
 impl Clone for Channel {
     fn clone(&self) -> Self {
-        let turn = AtomicUsize::new(self.turn.load(Ordering::Relaxed));
+        let turn = AtomicUsize::new(self.inboxes.first_turn());
         Self {
             server: self.server,
             timeout: self.timeout,

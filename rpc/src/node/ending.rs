@@ -44,7 +44,7 @@ impl Node {
     /// Begins what [`Node::drain`] does, and does not wait for it.
     pub fn begin_drain(&self) {
         self.lifecycle.begin_drain();
-        for inbox in &*self.inboxes {
+        for inbox in self.inboxes.iter() {
             inbox.wake();
         }
     }

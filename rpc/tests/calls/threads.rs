@@ -112,3 +112,19 @@ fn thousands_of_calls_are_outstanding_at_once() {
         assert_eq!(block_on(call), Ok((number, "text".to_owned())));
     }
 }
+
+#[test]
+fn calls_through_fresh_clones_use_all_pollers_alike() {
+    let server = node().serve(EchoServer::new(|| Echoing)).start().unwrap();
+    let node = node().pollers(4).start().unwrap();
+    let client = EchoClient::connect(&node, server.local_address()).unwrap();
+    for number in 0..400 {
+        let one_call = client.clone();
+        assert_eq!(block_on(one_call.echo(number, String::new())), Ok((number, String::new())));
+    }
+    let mut received = [0; 4];
+    for lane in node.report().traffic {
+        received[usize::from(lane.local.0)] += lane.received;
+    }
+    assert!(received.iter().all(|count| (80..=120).contains(count)), "{received:?}");
+}

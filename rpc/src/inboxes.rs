@@ -1,0 +1,35 @@
+//! The inboxes of all pollers of a node, and which of them a channel begins with.
+//!
+//! Nodes own one, channels share it. It wakes nobody; that is the inboxes' affair.
+
+use crate::inbox::Inbox;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// One inbox for each poller.
+pub(crate) struct Inboxes {
+    of_pollers: Box<[Arc<Inbox>]>,
+    channels: AtomicUsize,
+}
+
+impl Inboxes {
+    /// With this inbox for each poller, in order; at least one.
+    pub(crate) fn new(of_pollers: impl Iterator<Item = Arc<Inbox>>) -> Arc<Self> {
+        Arc::new(Self { of_pollers: of_pollers.collect(), channels: AtomicUsize::new(0) })
+    }
+
+    /// The first turn of a new channel, clones included: callers that clone their client for each call use all pollers
+    /// alike. Each channel counts its further turns by itself, so that calls share no counter.
+    pub(crate) fn first_turn(&self) -> usize {
+        self.channels.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Deref for Inboxes {
+    type Target = [Arc<Inbox>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.of_pollers
+    }
+}
