@@ -54,6 +54,7 @@ impl Client {
                 87..=89 => self.burst(server).await,
                 90..=92 => self.cancel(server).await,
                 93..=95 => self.in_order(server).await,
+                96..=97 => self.late(server).await,
                 _ => self.local(server).await,
             }
         }

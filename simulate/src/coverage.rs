@@ -50,6 +50,7 @@ kinds! {
     Burst "burst of calls" false,
     Ordered "ordered channel" false,
     LocalCall "call from a task on a poller" false,
+    LateCall "call late before it could leave" false,
     NestedCall "call made inside a handler" false,
     HandlerSlept "handler waited" false,
     HandlerBlocked "handler blocked its poller" true,

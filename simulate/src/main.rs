@@ -8,7 +8,8 @@
 //! | `attacker` | forges packets of live sessions; nobody sends anything to it because of that |
 //! | `strangers` | forge connection requests; what no node does for them |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `service`, `client`, `ordered` | what nodes offer, and what programs do with it |
+//! | `departed` | what must be true of requests as they leave |
+//! | `service`, `client`, `ordered`, `late` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
@@ -32,11 +33,13 @@ mod client;
 mod coverage;
 mod credits;
 mod crowd;
+mod departed;
 mod ended;
 mod forged;
 mod half_made;
 mod heading;
 mod interrupt;
+mod late;
 mod mutants;
 mod network;
 mod node;

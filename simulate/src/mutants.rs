@@ -103,6 +103,14 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "may_have_run: a call whose request never left counts as one that may have run",
     },
     Mutant {
+        name: "late_frames_are_posted",
+        what: "deadline: a request is handed to the device although its call's deadline has passed",
+    },
+    Mutant {
+        name: "late_frames_keep_their_credit",
+        what: "credit: a request that is not posted since it is late uses up its credit",
+    },
+    Mutant {
         name: "drained_is_not_reported",
         what: "shutdown: a poller does not report that nothing is under way",
     },

@@ -8,6 +8,7 @@
 use crate::announced::Announced;
 use crate::attacker::Attacker;
 use crate::coverage::{Coverage, Kind};
+use crate::departed::Departed;
 use crate::forged::Forged;
 use crate::packet;
 use crate::strangers::{Request, Strangers};
@@ -59,6 +60,8 @@ struct State {
     hostile: BTreeMap<IpAddr, HostilePeer>,
     /// What those were allowed to READ.
     announced: Announced,
+    /// What honest nodes have sent.
+    departed: Departed,
     sent: u64,
     coverage: Arc<Coverage>,
     /// Writes the trace, if there is one.
@@ -97,6 +100,7 @@ impl Network {
             strangers: Strangers::default(),
             hostile: BTreeMap::new(),
             announced: Announced::default(),
+            departed: Departed::default(),
             sent: 0,
             coverage: Arc::clone(coverage),
             pen,
@@ -165,11 +169,13 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// The rule that honest nodes have broken towards the attacker, a stranger or a hostile peer, if they have.
+    /// The rule that honest nodes have broken by what they sent, or towards the attacker, a stranger or a hostile peer,
+    /// if they have.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
-        broken.or_else(|| state.announced.broken()).map(str::to_owned)
+        let broken = broken.or_else(|| state.announced.broken());
+        broken.or_else(|| state.departed.broken()).map(str::to_owned)
     }
 
     /// Delivers what has arrived by now; returns whether anything has.
@@ -223,6 +229,7 @@ impl State {
         if self.hostile.contains_key(&to) {
             self.announced.see(&datagram);
         }
+        self.departed.see(&datagram);
         let changed = self.changed(&datagram);
         let datagram = Datagram { bytes: changed.as_deref().unwrap_or(datagram.bytes), ..datagram };
         if self.hostile.contains_key(&from) {

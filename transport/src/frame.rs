@@ -148,10 +148,10 @@ pub(crate) fn has_time_left(head: &[u8]) -> bool {
     head.get(1).is_some_and(|set| set & flags::TIME_LEFT != 0)
 }
 
-/// The time left of a message that is about to leave: in microseconds, at least one; the largest number if there is
-/// no limit, or one of more than 71 minutes.
+/// The time left of a message that is about to leave: in microseconds, rounded up, so that it is 0 only if the deadline
+/// has passed; the largest number if there is no limit, or one of more than 71 minutes.
 pub(crate) fn time_left(deadline: Option<Time>, now: Time) -> [u8; 4] {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(now).as_micros().max(1));
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(now).as_nanos().div_ceil(1000));
     left.and_then(|left| u32::try_from(left).ok()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
@@ -420,8 +420,11 @@ mod tests {
         let (now, after) = (Time(1_000_000), |time| Some(Time(1_000_000) + Duration::from_micros(time)));
         let cases = [
             (None, u32::MAX),
-            (Some(Time(0)), 1),
-            (after(0), 1),
+            (Some(Time(0)), 0),
+            (after(0), 0),
+            (Some(Time(1_000_001)), 1),
+            (Some(Time(1_001_000)), 1),
+            (Some(Time(1_001_001)), 2),
             (after(5000), 5000),
             (after(4_294_967_294), u32::MAX - 1),
             (after(4_294_967_296), u32::MAX),

@@ -233,8 +233,13 @@ impl Trunk {
 
     /// Gives up what is staged and late: nothing of it has left, so its credit can be used again.
     fn drop_late(&mut self, res: &mut Resources) {
+        if mutant!(late_frames_are_posted) {
+            return;
+        }
         while let Some((lane, record)) = self.pipeline.take_late(res.time.now(), &mut res.sends) {
-            self.lanes[lane].spender.unspend();
+            if !mutant!(late_frames_keep_their_credit) {
+                self.lanes[lane].spender.unspend();
+            }
             let token = match record {
                 Record::Message(token) => token,
                 Record::Announcement(id) => {

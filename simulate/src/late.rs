@@ -1,0 +1,60 @@
+//! What a client does with calls whose poller is busy when they are to leave.
+
+use crate::client::Client;
+use crate::coverage::Kind;
+use crate::oracle::{Open, pattern};
+use crate::service::WorkLocal;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+use trunkline::{Code, PollerIndex};
+
+impl Client {
+    /// Makes a call from a poller's task, small or large. When the request is staged, in the poller's next turn, the task
+    /// keeps the poller busy: mostly until after the call's deadline.
+    pub(crate) async fn late(&mut self, server: SocketAddr) {
+        let timeout = Duration::from_micros(self.random.u64(500..4_000));
+        let busy = Duration::from_micros(self.random.u64(1_000..8_000));
+        let bytes = if self.random.bool() { self.random.usize(..300) } else { 40 << 10 };
+        let poller = PollerIndex(self.random.u16(..self.pollers));
+        let id = self.oracle.made(self.process, server, "echo from a busy poller", timeout);
+        let open = Open::new(&self.oracle, id);
+        let timers = self.timers.clone();
+        let task = move |context| async move {
+            let client = WorkLocal::connect(&context, server)?.with_timeout(timeout);
+            let mut call = pin!(client.echo(id, 0, 0, pattern(id, bytes).into()));
+            let mut turn = 0;
+            poll_fn(|context| {
+                turn += 1;
+                match turn {
+                    1 => context.waker().wake_by_ref(),
+                    2 => timers.block(busy),
+                    _ => {}
+                }
+                call.as_mut().poll(context)
+            })
+            .await
+        };
+        let outcome = self.node.run_on(poller, task).await;
+        open.ended();
+        if busy > timeout {
+            self.coverage.count(Kind::LateCall);
+        }
+        match outcome {
+            Ok(Ok(reply)) => {
+                self.oracle.judge_reply(id, &reply, 0);
+                self.oracle.succeeded(id, id, false);
+            }
+            Ok(Err(status)) => {
+                let is_late = busy > timeout && status.code() == Code::DeadlineExceeded;
+                if is_late && status.may_have_run() {
+                    self.oracle.fail(format!("call {id} was late before it could leave: {status}"));
+                }
+                self.oracle.failed(id, &status);
+            }
+            // The node shut down under the task; whether the call ran is not known.
+            Err(_) => self.oracle.given_up(id),
+        }
+    }
+}
