@@ -136,20 +136,6 @@ fn an_error_comes_with_code_message_and_details() {
 }
 
 #[test]
-fn details_that_are_too_large_cost_a_status_nothing_else() {
-    let setting = Setting::new();
-    let fail = |bytes| {
-        let details = Bytes::from(vec![7; bytes]);
-        block_on(setting.client().fail(5, "no such key".to_owned(), details)).unwrap_err()
-    };
-    let most = fail(1 << 20);
-    assert_eq!((most.details().len(), most.causes()), (1 << 20, &[][..]));
-    let more = fail((1 << 20) + 1);
-    assert_eq!((more.code(), more.message(), more.details().len()), (Code::NotFound, "no such key", 0));
-    assert!(more.causes()[0].contains("details of 1048577 bytes were left out"), "{:?}", more.causes());
-}
-
-#[test]
 fn a_deadline_ends_the_call_here_and_drops_the_handler_there() {
     let setting = Setting::new();
     setting.assert_alive();
