@@ -113,6 +113,10 @@ impl Carrier for FakeCarrier {
         self.away
     }
 
+    fn waiting_bytes(&self, _: PeerKey, _: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+        None
+    }
+
     fn has_reply_room(&mut self, _: PeerKey) -> Result<(), Exhausted> {
         match self.refusal {
             Some(SendError::QueueFull(exhausted)) => Err(exhausted),

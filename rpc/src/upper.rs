@@ -154,6 +154,15 @@ impl Upper for RpcPoller {
         self.inbox.occupant().nobody();
     }
 
+    fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {
+        let _here = OnPoller::enter(self.inbox.lifecycle());
+        // The sender of a request knows.
+        if let Some(Unread::Reply { call }) = Header::unread(frame) {
+            self.table.given_up(from.peer, call, bytes);
+        }
+        self.inbox.occupant().nobody();
+    }
+
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome) {
         if token != NOBODY {
             self.table.sent(carrier, token, outcome);

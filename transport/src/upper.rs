@@ -392,6 +392,10 @@ pub trait Carrier {
     /// Why the last attempt to connect to the peer failed, if nothing has come of a later one.
     fn away(&self, peer: PeerKey) -> Option<PeerDown>;
 
+    /// Bytes of the oldest large message of the peer that waits for memory here, of those whose announcing frame
+    /// `is_it` chooses. That begins with the message's header; an announcement follows it.
+    fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize>;
+
     /// Whether the reply to one more request of the peer may be queued. A part of the budget is left to those
     /// who refuse requests because it may not.
     ///
@@ -410,6 +414,10 @@ pub trait Upper: 'static {
 
     /// A message that was sent has its outcome.
     fn sent(&mut self, carrier: &mut dyn Carrier, token: Token, outcome: SendOutcome);
+
+    /// A large message of so many bytes does not come, because no memory became free for it in time; its sender
+    /// knows. `frame` announced it: it begins with the message's header.
+    fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize);
 
     /// A peer changed.
     fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent);

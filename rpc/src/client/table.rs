@@ -6,7 +6,9 @@
 use super::numbers::Numbers;
 use crate::call::{Answer, Outcome, Response, Submission, shutting_down};
 use crate::frame::status_body::{self, StatusTexts};
-use crate::frame::{Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader};
+use crate::frame::{
+    Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread,
+};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -250,6 +252,13 @@ impl Table {
         self.finish(call, Err(Status::ran(Code::Internal, text).because(reason)));
     }
 
+    /// A reply does not come, because this node had no memory for it in time.
+    pub(crate) fn given_up(&mut self, from: PeerKey, call: u64, bytes: usize) {
+        let Some(flight) = self.waiting(from, call) else { return };
+        let text = format!("{} at {}: {}", flight.method, flight.server, no_memory(bytes));
+        self.finish(call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
+    }
+
     /// A peer reports the number of a method.
     pub(crate) fn learn(&mut self, from: Origin, number: Number) {
         if self.pollers.contains_key(&from.peer) {
@@ -301,13 +310,17 @@ impl Table {
             self.deadlines.remove(&(deadline, call));
             let Some(flight) = self.flight(call) else { continue };
             let name = format!("{} at {}", flight.method, flight.server);
-            let away = carrier.away(flight.peer);
+            let peer = flight.peer;
+            let away = carrier.away(peer);
+            let is_reply = |frame: &[u8]| is_reply_to(frame, call);
+            let waiting = carrier.waiting_bytes(peer, &is_reply);
             self.abandon(carrier, call, |has_left| {
                 let late = "the deadline passed before it could leave";
-                let text = match away {
+                let text = match (waiting, away) {
+                    (Some(bytes), _) => format!("{name}: {}", no_memory(bytes)),
                     _ if has_left => format!("{name}: no answer in time"),
-                    Some(cause) => format!("{name}: {late}: {cause}"),
-                    None => format!("{name}: {late}"),
+                    (None, Some(cause)) => format!("{name}: {late}: {cause}"),
+                    (None, None) => format!("{name}: {late}"),
                 };
                 (Code::DeadlineExceeded, Reason::Expired, text)
             });
@@ -451,6 +464,19 @@ fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
         Some(reason) => status.because(reason),
         None => status,
     }
+}
+
+/// Why a reply of so many bytes did not come.
+fn no_memory(bytes: usize) -> String {
+    format!(
+        "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \
+         or raise rendezvous_bytes_per_peer and rendezvous_bytes"
+    )
+}
+
+/// Whether a frame is a reply to this call, or announces it.
+fn is_reply_to(frame: &[u8], call: u64) -> bool {
+    matches!(Header::unread(frame), Some(Unread::Reply { call: of }) if of == call)
 }
 
 fn microseconds(deadline: Time, now: Time) -> u32 {

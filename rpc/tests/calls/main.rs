@@ -16,6 +16,7 @@ mod failures;
 mod gate;
 mod lifecycle;
 mod local;
+mod memory;
 mod nested;
 mod order;
 mod panicking;

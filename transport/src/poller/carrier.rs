@@ -85,6 +85,10 @@ impl Carrier for Core {
         self.peers.away(peer)
     }
 
+    fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+        self.trunks.get(self.peers.trunk(peer)?)?.waiting_bytes(is_it)
+    }
+
     fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.res.shares.has_reply_room(peer)
     }

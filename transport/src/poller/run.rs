@@ -177,6 +177,9 @@ impl<U: Upper> Poller<U> {
                 Event::Message(origin, message) => self.upper.message(&mut self.core, origin, message),
                 Event::Sent(token, outcome) => self.upper.sent(&mut self.core, token, outcome),
                 Event::Peer(peer, event) => self.upper.peer(&mut self.core, peer, event),
+                Event::GivenUp(origin, frame, bytes) => {
+                    self.upper.given_up(origin, frame.as_slice(), bytes);
+                }
             }
             self.ends_turn()?;
             self.delivered += 1;

@@ -31,6 +31,11 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
+    /// Bytes of the whole message.
+    pub(crate) fn bytes(&self) -> usize {
+        self.head_bytes + self.body_bytes
+    }
+
     /// Takes memory for the whole message and puts the head there.
     fn feed(&mut self, block: Block) {
         let head = self.head.take();
@@ -103,6 +108,13 @@ impl Sinks {
         self.unfed.push_back(key);
     }
 
+    /// Bytes of the oldest message that waits for memory, of those whose frame `is_it` chooses.
+    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+        let waiting = self.unfed.iter().filter_map(|&key| self.open.get(key));
+        let mut chosen = waiting.filter(|sink| sink.head.as_ref().is_some_and(|head| is_it(head.as_slice())));
+        chosen.next().map(Sink::bytes)
+    }
+
     /// Sinks for messages from this poller of the peer.
     pub(crate) fn count_of(&self, lane: usize) -> usize {
         self.open.iter().filter(|(_, sink)| sink.lane == lane).count()
@@ -112,7 +124,7 @@ impl Sinks {
     pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
         while let Some(&key) = self.unfed.front() {
             if let Some(sink) = self.open.get_mut(key) {
-                let Some(block) = take(sink.head_bytes + sink.body_bytes) else { break };
+                let Some(block) = take(sink.bytes()) else { break };
                 sink.feed(block);
                 self.reading.push_back(key);
             }

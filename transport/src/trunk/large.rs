@@ -198,7 +198,16 @@ impl Trunk {
             let fin = Fin { id: sink.id, status: FinStatus::Exhausted };
             self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
             self.mark(res);
+            let bytes = sink.bytes();
+            if let Some(head) = sink.head {
+                res.events.given_up(self.origin(sink.lane), head, bytes);
+            }
         }
+    }
+
+    /// Bytes of the oldest message that waits for memory here, of those whose frame `is_it` chooses.
+    pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&[u8]) -> bool) -> Option<usize> {
+        self.sinks.waiting_bytes(is_it)
     }
 }
 

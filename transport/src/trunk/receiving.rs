@@ -101,7 +101,12 @@ impl Trunk {
     /// Queues a received message for the upper half.
     pub(super) fn hand_on(&mut self, res: &mut Resources, lane: usize, message: Message) {
         self.lanes[lane].counters.count_received();
+        res.events.message(self.origin(lane), message);
+    }
+
+    /// Where messages of the peer's poller `lane` come from.
+    pub(super) fn origin(&self, lane: usize) -> Origin {
         let poller = PollerIndex(u16::try_from(lane).unwrap_or(u16::MAX));
-        res.events.message(Origin { peer: self.peer, session: SessionNumber(self.number), poller }, message);
+        Origin { peer: self.peer, session: SessionNumber(self.number), poller }
     }
 }

@@ -226,6 +226,8 @@ pub(crate) enum Event {
     Message(Origin, Message),
     Sent(Token, SendOutcome),
     Peer(PeerKey, PeerEvent),
+    /// The frame that announced a message of so many bytes, for which there was no memory in time.
+    GivenUp(Origin, Message, usize),
 }
 
 /// Events for the upper half, in order.
@@ -248,6 +250,10 @@ impl Events {
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {
         self.0.push_back(Event::Peer(peer, event));
+    }
+
+    pub(crate) fn given_up(&mut self, from: Origin, frame: Message, bytes: usize) {
+        self.0.push_back(Event::GivenUp(from, frame, bytes));
     }
 
     /// Takes the oldest.

@@ -179,6 +179,8 @@ impl Upper for Probe {
         }
     }
 
+    fn given_up(&mut self, _: Origin, _: &[u8], _: usize) {}
+
     fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         self.tell(Happened::Peer(peer, event));
     }

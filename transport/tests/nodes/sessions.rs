@@ -331,6 +331,7 @@ impl trunkline_transport::Upper for TestUpper {
         _: SendOutcome,
     ) {
     }
+    fn given_up(&mut self, _: trunkline_transport::Origin, _: &[u8], _: usize) {}
     fn peer(
         &mut self,
         _: &mut dyn trunkline_transport::Carrier,
