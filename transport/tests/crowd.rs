@@ -39,12 +39,14 @@ fn five_hundred_pollers_of_sixteen_processes_join_a_node_of_small_depth() {
     }
     let report = server.report();
     let joined = PROCESSES * u64::from(POLLERS);
-    assert_eq!((u64::from(report.tgt), report.rnr), (joined, 0), "all are joined at the same time");
+    assert_eq!(u64::from(report.tgt), joined, "all are joined at the same time");
     for process in &mut crowd {
         // Again, now that each of the others holds its credit.
         process.tell("again").expect("it listens");
         process.after("exchanged").expect("its pollers exchange");
     }
+    // Settings use no credit, so those of a crowd may have been sent again. Messages never are.
+    assert_eq!(server.report().rnr, report.rnr, "credit keeps within the depth");
     for process in crowd {
         process.finish().expect("it ends");
     }

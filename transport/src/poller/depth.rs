@@ -2,7 +2,8 @@
 //!
 //! It is doubled, within the limit of the node and its device, before their credits take half of it, and when busy
 //! peers have left no room for one more; it never shrinks. Receives are posted before anything is granted of
-//! them. Over RC with several pollers, which share out each other's SRQs by fixed parts, it stays as it is.
+//! them. The settings of sessions that come up use no credit: those of a crowd that joins at once may find no receive, and
+//! its devices send them again, however often, after the RNR time. Over RC with several pollers, which share out each other's SRQs by fixed parts, it stays as it is.
 #![forbid(unsafe_code)]
 
 use super::Core;
