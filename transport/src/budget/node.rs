@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_mutants::mutant;
 
-/// A part of the queue of messages that is left to refusals: a peer that has more in it runs no more calls.
-const REFUSALS_PART: usize = 8;
+/// The parts of the queued messages and of their bytes that are left to refusals: a peer that has more queued runs no
+/// more calls. Refusals are short, and a few replies of the largest size must not keep small calls out.
+const REFUSALS_OF_MESSAGES: usize = 8;
+const REFUSALS_OF_BYTES: usize = 64;
 
 /// The limits of what peers may make a node hold, as its options have them.
 #[derive(Debug, Clone, Copy)]
@@ -127,10 +129,12 @@ impl Shares {
     /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
     /// it here; after that a part of the budget is left to refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
-        for share in [&mut self.messages, &mut self.bytes] {
+        for (share, part) in
+            [(&mut self.messages, REFUSALS_OF_MESSAGES), (&mut self.bytes, REFUSALS_OF_BYTES)]
+        {
             if share.used_by(peer) > 0 {
                 let limit = share.limit();
-                let refusals = (limit.per_peer / REFUSALS_PART).max(1);
+                let refusals = (limit.per_peer / part).max(1);
                 // While others have all but what is set aside, a host runs calls on half of its part of that.
                 let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { refusals };
                 share.check(peer, refusals, refusals.min(set_aside.max(1)))?;

@@ -164,6 +164,19 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     }
 }
 
+/// By default, two replies of the largest size, which their peer READs, leave room for those to small calls.
+#[test]
+fn large_replies_do_not_keep_small_calls_out() {
+    let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1), 0);
+    for _ in 0..2 {
+        shares.queue(A, 60 << 20).unwrap();
+    }
+    assert_eq!(shares.has_reply_room(A), Ok(()));
+    shares.queue(A, 7 << 20).unwrap();
+    let of_peer = Exhausted::Peer { name: "queued bytes", limit: 128 << 20 };
+    assert_eq!(shares.has_reply_room(A), Err(of_peer), "the rest is for refusals");
+}
+
 #[test]
 fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
     let mut tally = Tally::new(CUT_UP);
