@@ -246,9 +246,10 @@ impl Status {
                 (Code::ResourceExhausted, Reason::Overloaded)
             }
             PeerDown::NoAddress { .. } => (Code::FailedPrecondition, Reason::Unreachable),
-            PeerDown::Version { .. } | PeerDown::UnknownFrame(_) | PeerDown::UnknownSetting(_) => {
-                (Code::FailedPrecondition, Reason::OtherProtocol)
-            }
+            PeerDown::Version { .. }
+            | PeerDown::UnknownFrame(_)
+            | PeerDown::UnknownSetting(_)
+            | PeerDown::SettingRefused(_) => (Code::FailedPrecondition, Reason::OtherProtocol),
             PeerDown::ShuttingDown => (Code::Unavailable, Reason::Draining),
             _ => (Code::Unavailable, Reason::Unreachable),
         }

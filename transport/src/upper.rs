@@ -215,6 +215,9 @@ pub enum PeerDown {
         "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
     )]
     UnknownSetting(u16),
+    /// Our settings have an entry that it does not know and must not ignore.
+    #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
+    SettingRefused(u16),
     /// The message's deadline passed before it could leave.
     #[error("the deadline passed before the message could leave")]
     Deadline,
@@ -270,7 +273,12 @@ impl PeerDown {
 
     /// Whether waiting for a later attempt to connect is of no use.
     pub(crate) fn is_final(self) -> bool {
-        self.is_of_this_node() || matches!(self, Self::Version { .. } | Self::UnknownSetting(_))
+        self.is_of_this_node() || self.is_incompatible()
+    }
+
+    /// Whether one of the two nodes has to be updated.
+    pub(crate) fn is_incompatible(self) -> bool {
+        matches!(self, Self::Version { .. } | Self::UnknownSetting(_) | Self::SettingRefused(_))
     }
 
     /// Whether no pause before the next attempt can help, because the peer was not asked.

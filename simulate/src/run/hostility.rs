@@ -56,7 +56,7 @@ fn takes_long(hostility: Hostility) -> bool {
 /// What the log says of the end of its session: any of these.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
-        Hostility::None | Hostility::Hoarding => &[],
+        Hostility::None | Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
         // The kind of its frame may be one that a later version knows.
@@ -70,7 +70,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
 
 const fn kind(hostility: Hostility) -> Kind {
     match hostility {
-        Hostility::None | Hostility::Stingy => Kind::PeerTookNothing,
+        Hostility::None | Hostility::Advanced | Hostility::Stingy => Kind::PeerTookNothing,
         Hostility::Hoarding => Kind::PeerHoardedCredit,
         Hostility::Beyond => Kind::PeerSentBeyond,
         Hostility::Unfinished => Kind::PeerFinishedNothing,

@@ -37,6 +37,7 @@
 //! | same peer session, poller there already | that one | refused as nonsense |
 //! | same epoch, later number, no echo | older | ours is over, a new one accepts |
 //! | same epoch, earlier number | later | refused as stale (it was under way too long) |
+//! | of an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
 //! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
 #![forbid(unsafe_code)]
 
@@ -124,6 +125,9 @@ pub(crate) struct Machine {
     /// Pollers wait for a session; a failure must be reported to them.
     wanted: bool,
     backoff: Backoff,
+    /// The incarnation of the peer that has a setting which this node does not know and must not ignore, by its epoch,
+    /// and that setting. It will not change, so there is no session with that incarnation.
+    incompatible: Option<(u64, u16)>,
     closed: bool,
 }
 
@@ -138,6 +142,7 @@ impl Machine {
             was_up: false,
             wanted: false,
             backoff: Backoff::new(epoch),
+            incompatible: None,
             closed: false,
         }
     }
@@ -185,6 +190,11 @@ impl Machine {
             }
             _ => 0,
         }
+    }
+
+    /// The setting because of which there is no session with this incarnation of the peer.
+    fn unknown_setting_of(&self, epoch: u64) -> Option<u16> {
+        self.incompatible.filter(|(known, _)| *known == epoch).map(|(_, setting)| setting)
     }
 
     /// Whether a poller waits for a session.
@@ -243,6 +253,14 @@ impl Machine {
             State::Open(session) => session.remote,
             _ => None,
         };
+        let epoch = hello.session.epoch;
+        if let Some(setting) = self.unknown_setting_of(epoch) {
+            // Our own dial, if there is one, reaches the same incarnation.
+            if let Some(number) = self.current().filter(|_| known.is_none_or(|name| name.epoch == epoch)) {
+                self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
+            }
+            return Err(Refusal::Setting(setting));
+        }
         match known {
             Some(name) if name == hello.session => {}
             Some(_) if hello.echo.is_some() => {
@@ -281,6 +299,7 @@ impl Machine {
         welcome: Welcome,
         actions: &mut Vec<Action>,
     ) {
+        let unknown_setting = self.unknown_setting_of(welcome.session.epoch);
         let State::Open(session) = &mut self.state else { return };
         if session.number != number {
             return;
@@ -293,6 +312,9 @@ impl Machine {
             return;
         }
         session.remote = Some(welcome.session);
+        if let Some(setting) = unknown_setting {
+            return self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
+        }
         if !session.fits(welcome.pollers()) {
             let cause = PeerDown::Misbehaved("two numbers of pollers for one session");
             self.fail(now, number, cause, false, actions);
@@ -349,10 +371,20 @@ impl Machine {
         }
         let State::Open(session) = std::mem::replace(&mut self.state, State::Idle) else { return };
         actions.push(Action::Close { number });
+        if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
+            self.incompatible = Some((remote.epoch, setting));
+        }
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
+            if cause.is_incompatible() {
+                // Who calls until the next attempt is due is told so at once, as after an attempt that failed.
+                self.backoff.failed(now, cause, false);
+            }
             self.wanted = false;
-            actions.push(Action::Down { number, cause });
+            actions.push(match self.backoff.away(now) {
+                Some((cause, until)) => Action::Away { number, cause, until, is_new: true },
+                None => Action::Down { number, cause },
+            });
             return;
         }
         let silent = self.backoff.failed(now, cause, transient);

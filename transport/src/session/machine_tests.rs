@@ -489,3 +489,46 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_incarnation_with_an_unknown_critical_setting_is_refused_by_name_until_it_is_restarted() {
+    let now = Time(1_000_000);
+    let cause = PeerDown::UnknownSetting(9);
+    let mut machine = up(now, 5);
+    let mut actions = Vec::new();
+    machine.fail(now, 1, cause, false, &mut actions);
+    let [Action::Close { number: 1 }, Action::Away { number: 1, cause: told, until, is_new: true }] =
+        actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(told, cause);
+    // Nobody waits for the next attempt.
+    for connect in [Connect::FailFast, Connect::Wait] {
+        actions.clear();
+        machine.want(now, connect, &mut actions);
+        assert_eq!(actions, [Action::Away { number: 0, cause, until, is_new: false }]);
+    }
+    actions.clear();
+    assert_eq!(machine.request(now, &hello(PEER, 6, None, 0, 1), &mut actions), Err(Refusal::Setting(9)));
+    assert_eq!(actions, []);
+    // The next attempt ends as soon as the incarnation is known: by its answer, or by its own request.
+    for number in [2, 3] {
+        let now = until + Duration::from_secs(number.into());
+        machine.want(now, Connect::FailFast, &mut actions);
+        assert_eq!(actions, [Action::Dial { number, poller: 0, echo: None }]);
+        actions.clear();
+        if number == 2 {
+            machine.answered(now, number, 0, welcome(PEER, 7, 1), &mut actions);
+        } else {
+            let request = hello(PEER, 7, Some(number), 0, 1);
+            assert_eq!(machine.request(now, &request, &mut actions), Err(Refusal::Setting(9)));
+        }
+        assert!(
+            matches!(actions[..], [Action::Close { .. }, Action::Away { cause: told, .. }] if told == cause),
+            "{actions:?}"
+        );
+        actions.clear();
+    }
+    assert_eq!(machine.request(now, &hello(33, 1, None, 0, 1), &mut actions), Ok(4), "its successor");
+}

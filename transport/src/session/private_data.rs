@@ -11,6 +11,7 @@
 //! REP  4 highest version (1)  5 auth method (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
 //!     20 SRQ numbers (4 each, by poller)
 //! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 zero (1)  8 cookie (16), with reason 11
+//!     8 setting (2), with reason 12
 //! ```
 //!
 //! A handshake between a dialing node and a listening one, with two pollers each:
@@ -45,6 +46,8 @@ const MAGIC: [u8; 4] = *b"TRNK";
 const OTHER_VERSION: u8 = 2;
 /// The code of [`Refusal::Unproven`].
 const UNPROVEN: u8 = 11;
+/// The code of [`Refusal::Setting`].
+const UNKNOWN_SETTING: u8 = 12;
 
 /// The versions that a node speaks, as it names them at offsets that never change. A session has the highest that both
 /// sides speak.
@@ -128,6 +131,8 @@ pub(crate) enum Refusal {
     UsesRc,
     /// Nothing shows that the sender is where the request comes from; it should repeat it with this cookie.
     Unproven(Cookie),
+    /// A session with the sender's incarnation had a setting that this node does not know and must not ignore.
+    Setting(u16),
 }
 
 impl Refusal {
@@ -157,6 +162,7 @@ impl Refusal {
             Self::UsesXrc => 9,
             Self::UsesRc => 10,
             Self::Unproven(_) => UNPROVEN,
+            Self::Setting(_) => UNKNOWN_SETTING,
         }
     }
 
@@ -164,8 +170,10 @@ impl Refusal {
     pub(crate) fn emit(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, 0]);
-        if let Self::Unproven(Cookie(cookie)) = self {
-            out.extend(cookie);
+        match self {
+            Self::Unproven(Cookie(cookie)) => out.extend(cookie),
+            Self::Setting(setting) => out.extend(setting.to_be_bytes()),
+            _ => {}
         }
         out
     }
@@ -178,6 +186,9 @@ impl Refusal {
         let code = *bytes.get(5)?;
         if code == UNPROVEN {
             return array(bytes, 8).map(|cookie| Self::Unproven(Cookie(cookie)));
+        }
+        if code == UNKNOWN_SETTING {
+            return array(bytes, 8).map(|setting| Self::Setting(u16::from_be_bytes(setting)));
         }
         if code == OTHER_VERSION {
             let [highest, _, lowest] = array(bytes, 4)?;
@@ -192,6 +203,7 @@ impl Refusal {
             Self::Version(Versions { lowest, highest }) => {
                 PeerDown::Version { ours: (SPOKEN.lowest, SPOKEN.highest), theirs: (lowest, highest) }
             }
+            Self::Setting(setting) => PeerDown::SettingRefused(setting),
             other => PeerDown::Refused(other.explain()),
         }
     }
@@ -207,6 +219,7 @@ impl Refusal {
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => "it is out of resources",
             Self::Crowded => "too many sessions of this host with it, or of all strangers, are half made",
+            Self::Setting(_) => "it does not know a setting of this node",
             Self::Unproven(_) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {
                 "it uses XRC connections, this node RC: start it with --connections rc (NodeBuilder::connections)"
@@ -384,7 +397,8 @@ mod tests {
             bytes.resize(196, 0);
             assert_eq!(Welcome::parse(&bytes), Ok(welcome(pollers)));
         }
-        for refusal in Refusal::PLAIN.into_iter().chain([Refusal::Unproven(Cookie([7; 16]))]) {
+        let others = [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123)];
+        for refusal in Refusal::PLAIN.into_iter().chain(others) {
             assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal));
         }
     }

@@ -13,6 +13,7 @@ const HEADER: usize = 8;
 /// Kinds of frames.
 const CREDIT: u8 = 1;
 const FIN: u8 = 2;
+const SETTINGS: u8 = 3;
 /// A kind that no version has, and that a receiver ignores.
 const IGNORED: u8 = 0x0f;
 /// Kinds from here on are the upper half's.
@@ -98,6 +99,10 @@ impl Changer {
                 if payload[0] == CREDIT {
                     payload[2..4].fill(0);
                 }
+            }
+            Hostility::Advanced if payload[0] == SETTINGS => {
+                let critical = Hostility::SETTING | 0x8000;
+                payload.extend([critical.to_le_bytes(), [0, 0]].concat());
             }
             Hostility::Garbage if self.frames > HONEST => self.random.fill(&mut payload[..HEADER]),
             _ => {}

@@ -33,12 +33,17 @@ pub enum Hostility {
     Prying,
     /// Always wants more credit, and releases none that it does not use.
     Hoarding,
+    /// Has a setting that no version has, and that must not be ignored: [`Hostility::SETTING`].
+    Advanced,
 }
 
 impl Hostility {
     /// All that end a peer's session, whatever others do.
     pub const HOSTILE: [Self; 6] =
         [Self::Stingy, Self::Beyond, Self::Unfinished, Self::Unserved, Self::Garbage, Self::Prying];
+
+    /// The number of the setting that an advanced peer has.
+    pub const SETTING: u16 = 0x7abc;
 
     const fn name(self) -> &'static str {
         match self {
@@ -50,6 +55,7 @@ impl Hostility {
             Self::Garbage => "garbage",
             Self::Prying => "prying",
             Self::Hoarding => "hoarding",
+            Self::Advanced => "advanced",
         }
     }
 }
@@ -64,10 +70,10 @@ impl FromStr for Hostility {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::None, Self::Hoarding].into_iter().chain(Self::HOSTILE);
+        let all = [Self::None, Self::Hoarding, Self::Advanced].into_iter().chain(Self::HOSTILE);
         all.into_iter().find(|one| one.name() == text).ok_or_else(|| {
             let names = Self::HOSTILE.map(Self::name).join(", ");
-            format!("{text:?} is not one of none, hoarding, {names}")
+            format!("{text:?} is not one of none, hoarding, advanced, {names}")
         })
     }
 }

@@ -1,0 +1,115 @@
+//! Nodes of another version of the protocol: refused at once, with the versions of both sides.
+
+use crate::{PingClient, PingServer, Pong, SOON};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trunkline::{CallOptions, Code, Connect, Node, Reason, block_on};
+use trunkline_softrdma::device::{SoftDevice, SoftOptions};
+use trunkline_testkit::{fresh_address, wait_until};
+use trunkline_verbs::{
+    CmChannel, CmEventKind, CmId, ConnectParameters, CqInit, Device as _, EndpointRequest, EndpointSide,
+    PortSpace, QpInit, QpType, QueueCapacities, RejectReason,
+};
+
+fn device(ip: IpAddr) -> Arc<SoftDevice> {
+    SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::from_env().unwrap() }).unwrap()
+}
+
+/// A listener that speaks version 5 only, and refuses each request for that.
+struct Listener {
+    address: SocketAddr,
+    asked: Arc<AtomicU32>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    fn start() -> Self {
+        let ip = fresh_address().ip();
+        let device = device(ip);
+        let manager = device.connection_manager();
+        let channel = manager.create_channel().unwrap();
+        let side = EndpointSide::Passive { local: SocketAddr::new(ip, 0) };
+        let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcTgt };
+        let listener = manager.create_endpoint(&request, &channel).unwrap();
+        listener.listen(8).unwrap();
+        let address = listener.local_address();
+        let (asked, ends) = (Arc::<AtomicU32>::default(), Arc::<AtomicBool>::default());
+        let (counter, end) = (Arc::clone(&asked), Arc::clone(&ends));
+        let thread = std::thread::spawn(move || {
+            let _alive = (device, listener);
+            while !end.load(Ordering::Relaxed) {
+                let Some(event) = channel.next_event() else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                if let CmEventKind::ConnectRequest { id, .. } = event.kind {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    id.reject(b"TRNK\x05\x02\x05\0").unwrap();
+                }
+            }
+        });
+        Self { address, asked, ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_listener_of_another_version_is_named_to_callers_at_once() {
+    let listener = Listener::start();
+    let node = Node::builder().listen(fresh_address()).start().unwrap();
+    let client = PingClient::connect(&node, listener.address).unwrap();
+    let options = CallOptions::new().connect(Connect::Wait);
+    let waiting = client.with(&options);
+    for call in 0..20 {
+        let begun = Instant::now();
+        let waits = call % 2 == 1;
+        let outcome = if waits { block_on(waiting.ping()) } else { block_on(client.ping()) };
+        let status = outcome.unwrap_err();
+        assert!(begun.elapsed() < SOON, "call {call} took {:?}", begun.elapsed());
+        assert_eq!((status.code(), status.reason()), (Code::FailedPrecondition, Some(Reason::OtherProtocol)));
+        assert!(!status.may_have_run());
+        let text = status.message();
+        assert!(text.contains("version 5") && text.contains("version 4"), "{text}");
+    }
+    let asked = listener.asked.load(Ordering::Relaxed);
+    assert!((1..20).contains(&asked), "{asked} requests for 20 calls");
+}
+
+#[test]
+fn who_dials_with_another_version_is_told_ours_at_once() {
+    let node = Node::builder().listen(fresh_address()).serve(PingServer::new(|| Pong)).start().unwrap();
+    let ip = fresh_address().ip();
+    let device = device(ip);
+    let manager = device.connection_manager();
+    let channel: Arc<dyn CmChannel> = manager.create_channel().unwrap();
+    let side = EndpointSide::Active { remote: node.local_address(), source: Some(ip) };
+    let request = EndpointRequest { side, port_space: PortSpace::Ib, qp_type: QpType::XrcIni };
+    let id: Arc<dyn CmId> = manager.create_endpoint(&request, &channel).unwrap();
+    let ini = QpInit {
+        pd: Some(device.alloc_pd().unwrap()),
+        send_cq: Some(device.create_cq(CqInit { capacity_cqe: 16, ..CqInit::default() }).unwrap()),
+        capacities: QueueCapacities { max_send_wr: 4, max_send_sge: 1, ..QueueCapacities::default() },
+        ..QpInit::new(QpType::XrcIni)
+    };
+    id.attach(device.create_qp(ini).unwrap()).unwrap();
+    // What never changes: the magic number and the versions. The rest is that version's own affair.
+    let mut private_data = b"TRNK\x06".to_vec();
+    private_data.resize(56, 0xa5);
+    private_data[37] = 5;
+    let begun = Instant::now();
+    id.connect(&ConnectParameters { private_data, ..ConnectParameters::default() }).unwrap();
+    let event = wait_until("the refusal", Duration::from_secs(30), || channel.next_event());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(matches!(event.kind, CmEventKind::Rejected(RejectReason::CONSUMER)), "{:?}", event.kind);
+    assert_eq!(event.private_data[..8], *b"TRNK\x04\x02\x04\0");
+}
