@@ -136,7 +136,7 @@ async fn send(client: &JournalClient, options: &Options, bar: &ProgressBar) -> R
             while next < options.calls && calls.len() < window {
                 let mut call = Box::pin(client.note(next, largest.slice(..body(next))));
                 next += 1;
-                // It is made here; an outcome that is there at once is one of those below.
+                // An outcome that is there at once is one of those below.
                 match call.as_mut().poll(context) {
                     Poll::Ready(Ok(())) => bar.inc(1),
                     Poll::Ready(Err(status)) => return Poll::Ready(Err(status)),

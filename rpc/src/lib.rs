@@ -30,6 +30,9 @@
 //! the calls that it makes itself ([`block_on`] refuses to wait for them).
 //! It is dropped at an `await` when its call's time limit has passed, and in a call with a reply also when the caller has dropped
 //! the future or its session has ended: what must not stop half-way does not belong into it.
+//!
+//! A call is made when the client's method is called, not when its future is first polled, and is cancelled when the future is
+//! dropped, polled or not.
 //! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs. Whether it waits for
 //! a server that is not there yet is one of its [`CallOptions`].
 //!

@@ -88,7 +88,8 @@ pub(crate) fn interruption() -> Option<Status> {
 ///
 /// A handler, a task of [`crate::Node::run_on`] and a service's maker run on a poller's thread and must not block
 /// it: they await calls. Within a `block_on` there, calls of whatever node, and tasks of `run_on`, fail at once with
-/// [`Code::Internal`] and [`Reason::Misuse`]. Other futures are waited for, while all of the poller's calls wait. Waiting by other means,
+/// [`Code::Internal`] and [`Reason::Misuse`]. A call that was made before, as that of `block_on(client.get(key))` is, is
+/// cancelled, and counts as one that may have run. Other futures are waited for, while all of the poller's calls wait. Waiting by other means,
 /// such as another executor's `block_on`, cannot be noticed here: the poller would stand still until the call's
 /// outcome, which only it can bring.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

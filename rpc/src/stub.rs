@@ -1,6 +1,6 @@
 //! What generated code uses. Programs need it only if they write stubs by hand.
 
-pub use crate::call::{Call, Response, Wait};
+pub use crate::call::{Call, Decoded, Response, Wait};
 pub use crate::call_error::{Fallible, HandlerError, IsStatus, is_handler_error, is_status};
 pub use crate::client::{LocalWait, SharedWait};
 pub use crate::codec::{ArgumentList, DecodeArguments, EncodeArguments};

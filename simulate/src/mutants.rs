@@ -193,6 +193,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "order: a small ordered message leaves before the peer has read a large one that went before it",
     },
     Mutant {
+        name: "ordered_calls_go_to_all_pollers",
+        what: "order: the calls of an ordered client go to the pollers of its node in turn",
+    },
+    Mutant {
         name: "calls_wait_for_the_next_attempt",
         what: "backoff: a call to a peer that is known to be away waits for another attempt to connect",
     },

@@ -10,6 +10,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+/// A call that was made.
+type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
 /// A call on an ordered channel.
 #[derive(Debug, Clone, Copy)]
 enum Sort {
@@ -25,14 +28,15 @@ impl Client {
         let timeout = self.timeout();
         let Some(client) = self.connect(server, timeout).map(|client| client.ordered()) else { return };
         let channel = self.oracle.ordered_channel();
-        for _ in 0..self.random.usize(1..=2) {
-            let sorts = (0..self.random.usize(4..16)).map(|_| sort(&mut self.random)).collect::<Vec<_>>();
-            let call = |sort| {
-                Box::pin(self.ordered_call(&client, (server, channel, timeout), sort))
-                    as Pin<Box<dyn Future<Output = ()>>>
-            };
-            // They are made when they are polled first, which is in this order.
+        let mut random = self.random.fork();
+        for _ in 0..random.usize(1..=2) {
+            let sorts = (0..random.usize(4..16)).map(|_| sort(&mut random)).collect::<Vec<_>>();
+            let call = |sort| self.ordered_call(&client, (server, channel, timeout), sort);
+            // They are made here, in this order, which that of the polls must not change.
             let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
+            random.shuffle(&mut calls);
+            // Some are given up before they are polled.
+            calls.retain(|_| random.u8(..16) > 0);
             poll_fn(|context| {
                 calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
                 if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
@@ -41,12 +45,13 @@ impl Client {
         }
     }
 
-    async fn ordered_call(
-        &self,
-        client: &WorkClient,
+    /// Makes a call; the future judges its outcome.
+    fn ordered_call<'a>(
+        &'a self,
+        client: &'a WorkClient,
         (server, channel, timeout): (SocketAddr, u64, Duration),
         sort: Sort,
-    ) {
+    ) -> Judged<'a> {
         let what = match sort {
             Sort::Tell(_) => "tell, in order",
             Sort::Number => "number, in order",
@@ -54,15 +59,21 @@ impl Client {
         let id = self.oracle.made(self.process, server, what, timeout);
         self.oracle.is_ordered(id, channel);
         let open = Open::new(&self.oracle, id);
-        let outcome = match sort {
-            Sort::Tell(bytes) => client.tell(id, pattern(id, bytes).into()).await.map(|()| id),
-            Sort::Number => client.number(id).await,
+        let call: Pin<Box<dyn Future<Output = _>>> = match sort {
+            Sort::Tell(bytes) => {
+                let call = client.tell(id, pattern(id, bytes).into());
+                Box::pin(async move { call.await.map(|()| id) })
+            }
+            Sort::Number => Box::pin(client.number(id)),
         };
-        open.ended();
-        match outcome {
-            Ok(replied) => self.oracle.succeeded(id, replied, matches!(sort, Sort::Tell(_))),
-            Err(status) => self.oracle.failed(id, &status),
-        }
+        Box::pin(async move {
+            let outcome = call.await;
+            open.ended();
+            match outcome {
+                Ok(replied) => self.oracle.succeeded(id, replied, matches!(sort, Sort::Tell(_))),
+                Err(status) => self.oracle.failed(id, &status),
+            }
+        })
     }
 }
 

@@ -12,8 +12,13 @@ use proc_macro::TokenStream;
 /// | `KvClient::connect(&node, address)` | a client for any thread, with the trait's methods |
 /// | `KvLocal::connect(&context, address)` | a client for handlers, on the poller of the context |
 /// | `client.with_timeout(duration)` | the client with another time limit for each call; 10 s by default |
-/// | `client.ordered()` | a client whose calls start at the server in the order in which they are made |
+/// | `client.ordered()` | a client whose calls start at the server in the order in which its methods were called |
 /// | `client.with(&options)` | its methods with other `CallOptions`, such as waiting for a server that is not there yet |
+///
+/// The clients' methods are plain functions that return futures. A call is made when its method is called: the arguments are
+/// encoded and handed to a poller before the method returns, its time limit counts from then, and the handler may run although
+/// the future is never polled. The future brings the outcome, also that of a call that could not be made, and borrows the
+/// client. Dropping it cancels the call, polled or not: one that has not left never does, and one that has may have run.
 ///
 /// Arguments, all optional: `name = "..."`, the name on the wire (the trait's own by default), and
 /// `version = N`, the version of the schema (1 by default, a `u32`). Methods are `async fn`, take `&self`

@@ -3,7 +3,7 @@
 use super::{constant, names_module};
 use crate::model::{ErrorType, Method, Service};
 use crate::payload::Payload;
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned as _;
 
@@ -16,6 +16,16 @@ pub(super) enum Kind {
     Local,
 }
 
+impl Kind {
+    /// What the futures of a stub are, besides futures.
+    fn bound(self, span: Span) -> TokenStream {
+        match self {
+            Self::Shared => quote_spanned!(span=> + ::core::marker::Send),
+            Self::Local => quote!(),
+        }
+    }
+}
+
 /// Through what a method of a stub makes its call.
 #[derive(Debug, Clone, Copy)]
 enum Through {
@@ -24,6 +34,12 @@ enum Through {
     /// What its `with` returns, with other options.
     With,
 }
+
+/// What is true of the methods of both stubs.
+const METHODS: &str = " A call is made when its method is called: the arguments are encoded and handed to a poller before \
+    the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that \
+    could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or \
+    not it has been polled; the handler may have run by then.";
 
 /// The struct of a client stub and its methods, and the same with options.
 pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
@@ -44,10 +60,12 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
     };
     let with = format_ident!("{client}With");
     let summary_with = format!(" A [`{client}`] with other options, see its `with`.");
-    let functions = methods.iter().map(|method| function(service, method, Through::Client));
-    let functions_with = methods.iter().map(|method| function(service, method, Through::With));
+    let functions = methods.iter().map(|method| function(service, method, kind, Through::Client));
+    let functions_with = methods.iter().map(|method| function(service, method, kind, Through::With));
     quote! {
         #[doc = #summary]
+        #[doc = ""]
+        #[doc = #METHODS]
         #[derive(Debug, Clone)]
         #visibility struct #client {
             channel: #channel,
@@ -72,20 +90,20 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
                 self
             }
 
-            /// The client's methods with these options for each call; it borrows both.
+            /// The client's methods with these options for each call. The futures borrow only the client.
             #[must_use]
-            #visibility fn with<'a>(&'a self, options: &'a ::trunkline::CallOptions) -> #with<'a> {
+            #visibility fn with<'c, 'o>(&'c self, options: &'o ::trunkline::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
             }
 
-            /// A client of the same server whose calls start there in the order in which they are made, whatever their
-            /// sizes: one poller of this node sends them to one of the server's. So do the calls of its clones, with its
-            /// own; all other calls promise no order, those of `self` included. A call is made when its future is
-            /// first polled.
+            /// A client of the same server whose calls start there in the order in which its methods were called,
+            /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
+            /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
+            /// order, those of `self` included.
             ///
-            /// A call that fails or is refused is left out, and the next ones start. When the session with the server
-            /// ends, calls that have not left end as `Aborted`, in their order: they would follow others whose
-            /// fate is unknown. Later calls go through the next session.
+            /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
+            /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
+            /// others whose fate is unknown. Later calls go through the next session.
             #[must_use]
             #visibility fn ordered(&self) -> Self {
                 Self { channel: self.channel.ordered() }
@@ -96,18 +114,18 @@ pub(super) fn emit(service: &Service, kind: Kind) -> TokenStream {
 
         #[doc = #summary_with]
         #[derive(Debug, Clone, Copy)]
-        #visibility struct #with<'a> {
-            channel: &'a #channel,
-            options: &'a ::trunkline::CallOptions,
+        #visibility struct #with<'c, 'o> {
+            channel: &'c #channel,
+            options: &'o ::trunkline::CallOptions,
         }
 
-        impl #with<'_> {
+        impl<'c> #with<'c, '_> {
             #(#functions_with)*
         }
     }
 }
 
-fn function(service: &Service, method: &Method, through: Through) -> TokenStream {
+fn function(service: &Service, method: &Method, kind: Kind, through: Through) -> TokenStream {
     let Method { ident, attributes, arguments, output, one_way, .. } = method;
     let visibility = &service.visibility;
     let (names, constant) = (names_module(service), constant(method));
@@ -121,49 +139,54 @@ fn function(service: &Service, method: &Method, through: Through) -> TokenStream
             quote!(#name)
         },
     );
-    let (ty, whole) = (&output.ty, &output.whole);
+    let ty = &output.ty;
     let (result, check) = match &output.error {
-        None => (quote!(::core::result::Result<#ty, ::trunkline::Status>), quote!()),
-        Some(ErrorType::Status(_)) => (quote!(#whole), quote!()),
+        // If another type is named `Status`, that is reported once, where the declaration is checked.
+        None | Some(ErrorType::Status(_)) => (quote!(::core::result::Result<#ty, ::trunkline::Status>), None),
         Some(ErrorType::Other(error)) => {
             let span = error.span();
             let error = quote_spanned!(span=> <#error as ::trunkline::stub::HandlerError>);
             (
                 quote_spanned!(span=> ::core::result::Result<#ty, #error::Call>),
-                quote_spanned!(span=> let __response = #error::check(__response)?;),
+                Some(quote_spanned!(span=> #error::check(__response)?)),
             )
         }
     };
-    // `?` converts a status to the error of the method.
-    let (call, finish) = match (one_way, output.payload) {
-        (true, _) => (quote!(send), quote!(__call.await?; ::core::result::Result::Ok(()))),
-        (false, payload) => {
-            let take = match payload {
-                Payload::Coded => quote!(value),
-                Payload::Bytes => quote!(bytes),
-                Payload::OptionalBytes => quote!(optional_bytes),
-            };
-            let steps = quote! {
-                let __response = __call.await?;
-                #check
-                let __value = __response.#take()?;
-                ::core::result::Result::Ok(__value)
-            };
-            (quote!(call), steps)
+    let take = match output.payload {
+        Payload::Coded => quote!(value),
+        Payload::Bytes => quote!(bytes),
+        Payload::OptionalBytes => quote!(optional_bytes),
+    };
+    let (call, decode) = match (one_way, check) {
+        (true, _) => (quote!(send), quote!(|_| ::core::result::Result::Ok(()))),
+        (false, None) => (quote!(call), quote!(::trunkline::stub::Response::#take)),
+        // `?` converts a status to the error of the method.
+        (false, Some(checked)) => {
+            let steps = quote!(let __value = #checked.#take()?; ::core::result::Result::Ok(__value));
+            (quote!(call), quote!(|__response| { #steps }))
         }
     };
-    let (receiver, options) = match through {
-        Through::Client => (quote!(&self), quote!(&::trunkline::CallOptions::new())),
-        Through::With => (quote!(self), quote!(self.options)),
+    let (receiver, lifetime, options) = match through {
+        Through::Client => (quote!(&self), quote!('_), quote!(&::trunkline::CallOptions::new())),
+        Through::With => (quote!(self), quote!('c), quote!(self.options)),
+    };
+    let span = match &output.error {
+        Some(ErrorType::Status(ty) | ErrorType::Other(ty)) => ty.span(),
+        None => output.whole.span(),
+    };
+    // What the compiler finds wrong with the future it reports at the type that the author wrote.
+    let bound = kind.bound(span);
+    let future = quote_spanned! {span=>
+        impl ::core::future::Future<Output = #result> #bound + use<#lifetime>
     };
     quote! {
         #(#attributes)*
-        #visibility async fn #ident(
+        #[must_use = "the call is made, but dropping its future cancels it"]
+        #visibility fn #ident(
             #receiver,
             #(#argument_names: #argument_types),*
-        ) -> #result {
-            let __call = self.channel.#call(#options, &#names::#constant, &(#(#coded,)*), #raw);
-            #finish
+        ) -> #future {
+            self.channel.#call(#options, &#names::#constant, &(#(#coded,)*), #raw).decoded(#decode)
         }
     }
 }

@@ -164,6 +164,8 @@ impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
     }
 }
 /// A client of [`Kv`] for any thread and any executor. Cloning it is cheap.
+///
+/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
 #[derive(Debug, Clone)]
 pub struct KvClient {
     channel: ::trunkline::Channel,
@@ -187,25 +189,25 @@ impl KvClient {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call; it borrows both.
+    /// The client's methods with these options for each call. The futures borrow only the client.
     #[must_use]
-    pub fn with<'a>(
-        &'a self,
-        options: &'a ::trunkline::CallOptions,
-    ) -> KvClientWith<'a> {
+    pub fn with<'c, 'o>(
+        &'c self,
+        options: &'o ::trunkline::CallOptions,
+    ) -> KvClientWith<'c, 'o> {
         KvClientWith {
             channel: &self.channel,
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which they are made, whatever their
-    /// sizes: one poller of this node sends them to one of the server's. So do the calls of its clones, with its
-    /// own; all other calls promise no order, those of `self` included. A call is made when its future is
-    /// first polled.
+    /// A client of the same server whose calls start there in the order in which its methods were called,
+    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
+    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
+    /// order, those of `self` included.
     ///
-    /// A call that fails or is refused is left out, and the next ones start. When the session with the server
-    /// ends, calls that have not left end as `Aborted`, in their order: they would follow others whose
-    /// fate is unknown. Later calls go through the next session.
+    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
+    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
+    /// others whose fate is unknown. Later calls go through the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -213,111 +215,135 @@ impl KvClient {
         }
     }
     /// The value of a key.
-    pub async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
-        let __call = self
-            .channel
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
             .call(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::GET,
                 &(key,),
                 ::trunkline::Bytes::new(),
-            );
-        let __response = __call.await?;
-        let __value = __response.optional_bytes()?;
-        ::core::result::Result::Ok(__value)
+            )
+            .decoded(::trunkline::stub::Response::optional_bytes)
     }
     /// Sets a value.
-    pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self
-            .channel
-            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value);
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
+            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value)
+            .decoded(::trunkline::stub::Response::value)
     }
     /// How many keys there are.
-    pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
-        let __call = self
-            .channel
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
             .call(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::COUNT,
                 &(),
                 ::trunkline::Bytes::new(),
-            );
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+            )
+            .decoded(::trunkline::stub::Response::value)
     }
     /// The key will not be needed soon.
-    pub async fn forget(
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn forget(
         &self,
         r#type: u8,
         key: String,
-    ) -> ::core::result::Result<(), ::trunkline::Status> {
-        let __call = self
-            .channel
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send + use<'_> {
+        self.channel
             .send(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::FORGET,
                 &(r#type, key),
                 ::trunkline::Bytes::new(),
-            );
-        __call.await?;
-        ::core::result::Result::Ok(())
+            )
+            .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
 /// A [`KvClient`] with other options, see its `with`.
 #[derive(Debug, Clone, Copy)]
-pub struct KvClientWith<'a> {
-    channel: &'a ::trunkline::Channel,
-    options: &'a ::trunkline::CallOptions,
+pub struct KvClientWith<'c, 'o> {
+    channel: &'c ::trunkline::Channel,
+    options: &'o ::trunkline::CallOptions,
 }
-impl KvClientWith<'_> {
+impl<'c> KvClientWith<'c, '_> {
     /// The value of a key.
-    pub async fn get(self, key: String) -> Result<Option<Bytes>, Status> {
-        let __call = self
-            .channel
-            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __response = __call.await?;
-        let __value = __response.optional_bytes()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn get(
+        self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new())
+            .decoded(::trunkline::stub::Response::optional_bytes)
     }
     /// Sets a value.
-    pub async fn put(self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self.channel.call(self.options, &__kv_names::PUT, &(key,), value);
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn put(
+        self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::PUT, &(key,), value)
+            .decoded(::trunkline::stub::Response::value)
     }
     /// How many keys there are.
-    pub async fn count(self) -> ::core::result::Result<u64, ::trunkline::Status> {
-        let __call = self
-            .channel
-            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn count(
+        self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new())
+            .decoded(::trunkline::stub::Response::value)
     }
     /// The key will not be needed soon.
-    pub async fn forget(
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn forget(
         self,
         r#type: u8,
         key: String,
-    ) -> ::core::result::Result<(), ::trunkline::Status> {
-        let __call = self
-            .channel
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + ::core::marker::Send + use<'c> {
+        self.channel
             .send(
                 self.options,
                 &__kv_names::FORGET,
                 &(r#type, key),
                 ::trunkline::Bytes::new(),
-            );
-        __call.await?;
-        ::core::result::Result::Ok(())
+            )
+            .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
 /// A client of [`Kv`] for tasks on one poller; its calls stay on that thread.
+///
+/// A call is made when its method is called: the arguments are encoded and handed to a poller before the method returns, and the time limit counts from then. The future brings the outcome, also that of a call that could not be made; it borrows the client, and nothing of the arguments. Dropping it cancels the call, whether or not it has been polled; the handler may have run by then.
 #[derive(Debug, Clone)]
 pub struct KvLocal {
     channel: ::trunkline::LocalChannel,
@@ -341,22 +367,25 @@ impl KvLocal {
         self.channel.set_timeout(timeout);
         self
     }
-    /// The client's methods with these options for each call; it borrows both.
+    /// The client's methods with these options for each call. The futures borrow only the client.
     #[must_use]
-    pub fn with<'a>(&'a self, options: &'a ::trunkline::CallOptions) -> KvLocalWith<'a> {
+    pub fn with<'c, 'o>(
+        &'c self,
+        options: &'o ::trunkline::CallOptions,
+    ) -> KvLocalWith<'c, 'o> {
         KvLocalWith {
             channel: &self.channel,
             options,
         }
     }
-    /// A client of the same server whose calls start there in the order in which they are made, whatever their
-    /// sizes: one poller of this node sends them to one of the server's. So do the calls of its clones, with its
-    /// own; all other calls promise no order, those of `self` included. A call is made when its future is
-    /// first polled.
+    /// A client of the same server whose calls start there in the order in which its methods were called,
+    /// whatever the sizes of the calls and whenever their futures are polled: one poller of this node sends
+    /// them to one of the server's. So do the calls of its clones, with its own; all other calls promise no
+    /// order, those of `self` included.
     ///
-    /// A call that fails or is refused is left out, and the next ones start. When the session with the server
-    /// ends, calls that have not left end as `Aborted`, in their order: they would follow others whose
-    /// fate is unknown. Later calls go through the next session.
+    /// A call that fails, is refused or is cancelled is left out, and the next ones start. When the session
+    /// with the server ends, calls that have not left end as `Aborted`, in their order: they would follow
+    /// others whose fate is unknown. Later calls go through the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -364,108 +393,130 @@ impl KvLocal {
         }
     }
     /// The value of a key.
-    pub async fn get(&self, key: String) -> Result<Option<Bytes>, Status> {
-        let __call = self
-            .channel
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn get(
+        &self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
             .call(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::GET,
                 &(key,),
                 ::trunkline::Bytes::new(),
-            );
-        let __response = __call.await?;
-        let __value = __response.optional_bytes()?;
-        ::core::result::Result::Ok(__value)
+            )
+            .decoded(::trunkline::stub::Response::optional_bytes)
     }
     /// Sets a value.
-    pub async fn put(&self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self
-            .channel
-            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value);
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn put(
+        &self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
+            .call(&::trunkline::CallOptions::new(), &__kv_names::PUT, &(key,), value)
+            .decoded(::trunkline::stub::Response::value)
     }
     /// How many keys there are.
-    pub async fn count(&self) -> ::core::result::Result<u64, ::trunkline::Status> {
-        let __call = self
-            .channel
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn count(
+        &self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
             .call(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::COUNT,
                 &(),
                 ::trunkline::Bytes::new(),
-            );
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+            )
+            .decoded(::trunkline::stub::Response::value)
     }
     /// The key will not be needed soon.
-    pub async fn forget(
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn forget(
         &self,
         r#type: u8,
         key: String,
-    ) -> ::core::result::Result<(), ::trunkline::Status> {
-        let __call = self
-            .channel
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + use<'_> {
+        self.channel
             .send(
                 &::trunkline::CallOptions::new(),
                 &__kv_names::FORGET,
                 &(r#type, key),
                 ::trunkline::Bytes::new(),
-            );
-        __call.await?;
-        ::core::result::Result::Ok(())
+            )
+            .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
 /// A [`KvLocal`] with other options, see its `with`.
 #[derive(Debug, Clone, Copy)]
-pub struct KvLocalWith<'a> {
-    channel: &'a ::trunkline::LocalChannel,
-    options: &'a ::trunkline::CallOptions,
+pub struct KvLocalWith<'c, 'o> {
+    channel: &'c ::trunkline::LocalChannel,
+    options: &'o ::trunkline::CallOptions,
 }
-impl KvLocalWith<'_> {
+impl<'c> KvLocalWith<'c, '_> {
     /// The value of a key.
-    pub async fn get(self, key: String) -> Result<Option<Bytes>, Status> {
-        let __call = self
-            .channel
-            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new());
-        let __response = __call.await?;
-        let __value = __response.optional_bytes()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn get(
+        self,
+        key: String,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<Option<Bytes>, ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::GET, &(key,), ::trunkline::Bytes::new())
+            .decoded(::trunkline::stub::Response::optional_bytes)
     }
     /// Sets a value.
-    pub async fn put(self, key: String, value: Bytes) -> Result<(), Status> {
-        let __call = self.channel.call(self.options, &__kv_names::PUT, &(key,), value);
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn put(
+        self,
+        key: String,
+        value: Bytes,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::PUT, &(key,), value)
+            .decoded(::trunkline::stub::Response::value)
     }
     /// How many keys there are.
-    pub async fn count(self) -> ::core::result::Result<u64, ::trunkline::Status> {
-        let __call = self
-            .channel
-            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new());
-        let __response = __call.await?;
-        let __value = __response.value()?;
-        ::core::result::Result::Ok(__value)
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn count(
+        self,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<u64, ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
+            .call(self.options, &__kv_names::COUNT, &(), ::trunkline::Bytes::new())
+            .decoded(::trunkline::stub::Response::value)
     }
     /// The key will not be needed soon.
-    pub async fn forget(
+    #[must_use = "the call is made, but dropping its future cancels it"]
+    pub fn forget(
         self,
         r#type: u8,
         key: String,
-    ) -> ::core::result::Result<(), ::trunkline::Status> {
-        let __call = self
-            .channel
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::trunkline::Status>,
+    > + use<'c> {
+        self.channel
             .send(
                 self.options,
                 &__kv_names::FORGET,
                 &(r#type, key),
                 ::trunkline::Bytes::new(),
-            );
-        __call.await?;
-        ::core::result::Result::Ok(())
+            )
+            .decoded(|_| ::core::result::Result::Ok(()))
     }
 }
 /// Passed through.

@@ -1,6 +1,7 @@
 //! A call in progress, as its caller holds it: the same for both kinds of channel.
 
 use super::answer::Outcome;
+use super::response::Response;
 use crate::on_poller;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -24,6 +25,15 @@ impl<W> Call<W> {
     pub(crate) fn new(started: Result<W, Status>) -> Self {
         Self(Some(started))
     }
+
+    /// A future of what `decode` makes of the response.
+    pub fn decoded<T, E, F>(self, decode: F) -> Decoded<W, F>
+    where
+        F: Fn(Response) -> Result<T, E>,
+        E: From<Status>,
+    {
+        Decoded { call: self, decode }
+    }
 }
 
 impl<W: Wait> Future for Call<W> {
@@ -45,5 +55,28 @@ impl<W: Wait> Future for Call<W> {
         let misuse =
             || Status::ran(Code::Internal, "a call was polled after its end").because(Reason::Misuse);
         Poll::Ready(Err(status.unwrap_or_else(misuse)))
+    }
+}
+
+/// A future of the value in a call's response, or of why there is none. Dropping it cancels the call.
+// An `async` block would hold the call twice: as what it captures, and as what it awaits.
+#[derive(Debug)]
+#[must_use = "a call ends when its future is dropped"]
+pub struct Decoded<W, F> {
+    call: Call<W>,
+    decode: F,
+}
+
+impl<W, F, T, E> Future for Decoded<W, F>
+where
+    W: Wait,
+    F: Fn(Response) -> Result<T, E> + Unpin,
+    E: From<Status>,
+{
+    type Output = Result<T, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, E>> {
+        let outcome = std::task::ready!(Pin::new(&mut self.call).poll(context));
+        Poll::Ready(outcome.map_err(E::from).and_then(|response| (self.decode)(response)))
     }
 }

@@ -11,7 +11,7 @@ mod spare;
 mod submission;
 
 pub(crate) use answer::{Answer, LocalCell, Outcome};
-pub use future::{Call, Wait};
+pub use future::{Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
 pub use response::Response;
 pub(crate) use submission::{Submission, shutting_down, too_many};

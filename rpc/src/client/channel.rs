@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trunkline_mutants::mutant;
 use trunkline_rings::cell::Getter;
 use trunkline_transport::Turn;
 use trunkline_verbs::Clock;
@@ -49,9 +50,8 @@ impl Channel {
         Ok(Self { server, timeout: super::DEFAULT_TIMEOUT, clock, inboxes, turn, order: None })
     }
 
-    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
-    /// Generated clients offer it as `with_timeout`; their methods are `async`, so a call is made when its future
-    /// is first polled.
+    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made, which is when
+    /// `call` or `send` is called. Generated clients offer it as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -66,7 +66,8 @@ impl Channel {
         Self { order, ..self.clone() }
     }
 
-    /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
+    /// Makes a call, whether or not the future is polled: a poller has it when this returns, unless it could not be
+    /// made, which the future reports. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -99,8 +100,8 @@ impl Channel {
             return Err(status);
         }
         let turn = match self.order {
-            Some(number) => number as usize,
-            None => self.turn.fetch_add(1, Ordering::Relaxed),
+            Some(number) if !mutant!(ordered_calls_go_to_all_pollers) => number as usize,
+            _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
         let inbox = &self.inboxes[turn % self.inboxes.len()];
         let nested = on_poller::is_of(inbox.lifecycle());

@@ -42,9 +42,8 @@ impl LocalChannel {
         })
     }
 
-    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made.
-    /// Generated clients offer it as `with_timeout`; their methods are `async`, so a call is made when its future
-    /// is first polled.
+    /// Sets the time limit of later calls; 10 s by default. It counts from the moment a call is made, which is when
+    /// `call` or `send` is called. Generated clients offer it as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -56,7 +55,8 @@ impl LocalChannel {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
     }
 
-    /// Makes a call, whether or not the future is polled. Dropping the future cancels the call.
+    /// Makes a call, whether or not the future is polled: a poller has it when this returns, unless it could not be
+    /// made, which the future reports. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,

@@ -19,6 +19,9 @@ use trunkline_transport::Connect;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A call is made when the client's method is called, and not when its future is first polled: its time limit counts from
+/// then, and its handler may run although the future never is. Dropping the future cancels the call, polled or not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallOptions {
     timeout: Option<Duration>,
@@ -32,7 +35,8 @@ impl CallOptions {
         Self::default()
     }
 
-    /// Sets the time limit of a call, in place of the client's. It counts from the moment a call is made.
+    /// Sets the time limit of a call, in place of the client's. It counts from the moment a call is made,
+    /// which is when the client's method is called.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

@@ -92,13 +92,18 @@ impl Table {
         self.flights.len()
     }
 
-    /// Sends a call's request. `rest` receives the buffer of the encoded arguments for reuse.
+    /// Sends a call's request, unless its future has been dropped. `rest` receives the buffer of the encoded arguments
+    /// for reuse.
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
         submission: Submission<impl Into<Answer>>,
         rest: impl FnOnce(Vec<u8>),
     ) {
+        let answer = submission.answer.into();
+        if answer.is_abandoned() {
+            return rest(submission.encoded);
+        }
         let now = carrier.now();
         let is_taken = match self.takes {
             Takes::All => true,
@@ -114,9 +119,9 @@ impl Table {
             None
         };
         if let Some(status) = refusal {
-            return submission.answer.into().complete(Err(status));
+            return answer.complete(Err(status));
         }
-        let Submission { server, method, one_way, encoded, body, deadline, connect, order, nested, answer } =
+        let Submission { server, method, one_way, encoded, body, deadline, connect, order, nested, .. } =
             submission;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
@@ -124,7 +129,7 @@ impl Table {
         let peer = carrier.peer(server);
         if let Err(exhausted) = self.budget.take(peer, 1) {
             let status = Status::not_run(Code::ResourceExhausted, format!("{server}: {exhausted}"));
-            return answer.into().complete(Err(status.because(Reason::Overloaded)));
+            return answer.complete(Err(status.because(Reason::Overloaded)));
         }
         let flight = Flight {
             generation: self.generation,
@@ -137,7 +142,7 @@ impl Table {
             deadline,
             turn: Turn(0),
             delivered: false,
-            answer: answer.into(),
+            answer,
         };
         let call = number(self.flights.insert(flight), self.generation);
         let (asked, session) = match self.numbers.of(peer, method) {

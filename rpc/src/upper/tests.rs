@@ -197,6 +197,15 @@ fn giving_up_tells_the_poller_that_has_the_call() {
 }
 
 #[test]
+fn a_call_that_is_dropped_in_the_queue_is_not_sent() {
+    let mut rig = Rig::new();
+    drop(rig.submit(PORT, ECHO, LONG, false));
+    rig.run();
+    assert!(rig.carrier.given.is_empty());
+    assert_eq!(rig.poller.sizes(), (0, 0));
+}
+
+#[test]
 fn a_call_that_has_not_left_ends_as_not_run_and_nobody_is_told() {
     let mut rig = Rig::new();
     rig.carrier.holds_messages = true;

@@ -16,6 +16,7 @@ mod failures;
 mod gate;
 mod lifecycle;
 mod local;
+mod made;
 mod memory;
 mod nested;
 mod order;

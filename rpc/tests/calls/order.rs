@@ -4,6 +4,7 @@ use crate::common::{LIMIT, Reporter, events, node};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::task::Poll;
 use trunkline::{Bytes, Code, Node, Status, block_on};
 
@@ -46,11 +47,11 @@ impl Journal for Keeper {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
 
-/// Makes all calls at once, in their order, and waits for them; returns the outcomes in the same order.
+/// Waits for calls, polling the last one first; returns the outcomes in the order of the calls.
 fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     let mut calls = calls.into_iter().map(|call| (call, None)).collect::<Vec<_>>();
     block_on(poll_fn(|context| {
-        for (call, outcome) in calls.iter_mut().filter(|(_, outcome)| outcome.is_none()) {
+        for (call, outcome) in calls.iter_mut().rev().filter(|(_, outcome)| outcome.is_none()) {
             if let Poll::Ready(ended) = call.as_mut().poll(context) {
                 *outcome = Some(ended);
             }
@@ -77,15 +78,43 @@ fn calls_of_an_ordered_client_start_in_the_order_in_which_they_are_made() {
         let (client, clone) = (&client, &clone);
         let call = |number: u32| -> Made<'_> {
             match number % 5 {
-                0 => Box::pin(async move { client.add(number, body(number)).await.map(drop) }),
-                1 => Box::pin(async move { clone.note(number, body(number)).await }),
-                _ => Box::pin(async move { client.note(number, body(number)).await }),
+                0 => {
+                    let call = client.add(number, body(number));
+                    Box::pin(async move { call.await.map(drop) })
+                }
+                1 => Box::pin(clone.note(number, body(number))),
+                _ => Box::pin(client.note(number, body(number))),
             }
         };
         assert!(all((0..60).map(call).collect()).iter().all(Result::is_ok));
         let started = (0..60).map(|_| notes.next()).collect::<Vec<_>>();
         assert_eq!(started, (0..60).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn the_order_is_that_of_the_stubs_calls_also_of_several_threads() {
+    let (reporter, notes) = events();
+    let server = node().pollers(2).serve(JournalServer::new(move || Writer(reporter.clone())));
+    let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());
+    let client = JournalClient::connect(&caller, server.local_address()).unwrap().ordered();
+    let next = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (client, next) = (client.clone(), &next);
+            scope.spawn(move || {
+                let made = (0..25).map(|_| {
+                    let mut next = next.lock().unwrap();
+                    *next += 1;
+                    Box::pin(client.note(*next, body(*next))) as Made<'_>
+                });
+                let made = made.collect();
+                assert!(all(made).iter().all(Result::is_ok));
+            });
+        }
+    });
+    let started = (0..100).map(|_| notes.next()).collect::<Vec<_>>();
+    assert_eq!(started, (1..=100).collect::<Vec<_>>());
 }
 
 #[test]
@@ -97,6 +126,7 @@ fn a_task_of_a_poller_has_ordered_clients_too() {
     let task = move |context| async move {
         let client = JournalLocal::connect(&context, address)?.ordered();
         let mut calls = (0..40).map(|number| Box::pin(client.note(number, body(number)))).collect::<Vec<_>>();
+        calls.reverse();
         poll_fn(|context| {
             calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
             if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
@@ -125,10 +155,7 @@ fn ordered_calls_that_have_not_left_when_the_session_ends_are_aborted_and_later_
     block_on(client.add(0, Bytes::new())).unwrap();
     assert_eq!(notes.next(), 0);
     // The server takes two of them, and is asked to take 64 more: the others wait here when it goes.
-    let calls = (1..400).map(|number| {
-        let client = &client;
-        Box::pin(async move { client.note(number, vec![7; 900_000].into()).await }) as Made<'_>
-    });
+    let calls = (1..400).map(|number| Box::pin(client.note(number, vec![7; 900_000].into())) as Made<'_>);
     let mut outcomes = Vec::new();
     std::thread::scope(|scope| {
         let calls = scope.spawn(|| all(calls.collect()));

@@ -102,11 +102,7 @@ fn thousands_of_calls_are_outstanding_at_once() {
         EchoClient::connect(&node, server.local_address()).unwrap().with_timeout(Duration::from_secs(60));
     // The first call waits for the session; calls made meanwhile wait in a bounded queue.
     assert!(block_on(client.echo(0, String::new())).is_ok());
-    let mut calls: Vec<_> = (0..3000).map(|number| Box::pin(client.echo(number, "text".into()))).collect();
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for call in &mut calls {
-        let _ = call.as_mut().poll(&mut context).is_pending();
-    }
+    let mut calls: Vec<_> = (0..3000).map(|number| client.echo(number, "text".into())).collect();
     drop(calls.split_off(1500));
     for (number, call) in (0..).zip(calls) {
         assert_eq!(block_on(call), Ok((number, "text".to_owned())));
