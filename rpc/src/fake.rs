@@ -42,6 +42,8 @@ pub(crate) struct FakeCarrier {
     pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
+    /// Whether its sessions are over, although it has not said so.
+    pub(crate) sessions_are_over: bool,
     /// Why its peers cannot be reached.
     pub(crate) away: Option<PeerDown>,
 }
@@ -54,6 +56,7 @@ impl FakeCarrier {
             cancelled: Vec::new(),
             holds_messages: false,
             refusal: None,
+            sessions_are_over: false,
             away: None,
         }
     }
@@ -107,6 +110,10 @@ impl Carrier for FakeCarrier {
     fn cancel(&mut self, token: Token) -> bool {
         self.cancelled.push(token);
         self.holds_messages
+    }
+
+    fn has_session(&self, _: PeerKey, _: SessionNumber) -> bool {
+        !self.sessions_are_over
     }
 
     fn away(&self, _: PeerKey) -> Option<PeerDown> {
@@ -171,6 +178,8 @@ pub(crate) struct Rig {
     pub(crate) carrier: FakeCarrier,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) poller: RpcPoller,
+    /// The ordered channel on which calls are submitted.
+    pub(crate) order: Option<Turn>,
 }
 
 impl Rig {
@@ -190,7 +199,7 @@ impl Rig {
             Clock::monotonic(),
             &budgets,
         );
-        Self { carrier: FakeCarrier::new(), inbox, poller }
+        Self { carrier: FakeCarrier::new(), inbox, poller, order: None }
     }
 
     /// Submits a call to the server with this port, as another thread does.
@@ -216,7 +225,7 @@ impl Rig {
         let (setter, getter) = cell::pair();
         let submission = Submission {
             connect: trunkline_transport::Connect::FailFast,
-            order: None,
+            order: self.order,
             server: SocketAddr::new([127, 0, 0, 1].into(), port),
             method,
             one_way,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use trunkline::{Bytes, CallOptions, Connect, Node, PollerIndex, Status};
+use trunkline::{Bytes, CallOptions, Connect, Node, Origin, PollerIndex, Status};
 
 /// Empty texts that a server keeps for one call: three times as many exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 3000;
@@ -190,7 +190,13 @@ impl Client {
         self.coverage.count(Kind::CallWaited);
         let options = CallOptions::new().connect(Connect::Wait);
         let call = |client: WorkClient, id| async move { client.with(&options).number(id).await };
-        self.judge(server, "number, waiting for its server", timeout, call).await
+        let failure = self.judge(server, "number, waiting for its server", timeout, call).await;
+        if let Some(status) = failure.as_ref().filter(|status| is_tied_to_a_session(status)) {
+            let what =
+                "a call that waits for its server failed with a session that was over when it was made";
+            self.oracle.fail(format!("{what}: {status}"));
+        }
+        failure
     }
 
     /// A small call; returns how it failed, if it did.
@@ -415,4 +421,12 @@ impl Client {
             Err(_) => self.oracle.given_up(id),
         }
     }
+}
+
+/// Whether a call did not leave because the session that it was for had ended. A request that waits in a session when
+/// that breaks has another cause.
+fn is_tied_to_a_session(status: &Status) -> bool {
+    !status.may_have_run()
+        && status.origin() == Origin::Local
+        && status.message().ends_with("the peer closed the session")
 }

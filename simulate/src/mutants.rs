@@ -91,6 +91,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "method numbers: a client keeps a server's numbers when that is restarted",
     },
     Mutant {
+        name: "numbers_are_used_after_their_session",
+        what: "method numbers: a call that could wait for the next session fails with the last, whose number it has",
+    },
+    Mutant {
         name: "failed_requests_count_as_not_run",
         what: "may_have_run: a request that may have arrived counts as not run",
     },

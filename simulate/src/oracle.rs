@@ -13,6 +13,7 @@
 //! | a one-way success arrives | after the calm phase its handler has not run, though its server lived, kept its device and refused nobody |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after |
 //! | a late request stays | a request leaves after its call's deadline, or a call that was still staged then counts as one that may have run (`departed.rs`, `late.rs`) |
+//! | a call that waits is tied to no session | a call that asked to wait for its server fails because a session was over when it was made (`client.rs`) |
 //! | what never left has not run | more calls to a server that is stopped may have run than it has receives (`run/unsent.rs`) |
 //! | no machine sleeps while work is due | a machine sleeps, nobody is about to wake it, and it has work |
 //! | senders hold credits | a node sent or received an RNR NAK |

@@ -397,6 +397,10 @@ pub trait Carrier {
     /// and no outcome comes. Does nothing when it has left.
     fn cancel(&mut self, token: Token) -> bool;
 
+    /// Whether a message for this session of the peer could leave through it. The upper half hears of a session's end
+    /// only when all that was under way in it has an outcome.
+    fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool;
+
     /// Why the last attempt to connect to the peer failed, if nothing has come of a later one.
     fn away(&self, peer: PeerKey) -> Option<PeerDown>;
 

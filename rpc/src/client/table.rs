@@ -145,10 +145,17 @@ impl Table {
             answer,
         };
         let call = number(self.flights.insert(flight), self.generation);
+        // With the number of a session that has ended it could not leave; by its hash it waits for the next one. An
+        // ordered call must not follow others there.
+        let may_use = |session| {
+            order.is_some()
+                || carrier.has_session(peer, session)
+                || mutant!(numbers_are_used_after_their_session)
+        };
         let (asked, session) = match self.numbers.of(peer, method) {
             Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
-            Some((number, session)) => (Asked::Number(number), Some(session)),
-            None => (Asked::from(method), None),
+            Some((number, session)) if may_use(session) => (Asked::Number(number), Some(session)),
+            _ => (Asked::from(method), None),
         };
         let time_left_us = microseconds(deadline, now);
         let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });

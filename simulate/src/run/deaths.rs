@@ -9,6 +9,8 @@ use std::time::Duration;
 const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
 /// A successor reaches the others within so long, although they have not noticed the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
+/// When a call has failed with a session, all pollers of its node know that the session is over after so long.
+const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
 
 impl Run {
     /// A node is killed while another waits for it and nobody else does anything: the caller is told
@@ -62,6 +64,8 @@ impl Run {
         let noted = Rc::clone(&ended);
         self.scheduler.tasks.add(client.process, async move {
             let _may_fail = client.number_of(address, DEATH_IS_REPORTED).await;
+            // The second call goes to another poller.
+            client.timers.sleep(ALL_ARE_TOLD).await;
             if let Some(status) = client.number_of(address, SUCCESSOR_REACHES).await {
                 client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
             }

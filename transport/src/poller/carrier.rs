@@ -81,6 +81,11 @@ impl Carrier for Core {
         self.peers.cancel(token, shares) || self.trunks.cancel(token, shares)
     }
 
+    fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool {
+        let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
+        trunk.is_some_and(|trunk| SessionNumber(trunk.number()) == session)
+    }
+
     fn away(&self, peer: PeerKey) -> Option<PeerDown> {
         self.peers.away(peer)
     }

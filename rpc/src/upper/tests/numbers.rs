@@ -5,7 +5,7 @@ use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::reason::Reason;
 use crate::status::Code;
-use trunkline_transport::{Origin, PeerDown, PeerEvent, SessionNumber};
+use trunkline_transport::{Origin, PeerDown, PeerEvent, SessionNumber, Turn};
 
 fn up(rig: &mut Rig) {
     rig.peer(server().peer, PeerEvent::Up { epoch: 1, pollers: 2 });
@@ -54,6 +54,18 @@ fn a_number_is_used_from_the_first_reply_to_the_end_of_the_session() {
     rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
     rig.message(server(), frame(Header::Number { call: 1, number: number(ECHO).unwrap() }, &[], &[]));
     assert_eq!(asked(&mut rig), by_hash());
+}
+
+#[test]
+fn a_call_made_when_its_numbers_session_has_ended_goes_by_hash_unless_it_is_ordered() {
+    let mut rig = taught();
+    rig.carrier.sessions_are_over = true;
+    assert_eq!(asked(&mut rig), by_hash());
+    rig.order = Some(Turn(0));
+    assert_eq!(asked(&mut rig), by_number(), "the carrier ends it with the session");
+    rig.order = None;
+    rig.carrier.sessions_are_over = false;
+    assert_eq!(asked(&mut rig), by_number());
 }
 
 #[test]
