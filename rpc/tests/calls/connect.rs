@@ -1,10 +1,10 @@
 //! Calls to servers that are not there: at once or after one attempt, or as long as the caller asks to wait.
 
-use crate::common::node;
+use crate::common::{LIMIT, node, until};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::{CallOptions, Code, Connect, Node, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
@@ -50,6 +50,31 @@ fn while_no_attempt_is_due_a_call_fails_at_once_with_the_last_reason() {
     let _server = open(address);
     assert_eq!(block_on(client.with(&patient(Duration::from_secs(30))).knock()), Ok(()));
     assert_eq!(block_on(client.knock()), Ok(()), "the session is there for calls that would not wait, too");
+}
+
+#[test]
+fn calls_to_an_address_that_has_gone_wait_for_the_first_attempt_only_unless_they_ask_to() {
+    let (node, server) = (node().start().unwrap(), node().serve(DoorServer::new(|| Open)).start().unwrap());
+    let client = DoorClient::connect(&node, server.local_address()).unwrap().with_timeout(LIMIT);
+    assert_eq!(block_on(client.knock()), Ok(()));
+    // No other node has the address: packets to it get no answer.
+    drop(server);
+    let refused = |status: &Status| status.message().contains("; the next attempt to connect is due in ");
+    let first = until("the attempt", || {
+        let began = Instant::now();
+        let status = block_on(client.knock()).unwrap_err();
+        // The session may not have ended yet.
+        status.message().contains("the peer does not answer").then(|| (began.elapsed(), status))
+    });
+    assert!(first.0 > Duration::from_millis(500) && !refused(&first.1), "{first:?}");
+    for _ in 0..20 {
+        let began = Instant::now();
+        let status = block_on(client.knock()).unwrap_err();
+        assert!(refused(&status) && began.elapsed() < Duration::from_millis(100), "{status}");
+        assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
+    }
+    let status = block_on(client.with(&patient(Duration::from_millis(200))).knock()).unwrap_err();
+    assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
 }
 
 #[test]

@@ -66,6 +66,8 @@ fn a_call_that_never_left_has_not_run() {
     let status = block_on(client.with_timeout(Duration::from_millis(500)).write(None)).unwrap_err();
     assert_eq!((status.code(), status.may_have_run()), (Code::DeadlineExceeded, false), "{status}");
     assert_eq!((status.origin(), status.reason()), (Origin::Local, Some(Reason::Expired)));
+    let report = node.report();
+    assert_eq!(report.traffic.iter().map(|lane| lane.sent).sum::<u64>(), 0, "the device has got nothing");
 }
 
 #[test]
