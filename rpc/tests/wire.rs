@@ -5,10 +5,13 @@
 mod tests {
     use serde::Deserialize;
     use std::collections::BTreeMap;
+    use std::net::SocketAddr;
     use std::path::Path;
+    use std::pin::pin;
     use std::process::Command;
+    use std::task::{Context, Waker};
     use std::time::Duration;
-    use trunkline::{Bytes, Node, Status, block_on};
+    use trunkline::{Bytes, CallOptions, Connect, Connections, Node, Status, block_on};
     use trunkline_softrdma::device::SoftOptions;
     use trunkline_testkit::{Folder, fresh_address, pattern, wait_until};
     use trunkline_transport::{NodeOptions, NodeReport};
@@ -21,6 +24,7 @@ mod tests {
     #[trunkline::service]
     trait Store {
         async fn put(&self, key: String, value: Bytes) -> Result<u64, Status>;
+        async fn size(&self, key: String) -> Result<u8, Status>;
         #[oneway]
         async fn note(&self, text: String);
     }
@@ -30,6 +34,9 @@ mod tests {
     impl Store for Nothing {
         async fn put(&self, _: String, value: Bytes) -> Result<u64, Status> {
             Ok(value.len() as u64)
+        }
+        async fn size(&self, key: String) -> Result<u8, Status> {
+            Ok(u8::try_from(key.len()).unwrap())
         }
         async fn note(&self, _: String) {}
     }
@@ -41,6 +48,9 @@ mod tests {
         received: BTreeMap<String, u64>,
         sent_announcements: u64,
         received_announcements: u64,
+        request_sizes: Vec<(u64, u64)>,
+        reply_sizes: Vec<(u64, u64)>,
+        times_left_us: Vec<u64>,
         wrong: Vec<String>,
     }
 
@@ -60,10 +70,84 @@ mod tests {
         counts
     }
 
+    /// Whether there is what the decoder needs.
+    fn has_python() -> bool {
+        let has =
+            Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+        if !has {
+            println!("skipped: there is no python3");
+        }
+        has
+    }
+
+    /// A node with one poller whose packets are captured.
+    fn captured(capture: &Path, listen: SocketAddr) -> Node {
+        let device = SoftOptions { capture: Some(capture.into()), ..SoftOptions::from_env().unwrap() };
+        Node::builder().transport(NodeOptions::new().listen(listen).device(device)).start().unwrap()
+    }
+
+    /// Sizes as in the table of `docs/wire.md`: bytes of the frame, and of its packet from BTH to ICRC.
+    #[test]
+    fn a_call_has_as_many_bytes_as_the_document_lists() {
+        if !has_python() {
+            return;
+        }
+        let folder = Folder::new().unwrap();
+        let (capture, listen) = (folder.join("sizes.pcap"), fresh_address());
+        let server = Node::builder().listen(fresh_address()).serve(StoreServer::new(|| Nothing));
+        let server = server.connections(Connections::Xrc).start().unwrap();
+        let client = captured(&capture, listen);
+        let store = StoreClient::connect(&client, server.local_address()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(block_on(store.size("k".repeat(64))), Ok(64));
+        }
+        client.shutdown();
+        let counts = decode(&capture, &listen.ip().to_string());
+        let ([first, later], [of_first, of_later]) = ([(130, 152), (102, 124)], [(45, 68), (25, 48)]);
+        assert_eq!(counts.request_sizes, [first, later, later]);
+        assert_eq!(counts.reply_sizes, [of_first, of_later, of_later]);
+        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        for (name, request, reply) in [("first", first, of_first), ("later", later, of_later)] {
+            let sum = (request.0 + reply.0, request.1 + reply.1);
+            let cells = [request, reply, sum].map(|(frame, packet)| format!("{frame} in {packet}"));
+            let row = format!("| {name} | {} |", cells.join(" | "));
+            assert!(document.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "nodes in real time, of which some has to pass")]
+    fn the_time_left_is_that_when_the_request_leaves() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        const WAITS: Duration = Duration::from_secs(1);
+        if !has_python() {
+            return;
+        }
+        let folder = Folder::new().unwrap();
+        let (capture, listen, later) = (folder.join("late.pcap"), fresh_address(), fresh_address());
+        let client = captured(&capture, listen);
+        let store = StoreClient::connect(&client, later).unwrap();
+        let options = CallOptions::new().timeout(LIMIT).connect(Connect::Wait);
+        let store = store.with(&options);
+        let mut waiting = pin!(store.size("key".to_owned()));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        std::thread::sleep(WAITS);
+        let _server = Node::builder().listen(later).serve(StoreServer::new(|| Nothing)).start().unwrap();
+        assert_eq!(block_on(waiting), Ok(3));
+        client.shutdown();
+        let left = decode(&capture, &listen.ip().to_string()).times_left_us;
+        let [left] = left[..] else { panic!("{left:?} of one request") };
+        let most = (LIMIT - WAITS).as_micros();
+        assert!(
+            u128::from(left) <= most && left > 1_000_000,
+            "{left} us are left of {LIMIT:?} after {WAITS:?}"
+        );
+    }
+
     #[test]
     fn a_decoder_written_from_the_document_counts_what_the_nodes_have_counted() {
-        if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-            println!("skipped: there is no python3");
+        if !has_python() {
             return;
         }
         let folder = Folder::new().unwrap();

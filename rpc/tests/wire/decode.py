@@ -3,7 +3,8 @@
 Usage: decode.py CAPTURE ADDRESS
 
 Prints one JSON object: how many frames the node with this address has sent and received, by kind; how many of them
-announce a large message; and what is wrong with the rest. Exit status 1 if anything is.
+announce a large message; the sizes of its requests and of their replies, each as the bytes of the frame and those of its
+packets from BTH to ICRC; the times left of its requests; and what is wrong with the rest. Exit status 1 if anything is.
 """
 
 import ipaddress
@@ -40,7 +41,8 @@ def packets(data):
 
 
 def messages(data):
-    """(source, destination, message) of each SEND, each once, however often its packets were sent."""
+    """(source, destination, message, bytes of its packets) of each SEND, each once, however often its packets were
+    sent."""
     seen, open_messages = set(), {}
     for source, destination, packet in packets(data):
         service, operation = packet[0] >> 5, packet[0] & 31
@@ -54,13 +56,14 @@ def messages(data):
         start = 12 + (4 if service == XRC else 0) + (4 if operation in (LAST_IMM, ONLY_IMM) else 0)
         payload = packet[start:len(packet) - 4 - (packet[1] >> 4 & 3)]
         if operation in (ONLY, ONLY_IMM):
-            yield source, destination, payload
+            yield source, destination, payload, len(packet)
         elif operation == FIRST:
-            open_messages[lane] = payload
+            open_messages[lane] = payload, len(packet)
         elif lane in open_messages:
-            open_messages[lane] += payload
+            message, size = open_messages[lane]
+            open_messages[lane] = message + payload, size + len(packet)
             if operation in (LAST, LAST_IMM):
-                yield source, destination, open_messages.pop(lane)
+                yield source, destination, *open_messages.pop(lane)
 
 
 def extensions(frame, at, length):
@@ -125,10 +128,11 @@ def decode(frame):
 
 def main(path, address):
     counts = {"sent": {}, "received": {}, "sent_announcements": 0, "received_announcements": 0, "wrong": []}
+    counts |= {"request_sizes": [], "reply_sizes": [], "times_left_us": []}
     with open(path, "rb") as capture:
         data = capture.read()
     own = ipaddress.ip_address(address)
-    for source, destination, frame in messages(data):
+    for source, destination, frame, size in messages(data):
         way = "sent" if source == own else "received" if destination == own else None
         if way is None:
             continue
@@ -139,6 +143,10 @@ def main(path, address):
             continue
         counts[way][name] = counts[way].get(name, 0) + 1
         counts[way + "_announcements"] += announces
+        if (way, name) in (("sent", "request"), ("received", "reply")):
+            counts[name + "_sizes"].append((len(frame), size))
+        if (way, name) == ("sent", "request") and frame[1] & TIME_LEFT:
+            counts["times_left_us"] += struct.unpack_from("<I", frame, 16)
     print(json.dumps(counts))
     return 1 if counts["wrong"] or any("unknown" in counts[way] for way in ("sent", "received")) else 0
 
