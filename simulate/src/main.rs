@@ -17,7 +17,7 @@
 //! | `ended` | ends of sessions, with the causes that nodes log |
 //! | `trace`, `heading`, `packet` | what a reader can see of a run |
 //! | `coverage`, `campaign`, `mutants` | many runs, whether they exercise enough, and whether they would notice |
-//! | `cli`, `report`, `output`, `interrupt` | the command line, what is printed, and signals |
+//! | `cli`, `report`, `interrupt` | the command line, what is printed, and signals |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness: the same seed gives the same
 //! trace. `cargo simulate --help` teaches the rest.
@@ -45,7 +45,6 @@ mod network;
 mod node;
 mod oracle;
 mod ordered;
-mod output;
 mod packet;
 mod plan;
 mod report;
@@ -67,6 +66,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use trace::Trace;
+use trunkline_testkit::output;
 use trunkline_verbs::headroom;
 
 /// All runs passed.

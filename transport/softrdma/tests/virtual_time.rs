@@ -9,10 +9,11 @@ mod common;
 
 use common::node::{Node, connect, post};
 use std::fs;
-use std::sync::{Arc, Mutex};
-use trunkline_machine::{Bell, Machine, MakeMachine, Runtime, Simulator, Turn};
+use std::sync::Arc;
+use trunkline_machine::{Machine, Runtime, Simulator, Turn};
 use trunkline_softrdma::device::{LinkChoice, LinkFactory, OpenError, Slot, SoftDevice, SoftOptions};
 use trunkline_softrdma::link::{Hub, Link};
+use trunkline_testkit::Stepped;
 use trunkline_verbs::{
     Access, AsyncEventKind, Clock, Completion, CompletionStatus, Device, IoAddress, Memory, Notify,
     RemoteAddress, SendOperation, Time, VerbsError, VirtualClock,
@@ -21,44 +22,13 @@ use trunkline_verbs::{
 /// Number of turns after which a run counts as stuck.
 const TURNS: usize = 200_000;
 
-#[derive(Debug)]
-struct Scheduler {
-    random: Mutex<u64>,
-    spawned: Mutex<Spawned>,
-}
-
-#[derive(Default)]
-struct Spawned(Vec<MakeMachine>);
-
-impl std::fmt::Debug for Spawned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} machines", self.0.len())
-    }
-}
-
-impl Simulator for Scheduler {
-    fn spawn(&self, _name: &str, make: MakeMachine) {
-        self.spawned.lock().unwrap().0.push(make);
-    }
-
-    fn ring(&self, bell: Arc<Bell>) {
-        bell.ring();
-    }
-
-    fn random(&self) -> u64 {
-        let mut state = self.random.lock().unwrap();
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *state
-    }
-}
-
 /// A machine, and the time until which it sleeps; `None` while it is awake.
 type Task = (Box<dyn Machine>, Option<Option<Time>>);
 
 /// Runs the machines of all devices in turn, on this thread.
 struct World {
     clock: Arc<VirtualClock>,
-    scheduler: Arc<Scheduler>,
+    stepped: Arc<Stepped>,
     runtime: Runtime,
     tasks: Vec<Task>,
 }
@@ -66,10 +36,10 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let clock = VirtualClock::new();
-        let scheduler = Arc::new(Scheduler { random: Mutex::new(seed), spawned: Mutex::default() });
-        let simulator: Arc<dyn Simulator> = Arc::<Scheduler>::clone(&scheduler);
+        let stepped = Stepped::new(seed);
+        let simulator: Arc<dyn Simulator> = Arc::<Stepped>::clone(&stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), simulator);
-        Self { clock, scheduler, runtime, tasks: Vec::new() }
+        Self { clock, stepped, runtime, tasks: Vec::new() }
     }
 
     fn options(&self, hub: &Arc<Hub>, last: u8, faults: Option<&str>) -> SoftOptions {
@@ -85,7 +55,7 @@ impl World {
 
     /// Runs one turn of each awake machine. If all sleep, the clock advances to the first deadline.
     fn turn(&mut self) {
-        for make in std::mem::take(&mut self.scheduler.spawned.lock().unwrap().0) {
+        for (_name, make) in self.stepped.take() {
             self.tasks.push((make().unwrap(), None));
         }
         let now = self.clock.now();

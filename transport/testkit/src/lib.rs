@@ -13,8 +13,10 @@ mod folder;
 mod hand_made;
 mod hostile;
 mod namespace;
+pub mod output;
 mod process;
 mod random;
+mod stepped;
 mod wait;
 mod wire_examples;
 
@@ -29,5 +31,6 @@ pub use process::{
     Input, NextLine, Numbers, Process, ProcessError, print_line, run, same_program, same_test,
 };
 pub use random::{Random, bytes_of, key, pattern};
+pub use stepped::Stepped;
 pub use wait::wait_until;
 pub use wire_examples::wire_examples;

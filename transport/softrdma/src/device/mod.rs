@@ -61,7 +61,7 @@ mod xrcd;
 
 pub use crate::host::{HostError, put_back, take_away};
 pub use fork::Held;
-pub use options::{LinkChoice, LinkFactory, OpenError, SoftOptions};
+pub use options::{LinkChoice, LinkFactory, LinkWrapper, OpenError, SoftOptions};
 pub use provider::SoftProvider;
 pub use slot::Slot;
 pub use soft_device::SoftDevice;

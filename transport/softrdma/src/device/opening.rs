@@ -134,6 +134,9 @@ fn make_link(options: &SoftOptions, membership: &Membership) -> Result<Box<dyn L
             factory.make().map_err(|source| OpenError::Os { doing: "make the link", source })?
         }
     };
+    if let Some(wrapper) = &options.wrapper {
+        link = wrapper.wrap(link);
+    }
     if let Some(path) = &options.capture {
         link = Box::new(
             CapturedLink::open(link, path, options.runtime.clock().clone())

@@ -58,6 +58,29 @@ impl fmt::Debug for LinkFactory {
     }
 }
 
+/// Puts a link of the caller's around the link of a device, for example to count what passes.
+#[derive(Clone)]
+pub struct LinkWrapper(WrapLink);
+
+type WrapLink = Arc<dyn Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync>;
+
+impl LinkWrapper {
+    /// A wrapper that calls `wrap` with the link of each device that is opened with it.
+    pub fn new(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wrap))
+    }
+
+    pub(super) fn wrap(&self, link: Box<dyn Link>) -> Box<dyn Link> {
+        (self.0)(link)
+    }
+}
+
+impl fmt::Debug for LinkWrapper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkWrapper")
+    }
+}
+
 /// How a device is opened. The default is an unconfigured device.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
@@ -65,6 +88,8 @@ pub struct SoftOptions {
     pub addresses: Vec<IpAddr>,
     /// The link.
     pub link: LinkChoice,
+    /// What is put around the link, below captures and faults.
+    pub wrapper: Option<LinkWrapper>,
     /// Faults to put on it.
     pub faults: Option<FaultPlan>,
     /// Where to capture its packets.

@@ -1,17 +1,20 @@
 //! Standard output and standard error, without a panic when either is closed or full.
 //!
-//! `main` and the progress of a campaign write here; nothing else in the crate prints.
+//! For the tools that developers run, such as the simulation: only these write there.
 
 use std::io::{self, Write as _};
 
 /// Writes a line, or several, to standard output.
-pub(crate) fn out(text: &str) -> Result<(), String> {
+///
+/// # Errors
+/// That it is closed or full, in words.
+pub fn out(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());
     written.map_err(|error| format!("cannot write to standard output: {error}"))
 }
 
 /// Writes a line to standard error. Nobody is left to tell when that fails.
-pub(crate) fn err(text: &str) {
+pub fn err(text: &str) {
     let _closed = writeln!(io::stderr(), "{text}");
 }
