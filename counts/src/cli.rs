@@ -1,0 +1,59 @@
+//! What the command line asks for.
+
+use crate::steps::Steps;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Counts what one unary call with 64 bytes each way costs, in counts that do not depend on the machine's speed.
+///
+/// Two nodes run in one thread, and their pollers have turns only when there is something to do, so no turn
+/// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns; they
+/// are attributed to layers by the source file that they were written in. Allocations, system calls and datagrams
+/// are counted in the same turns. Each number is per call: for the in-process link and for UDP sockets on the
+/// loopback interface, with 1 and with 32 calls under way, made by tasks on the client's poller. It takes about a minute.
+/// docs/performance.md explains what is counted, and what is not.
+///
+/// Examples:
+///   cargo counts                    the table, which is also Markdown
+///   cargo counts --json counts.json the same as JSON
+///   cargo counts --check            fails when counts have grown since counts/record.json
+///   cargo counts --bless            renews counts/record.json: commit it with the reason
+///
+/// Needs the package `valgrind`.
+///
+/// Exit codes: 0 counted, and nothing has grown, or the record is of another toolchain and nothing was compared;
+/// 1 something has grown; 2 wrong usage, valgrind is missing, or something cannot be run or written.
+#[derive(Debug, Parser)]
+#[command(name = "cargo counts", version, verbatim_doc_comment)]
+pub(crate) struct Cli {
+    /// Also write the counts to this file; those with 32 calls under way are at the top.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Compare with the record: instructions of a side may grow by 3 %, allocations and system calls not at all.
+    #[arg(long, conflicts_with = "bless")]
+    pub(crate) check: bool,
+    /// Write the record.
+    #[arg(long)]
+    pub(crate) bless: bool,
+    /// The record. Default: counts/record.json of the workspace that the program was built in.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What the program does for itself.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum Command {
+    /// Runs two nodes in one thread; `cargo counts` starts it under valgrind.
+    #[command(hide = true)]
+    Steps(Steps),
+}
+
+impl Cli {
+    /// The record's file.
+    pub(crate) fn record(&self) -> PathBuf {
+        let default = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/record.json"));
+        self.record.clone().unwrap_or_else(default)
+    }
+}

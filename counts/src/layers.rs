@@ -1,0 +1,207 @@
+//! Whose an instruction is.
+//!
+//! Decided by the source file that it was written in, so code that was inlined counts for its author. Code of the
+//! standard library, of other crates and of the crates that all layers use (`transport/verbs`, `rings`, `machine`)
+//! counts for the function that it was inlined into, or else for the callers of its function, in
+//! proportion to what their calls cost.
+
+use crate::callgrind::{Function, Profile};
+
+/// A layer of the path of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layer {
+    /// Stubs, and arguments to bytes and back; serde and bincode.
+    Codec,
+    /// Calls, deadlines, statuses and the executor.
+    Rpc,
+    /// Pollers, trunks, credit and buffers.
+    Transport,
+    /// The software device, its link and the protocol.
+    Device,
+    /// What a program does itself, and what steps the nodes. It is no part of the path.
+    Program,
+}
+
+/// Instructions by layer, in the order of [`Layer`].
+pub(crate) type ByLayer = [f64; 5];
+
+/// Files of the workspace that have a layer, by a part of their path: the first that fits. The workspace may have been
+/// somewhere else when a crate was compiled, so the parts before these are not compared.
+const FILES: &[(&str, Layer)] = &[
+    ("/rpc/src/codec/", Layer::Codec),
+    ("/rpc/src/stub.rs", Layer::Codec),
+    ("/counts/src/steps/echo.rs", Layer::Codec),
+    ("/rpc/src/", Layer::Rpc),
+    ("/transport/softrdma/src/", Layer::Device),
+    ("/transport/roce/src/", Layer::Device),
+    ("/transport/src/", Layer::Transport),
+    ("/counts/src/", Layer::Program),
+    ("/transport/testkit/src/", Layer::Program),
+];
+
+/// Parts of the paths of everybody else's code.
+const OTHERS: &[&str] = &["/registry/src/", "/rustc/"];
+
+/// Crates of others that have a layer, by the name of their folder up to the version.
+const CRATES: &[(&str, Layer)] =
+    &[("serde", Layer::Codec), ("serde_core", Layer::Codec), ("bincode", Layer::Codec)];
+
+/// Rounds after which the rest, of functions that call each other in circles, is given up.
+const ROUNDS: usize = 200;
+
+/// The layer of a file; `None` when it has that of whoever uses it.
+fn layer_of(file: &str) -> Option<Layer> {
+    if !OTHERS.iter().any(|part| file.contains(part)) {
+        return FILES.iter().find(|(part, _)| file.contains(part)).map(|(_, layer)| *layer);
+    }
+    let of_crate = |folder: &str| {
+        let (name, version) = folder.rsplit_once('-')?;
+        let known = CRATES.iter().find(|(known, _)| *known == name)?;
+        version.starts_with(|first: char| first.is_ascii_digit()).then_some(known.1)
+    };
+    file.split('/').find_map(of_crate)
+}
+
+/// All instructions of a profile, by layer.
+pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
+    let functions = &profile.functions;
+    let layers = functions.iter().map(|function| layer_of(&function.file)).collect::<Vec<_>>();
+    let shares = shares(functions, &layers);
+    let mut sum = ByLayer::default();
+    for (function, shares) in functions.iter().zip(&shares) {
+        for (file, instructions) in &function.own {
+            let instructions = approximate(*instructions);
+            match layer_of(file) {
+                Some(layer) => sum[layer as usize] += instructions,
+                None => add(&mut sum, shares, instructions),
+            }
+        }
+    }
+    sum
+}
+
+/// Which parts of a function's use belong to which layer: all to its own if it has one, else as its callers have
+/// them. Parts that no caller has belong to the program.
+fn shares(functions: &[Function], layers: &[Option<Layer>]) -> Vec<ByLayer> {
+    let mut shares = vec![ByLayer::default(); functions.len()];
+    for (share, layer) in shares.iter_mut().zip(layers) {
+        if let Some(layer) = layer {
+            share[*layer as usize] = 1.0;
+        }
+    }
+    for _ in 0..ROUNDS {
+        let before = shares.clone();
+        for (at, function) in functions.iter().enumerate().filter(|(at, _)| layers[*at].is_none()) {
+            let callers = function.callers.iter().filter(|(caller, _)| **caller != at);
+            let all = callers.clone().map(|(_, cost)| approximate(*cost)).sum::<f64>();
+            shares[at] = ByLayer::default();
+            for (caller, cost) in callers {
+                if all > 0.0 {
+                    let part = before[*caller];
+                    add(&mut shares[at], &part, approximate(*cost) / all);
+                }
+            }
+        }
+        if before == shares {
+            break;
+        }
+    }
+    for share in &mut shares {
+        share[Layer::Program as usize] += (1.0 - share.iter().sum::<f64>()).max(0.0);
+    }
+    shares
+}
+
+fn add(sum: &mut ByLayer, part: &ByLayer, times: f64) {
+    for (sum, part) in sum.iter_mut().zip(part) {
+        *sum += part * times;
+    }
+}
+
+/// Counts stay far below 2^52, up to which each number is exact.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+fn approximate(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_layers() {
+        let layer = |file: &str| layer_of(file);
+        for (file, expected) in [
+            ("/tree/rpc/src/codec/mod.rs", Some(Layer::Codec)),
+            ("/tree/rpc/src/client/table.rs", Some(Layer::Rpc)),
+            ("/tree/transport/src/trunk/mod.rs", Some(Layer::Transport)),
+            ("/tree/transport/softrdma/src/link/mod.rs", Some(Layer::Device)),
+            ("/tree/transport/roce/src/engine/mod.rs", Some(Layer::Device)),
+            ("/tree/transport/verbs/src/time.rs", None),
+            ("/tree/transport/rings/src/spsc.rs", None),
+            ("/tree/counts/src/steps/echo.rs", Some(Layer::Codec)),
+            ("/tree/counts/src/steps/program.rs", Some(Layer::Program)),
+            ("/x/registry/src/index/serde_core-1.0.228/src/de/mod.rs", Some(Layer::Codec)),
+            ("/x/registry/src/index/bincode-2.0.1/src/lib.rs", Some(Layer::Codec)),
+            ("/x/registry/src/index/bytes-1.12.0/src/bytes.rs", None),
+            ("/elsewhere/registry/src/index/rpc-1.0.0/rpc/src/call.rs", None),
+            ("/rustc/1234/library/core/src/option.rs", None),
+            ("", None),
+        ] {
+            assert_eq!(layer(file), expected, "{file}");
+        }
+    }
+
+    /// `memcpy` is called by the device for 30 and, through a function of the standard library, by the rpc layer
+    /// for 10; nobody knows who calls `lost`.
+    const SHARED: &str = "\
+events: Ir
+fl=(1) /tree/transport/softrdma/src/a.rs
+fn=(1) device
+1 100
+fi=(2) /rustc/1/library/core/src/option.rs
+1 11
+fe=(1)
+cfi=(3) memcpy.S
+cfn=(3) memcpy
+calls=1 1
+1 30
+
+fl=(4) /tree/rpc/src/b.rs
+fn=(4) rpc
+1 50
+cfi=(2)
+cfn=(5) extend
+calls=1 1
+1 12
+
+fl=(2)
+fn=(5)
+1 2
+cfi=(3)
+cfn=(3)
+calls=1 1
+1 10
+cfn=(5)
+calls=1 1
+1 3
+
+fl=(3)
+fn=(3)
+1 40
+
+fl=(6) ???
+fn=(6) lost
+1 5
+";
+
+    #[test]
+    fn what_all_layers_use_counts_for_its_callers() {
+        let profile = Profile::parse(SHARED).unwrap();
+        let [codec, rpc, transport, device, program] = by_layer(&profile);
+        assert_eq!((codec, transport), (0.0, 0.0));
+        assert!((device - (100.0 + 11.0 + 30.0)).abs() < 1e-6, "{device}");
+        assert!((rpc - (50.0 + 2.0 + 10.0)).abs() < 1e-6, "{rpc}");
+        assert!((program - 5.0).abs() < 1e-6, "{program}");
+    }
+}

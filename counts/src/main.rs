@@ -1,0 +1,153 @@
+//! Counts of one call that do not depend on the machine's speed: instructions, allocations, system calls, bytes.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `steps` | the program that is measured: two nodes, stepped in one thread |
+//! | `measure` | runs it under valgrind, and puts together what both count |
+//! | `callgrind`, `layers` | what callgrind writes, and whose an instruction is |
+//! | `system_calls` | which side made which system call |
+//! | `toolchain`, `record` | what counts depend on; JSON, and whether something has grown |
+//! | `side` | which link, and which side |
+//! | `cli`, `table` | the command line, and what is printed |
+//!
+//! `cargo counts --help` teaches the rest.
+
+#![forbid(unsafe_code)]
+
+mod callgrind;
+mod cli;
+mod layers;
+mod measure;
+mod record;
+mod side;
+mod steps;
+mod system_calls;
+mod table;
+mod toolchain;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::{PerCall, RUNS, measure};
+use record::{LinkCounts, Links, Record, SideCounts, Verdict};
+use side::Side;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use steps::Steps;
+use toolchain::Toolchain;
+use trunkline_testkit::output;
+
+/// Counted, and nothing has grown.
+const COUNTED: u8 = 0;
+/// Something has grown.
+const GROWN: u8 = 1;
+/// Wrong usage, valgrind is missing, or something cannot be run or written.
+const WRONG: u8 = 2;
+
+/// Calls that each number is the average of.
+const CALLS: u64 = 4096;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Some(Command::Steps(steps)) => step(steps),
+        None => act(&cli),
+    };
+    ExitCode::from(done.unwrap_or_else(|error| {
+        output::err(&format!("error: {error}"));
+        WRONG
+    }))
+}
+
+/// The program that is measured.
+fn step(steps: Steps) -> Result<u8, String> {
+    let totals = steps::run(steps)?;
+    output::out(&serde_json::to_string(&totals).map_err(|error| error.to_string())?)?;
+    Ok(COUNTED)
+}
+
+/// Counts, and does what else was asked for; returns the exit code.
+fn act(cli: &Cli) -> Result<u8, String> {
+    let toolchain = Toolchain::here()?;
+    // A record that cannot be read is noticed before a minute of work.
+    let before = if cli.check { Some(read(&cli.record())?) } else { None };
+    let record = count(toolchain)?;
+    output::out(&table::table(&record))?;
+    if let Some(path) = &cli.json {
+        write(path, &record)?;
+    }
+    if cli.bless {
+        write(&cli.record(), &record)?;
+    }
+    before.map_or(Ok(COUNTED), |before| judge(&record, &before))
+}
+
+fn judge(record: &Record, before: &Record) -> Result<u8, String> {
+    match record::check(record, before) {
+        Verdict::Same => {
+            output::out("pass counts")?;
+            Ok(COUNTED)
+        }
+        Verdict::OtherToolchain(differences) => {
+            // CI lists such lines at its end.
+            output::out(&format!(
+                "skip counts: the record is of another toolchain ({differences}); `cargo counts --bless` renews it"
+            ))?;
+            Ok(COUNTED)
+        }
+        Verdict::Grown(grown) => {
+            for line in grown {
+                output::out(&format!("fail counts: {line}"))?;
+            }
+            output::err(
+                "if that is worth it, `cargo counts --bless` renews the record; commit it with the reason",
+            );
+            Ok(GROWN)
+        }
+    }
+}
+
+/// Measures everything.
+fn count(toolchain: Toolchain) -> Result<Record, String> {
+    let style =
+        ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").map_err(|error| error.to_string())?;
+    let bar = ProgressBar::new(2 * RUNS.len() as u64).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let mut counted = Vec::new();
+    for (linked, outstanding) in RUNS {
+        for side in [Side::Client, Side::Server] {
+            bar.set_message(format!("{}, {outstanding} outstanding, {}", linked.name(), side.name()));
+            counted.push(measure(Steps { linked, outstanding, calls: CALLS }, side)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let link = |at: usize| LinkCounts {
+        client: SideCounts::new(&counted[2 * at]),
+        server: SideCounts::new(&counted[2 * at + 1]),
+    };
+    let [request, reply]: [&PerCall; 2] = [&counted[2], &counted[3]];
+    Ok(Record {
+        toolchain,
+        payload_bytes: steps::PAYLOAD_BYTES as u64,
+        calls: CALLS,
+        request_header_bytes: request.header_bytes,
+        reply_header_bytes: reply.header_bytes,
+        outstanding_32: Links { in_process: link(1), udp: link(3) },
+        one_outstanding: Links { in_process: link(0), udp: link(2) },
+    })
+}
+
+fn read(path: &Path) -> Result<Record, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        format!("cannot read the record {}: {error}; `cargo counts --bless` writes it", path.display())
+    })?;
+    serde_json::from_str(&text)
+        .map_err(|error| format!("the record {} is no record: {error}", path.display()))
+}
+
+fn write(path: &Path, record: &Record) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(record).map_err(|error| error.to_string())?;
+    std::fs::write(path, text + "\n").map_err(|error| format!("cannot write {}: {error}", path.display()))
+}

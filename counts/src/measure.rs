@@ -1,0 +1,126 @@
+//! Runs the program that is measured, under valgrind, and puts together what both count.
+
+use crate::callgrind::Profile;
+use crate::layers::{self, ByLayer, Layer};
+use crate::side::{Linked, Side};
+use crate::steps::{SideTotals, Steps, Totals};
+use crate::system_calls;
+use std::path::Path;
+use std::process::Command;
+use trunkline_testkit::Folder;
+
+/// Where functions of the program begin to be collected. They are [`crate::steps`]'s.
+const BEGIN: &str = "trunkline_counts::steps::begin";
+const END: &str = "trunkline_counts::steps::end";
+const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
+const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
+
+/// What one call costs one side, on average.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PerCall {
+    pub(crate) instructions: ByLayer,
+    pub(crate) allocations: f64,
+    pub(crate) system_calls: f64,
+    /// Datagrams that it sends.
+    pub(crate) datagrams: f64,
+    /// Their bytes, from BTH to ICRC.
+    pub(crate) bytes: f64,
+    /// Turns of its poller.
+    pub(crate) turns: f64,
+    /// Bytes before the payload of its messages.
+    pub(crate) header_bytes: u64,
+}
+
+impl PerCall {
+    /// Instructions of one layer.
+    pub(crate) fn of(&self, layer: Layer) -> f64 {
+        self.instructions[layer as usize]
+    }
+}
+
+/// Counts one side of a run.
+///
+/// # Errors
+/// Why valgrind does not run, or its output cannot be read.
+pub(crate) fn measure(steps: Steps, side: Side) -> Result<PerCall, String> {
+    let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    let (profile, log) = (folder.join("profile"), folder.join("log"));
+    let totals = run(steps, side, &profile, &log)?;
+    if totals.stalls > 0 {
+        return Err(format!(
+            "both nodes waited {} times for time to pass; such turns would count",
+            totals.stalls
+        ));
+    }
+    // What was collected up to the function `END` is the first part; the rest of the run is in others.
+    let profile = Profile::parse(&read(&profile.with_extension("1"))?)
+        .map_err(|error| format!("callgrind's output: {error}"))?;
+    let instructions = layers::by_layer(&profile);
+    let system_calls = system_calls::count(&read(&log)?, side)?;
+    let own = match side {
+        Side::Client => totals.client,
+        Side::Server => totals.server,
+    };
+    Ok(per_call(totals.calls, instructions, system_calls, own))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+fn per_call(calls: u64, instructions: ByLayer, system_calls: u64, own: SideTotals) -> PerCall {
+    let each = |count: u64| count as f64 / calls as f64;
+    PerCall {
+        instructions: instructions.map(|count| count / calls as f64),
+        allocations: each(own.allocations),
+        system_calls: each(system_calls),
+        datagrams: each(own.datagrams),
+        bytes: each(own.bytes),
+        turns: each(own.turns),
+        header_bytes: own.header_bytes,
+    }
+}
+
+/// Runs this program under callgrind, without the environment, whose size moves its stack.
+fn run(steps: Steps, side: Side, profile: &Path, log: &Path) -> Result<Totals, String> {
+    let turn = match side {
+        Side::Client => CLIENT_TURN,
+        Side::Server => SERVER_TURN,
+    };
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new("valgrind");
+    command.env_clear();
+    for name in ["PATH", "TMPDIR"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command.args(["--tool=callgrind", "--collect-atstart=no", "--trace-syscalls=yes"]);
+    command.args([
+        format!("--toggle-collect={turn}"),
+        format!("--zero-before={BEGIN}"),
+        format!("--dump-before={END}"),
+        format!("--callgrind-out-file={}", profile.display()),
+        format!("--log-file={}", log.display()),
+    ]);
+    command.arg(program).args([
+        "steps",
+        steps.linked.name(),
+        &steps.outstanding.to_string(),
+        &steps.calls.to_string(),
+    ]);
+    let output = command.output().map_err(|error| format!("cannot run valgrind: {error}"))?;
+    if !output.status.success() {
+        let (why, log) = (String::from_utf8_lossy(&output.stderr), read(log).unwrap_or_default());
+        let log = log.lines().filter(|line| line.starts_with("==")).collect::<Vec<_>>().join("\n");
+        return Err(format!("the program under valgrind ended with {}: {why}\n{log}", output.status));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("the program under valgrind printed something else: {error}"))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What is measured: both links, with one call at a time and with many.
+pub(crate) const RUNS: [(Linked, u32); 4] =
+    [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1), (Linked::Udp, 32)];

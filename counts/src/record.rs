@@ -1,0 +1,252 @@
+//! What was counted, as JSON, and whether it has grown.
+
+use crate::layers::Layer;
+use crate::measure::PerCall;
+use crate::side::Linked;
+use crate::toolchain::Toolchain;
+use serde::{Deserialize, Serialize};
+
+/// Growth of a side's instructions that the check allows, as a factor.
+const MOST_GROWTH: f64 = 1.03;
+/// Growth of allocations and system calls that is none: which calls are the first and last to be counted moves the
+/// averages by less.
+const SAME: f64 = 0.02;
+
+/// Counts of one side, per call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SideCounts {
+    pub(crate) codec: f64,
+    pub(crate) rpc: f64,
+    pub(crate) transport: f64,
+    pub(crate) device: f64,
+    pub(crate) program: f64,
+    pub(crate) allocations: f64,
+    pub(crate) system_calls: f64,
+    pub(crate) datagrams: f64,
+    pub(crate) bytes_on_the_wire: f64,
+    pub(crate) turns: f64,
+}
+
+impl SideCounts {
+    /// From a measurement.
+    pub(crate) fn new(counted: &PerCall) -> Self {
+        let round = |count: f64, places: f64| (count * places).round() / places;
+        Self {
+            codec: round(counted.of(Layer::Codec), 1.0),
+            rpc: round(counted.of(Layer::Rpc), 1.0),
+            transport: round(counted.of(Layer::Transport), 1.0),
+            device: round(counted.of(Layer::Device), 1.0),
+            program: round(counted.of(Layer::Program), 1.0),
+            allocations: round(counted.allocations, 1000.0),
+            system_calls: round(counted.system_calls, 1000.0),
+            datagrams: round(counted.datagrams, 1000.0),
+            bytes_on_the_wire: round(counted.bytes, 10.0),
+            turns: round(counted.turns, 1000.0),
+        }
+    }
+
+    /// Instructions of the path, which the check compares.
+    pub(crate) fn instructions(&self) -> f64 {
+        self.codec + self.rpc + self.transport + self.device
+    }
+}
+
+/// Counts of both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LinkCounts {
+    pub(crate) client: SideCounts,
+    pub(crate) server: SideCounts,
+}
+
+/// Counts over both links.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Links {
+    #[serde(rename = "in-process")]
+    pub(crate) in_process: LinkCounts,
+    pub(crate) udp: LinkCounts,
+}
+
+impl Links {
+    /// Those over one link.
+    pub(crate) fn over(&self, linked: Linked) -> &LinkCounts {
+        match linked {
+            Linked::InProcess => &self.in_process,
+            Linked::Udp => &self.udp,
+        }
+    }
+}
+
+/// All counts, and what they belong to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) toolchain: Toolchain,
+    pub(crate) payload_bytes: u64,
+    /// Calls that each number is the average of.
+    pub(crate) calls: u64,
+    /// Bytes of a request between XRCETH and payload, and of a reply.
+    pub(crate) request_header_bytes: u64,
+    pub(crate) reply_header_bytes: u64,
+    /// With 32 calls under way.
+    #[serde(flatten)]
+    pub(crate) outstanding_32: Links,
+    /// With one.
+    pub(crate) one_outstanding: Links,
+}
+
+impl Record {
+    /// In each way that was measured: its name, and the counts of its sides.
+    pub(crate) fn rows(&self) -> Vec<(Linked, u32, &'static str, &SideCounts)> {
+        let mut rows = Vec::new();
+        for linked in [Linked::InProcess, Linked::Udp] {
+            for (outstanding, links) in [(1, &self.one_outstanding), (32, &self.outstanding_32)] {
+                let LinkCounts { client, server } = links.over(linked);
+                rows.extend([
+                    (linked, outstanding, "client", client),
+                    (linked, outstanding, "server", server),
+                ]);
+            }
+        }
+        rows
+    }
+
+    /// What has grown since `before`, one line each; empty when nothing has.
+    pub(crate) fn growth_since(&self, before: &Self) -> Vec<String> {
+        let mut grown = Vec::new();
+        let mut compare = |what: String, now: f64, then: f64, most: f64| {
+            if now > most {
+                grown.push(format!("{what}: {now} per call, {then} on record"));
+            }
+        };
+        for ((linked, outstanding, side, now), (.., then)) in self.rows().into_iter().zip(before.rows()) {
+            let what =
+                |count: &str| format!("{count} of the {side}, {}, {outstanding} outstanding", linked.name());
+            let (all, all_then) = (now.instructions(), then.instructions());
+            compare(what("instructions"), all, all_then, all_then * MOST_GROWTH);
+            compare(what("allocations"), now.allocations, then.allocations, then.allocations + SAME);
+            compare(what("system calls"), now.system_calls, then.system_calls, then.system_calls + SAME);
+        }
+        grown
+    }
+}
+
+/// The verdict of a check.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Verdict {
+    /// Nothing has grown.
+    Same,
+    /// These have.
+    Grown(Vec<String>),
+    /// The record is of another toolchain, which explains these differences: nothing is judged.
+    OtherToolchain(String),
+}
+
+/// Compares counts with the record.
+pub(crate) fn check(now: &Record, before: &Record) -> Verdict {
+    let differences = now.toolchain.differences(&before.toolchain);
+    if !differences.is_empty() {
+        return Verdict::OtherToolchain(differences);
+    }
+    match now.growth_since(before) {
+        grown if grown.is_empty() => Verdict::Same,
+        grown => Verdict::Grown(grown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let side = || SideCounts {
+            codec: 100.0,
+            rpc: 1000.0,
+            transport: 2000.0,
+            device: 6900.0,
+            program: 50.0,
+            allocations: 2.0,
+            system_calls: 0.0,
+            datagrams: 1.0,
+            bytes_on_the_wire: 120.0,
+            turns: 1.0,
+        };
+        let links = || {
+            let link = || LinkCounts { client: side(), server: side() };
+            Links { in_process: link(), udp: link() }
+        };
+        let toolchain = Toolchain {
+            rustc: "rustc 1".to_owned(),
+            valgrind: "valgrind 1".to_owned(),
+            libc: "glibc 1".to_owned(),
+            processor: "x86_64".to_owned(),
+        };
+        Record {
+            toolchain,
+            payload_bytes: 64,
+            calls: 1,
+            request_header_bytes: 32,
+            reply_header_bytes: 24,
+            outstanding_32: links(),
+            one_outstanding: links(),
+        }
+    }
+
+    /// The verdict after this change.
+    fn verdict(change: impl FnOnce(&mut Record)) -> Verdict {
+        let mut now = record();
+        change(&mut now);
+        check(&now, &record())
+    }
+
+    #[test]
+    fn counts_may_shrink_move_between_layers_and_grow_a_little() {
+        assert_eq!(verdict(|_| {}), Verdict::Same);
+        assert_eq!(verdict(|now| now.outstanding_32.udp.client.device -= 3000.0), Verdict::Same);
+        let moved = verdict(|now| {
+            now.outstanding_32.udp.client.device -= 500.0;
+            now.outstanding_32.udp.client.codec += 500.0;
+        });
+        assert_eq!(moved, Verdict::Same);
+        assert_eq!(verdict(|now| now.one_outstanding.in_process.server.rpc += 290.0), Verdict::Same);
+        assert_eq!(verdict(|now| now.one_outstanding.in_process.server.program += 5000.0), Verdict::Same);
+    }
+
+    #[test]
+    fn growth_is_named() {
+        let grown = |change: fn(&mut Record)| match verdict(change) {
+            Verdict::Grown(grown) => grown.join("; "),
+            other => panic!("{other:?}"),
+        };
+        let more = grown(|now| now.one_outstanding.in_process.server.rpc += 310.0);
+        assert_eq!(
+            more,
+            "instructions of the server, in-process, 1 outstanding: 10310 per call, 10000 on record"
+        );
+        let more = grown(|now| now.outstanding_32.udp.client.system_calls += 0.1);
+        assert!(more.starts_with("system calls of the client, udp, 32 outstanding"), "{more}");
+        assert!(grown(|now| now.outstanding_32.udp.server.allocations += 0.1).contains("allocations"));
+    }
+
+    #[test]
+    fn another_toolchain_is_reported_and_judges_nothing() {
+        let changed = verdict(|now| {
+            now.toolchain.rustc = "rustc 2".to_owned();
+            now.one_outstanding.udp.server.device *= 2.0;
+        });
+        assert_eq!(changed, Verdict::OtherToolchain("rustc 2 instead of rustc 1".to_owned()));
+    }
+
+    #[test]
+    fn a_record_has_the_keys_that_others_read() {
+        let json = serde_json::to_value(record()).unwrap();
+        for link in ["in-process", "udp"] {
+            for side in ["client", "server"] {
+                for key in ["codec", "rpc", "transport", "device", "allocations", "system_calls"] {
+                    assert!(json[link][side][key].is_number(), "{link} {side} {key}");
+                }
+            }
+        }
+        assert_eq!(json["request_header_bytes"], 32);
+        assert_eq!(json["toolchain"]["rustc"], "rustc 1");
+        assert_eq!(serde_json::from_value::<Record>(json).unwrap(), record());
+    }
+}

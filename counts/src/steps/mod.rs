@@ -1,0 +1,142 @@
+//! The program that is measured: two nodes, stepped in one thread.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `world` | the nodes, and whose turn it is |
+//! | `echo`, `program` | the service, its handler, and the tasks that call it |
+//! | `meter` | what passes the links |
+//!
+//! `cargo counts` runs it under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
+//! side; what callgrind does not know it prints itself.
+
+mod echo;
+mod meter;
+mod program;
+mod world;
+
+use crate::side::Linked;
+use crate::system_calls::{mark, marks};
+pub(crate) use program::PAYLOAD_BYTES;
+use serde::{Deserialize, Serialize};
+use std::hint::black_box;
+use trunkline_roce::wire::Bth;
+use trunkline_testkit::{CountingAllocator, Folder};
+use world::World;
+
+/// Counts the allocations of the program. What it costs itself is not counted.
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// Calls before anything is counted: then buffers have their size, method numbers are known, and the pollers have taken
+/// their cards' work over.
+const WARM_UP: u64 = 2560;
+
+/// What one run of the program is.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Steps {
+    /// The link between the nodes.
+    #[arg(value_enum)]
+    pub(crate) linked: Linked,
+    /// Calls that are under way at a time.
+    pub(crate) outstanding: u32,
+    /// Calls that are counted.
+    pub(crate) calls: u64,
+}
+
+/// What the program counts itself, of one side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SideTotals {
+    pub(crate) turns: u64,
+    pub(crate) allocations: u64,
+    pub(crate) datagrams: u64,
+    pub(crate) bytes: u64,
+    /// Bytes before the payload in its messages.
+    pub(crate) header_bytes: u64,
+}
+
+/// What the program prints, as JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    pub(crate) calls: u64,
+    pub(crate) stalls: u64,
+    pub(crate) client: SideTotals,
+    pub(crate) server: SideTotals,
+}
+
+/// Runs the program.
+///
+/// # Errors
+/// Why the nodes do not start, or calls fail.
+pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
+    let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    let mut world = World::start(steps.linked, steps.outstanding, folder.path(), &HEAP)?;
+    world.exchange(WARM_UP)?;
+    let before = world.tallies();
+    let stalls = world.stalls;
+    let _warm_up = world.longest();
+    begin();
+    let calls = world.exchange(steps.calls)?;
+    end();
+    let (after, longest) = (world.tallies(), world.longest());
+    let header = |at: usize| header_bytes(&longest[at]).ok_or("the longest datagram carries no payload");
+    let headers = [header(0)?, header(1)?];
+    let totals = |at: usize| SideTotals {
+        turns: after[at].turns - before[at].turns,
+        allocations: after[at].allocations - before[at].allocations,
+        datagrams: after[at].datagrams - before[at].datagrams,
+        bytes: after[at].bytes - before[at].bytes,
+        header_bytes: headers[at] as u64,
+    };
+    Ok(Totals { calls, stalls: world.stalls - stalls, client: totals(0), server: totals(1) })
+}
+
+/// Bytes of a message before its payload, by the datagram that carries the whole message.
+fn header_bytes(datagram: &[u8]) -> Option<usize> {
+    const BTH_XRCETH_BYTES: usize = 12 + 4;
+    const ICRC_BYTES: usize = 4;
+    let pad = usize::from(Bth::parse(datagram).ok()?.pad);
+    datagram.len().checked_sub(BTH_XRCETH_BYTES + PAYLOAD_BYTES + pad + ICRC_BYTES)
+}
+
+/// Callgrind forgets what it has collected when this function is entered.
+#[inline(never)]
+fn begin() {
+    mark(black_box(marks::BEGIN));
+}
+
+/// Callgrind writes what it has collected when this function is entered.
+#[inline(never)]
+fn end() {
+    mark(black_box(marks::END));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(linked: Linked, outstanding: u32) -> Totals {
+        run(Steps { linked, outstanding, calls: 256 }).unwrap()
+    }
+
+    #[test]
+    fn every_turn_has_something_to_do_and_a_run_repeats_itself() {
+        for (linked, outstanding) in [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1)] {
+            let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
+            assert!(one.calls >= 256 && one.stalls == 0, "{one:?}");
+            for (one, other) in [(one.client, other.client), (one.server, other.server)] {
+                // Other tests allocate meanwhile.
+                assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
+            }
+        }
+    }
+
+    #[test]
+    fn each_call_is_a_message_each_way_with_its_payload_and_header() {
+        let Totals { calls, client, server, .. } = totals(Linked::InProcess, 1);
+        for side in [client, server] {
+            let least = PAYLOAD_BYTES as u64 + side.header_bytes + 20;
+            assert!(side.datagrams >= calls && side.bytes >= calls * least, "{calls} {side:?}");
+            assert!((16..=64).contains(&side.header_bytes), "{side:?}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Two nodes in one thread, and whose turn it is.
+//!
+//! ```text
+//!   start      every machine that is awake has its turn, and time moves to the next deadline when all sleep
+//!   exchange   only the two pollers have turns, and only one that has something to do:
+//!              datagrams have arrived for it, or a task or a command waits
+//! ```
+//!
+//! So a poller never finds nothing during an exchange: no turn is empty, and none goes to sleep. Time is virtual, and
+//! moves by [`STEP_NS`] with each turn.
+
+use super::echo::EchoServer;
+use super::meter::{Meter, Passed};
+use super::program::{Calls, Mirror, call_on};
+use crate::side::{Linked, Side};
+use crate::system_calls::{mark, marks};
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use trunkline::{Connections, Node, ProviderChoice};
+use trunkline_machine::{Machine, Runtime, Turn};
+use trunkline_softrdma::device::{LinkChoice, LinkWrapper, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_testkit::{CountingAllocator, Stepped, fresh_ip};
+use trunkline_transport::NodeOptions;
+use trunkline_verbs::{Clock, Time, VirtualClock};
+
+/// The seed of whatever is random.
+const SEED: u64 = 0x7472_756e_6b6c_696e;
+/// A turn takes so long.
+const STEP_NS: u64 = 1_000;
+/// Turns in which a call has to be answered, before the program gives up.
+const MOST_TURNS: u64 = 1_000_000;
+/// During an exchange, connection managers and cards have a turn so often. A poller that has just woken leaves its
+/// card's work to the card for a few polls; would the card have a turn before each of these, it would take what arrives.
+const OTHERS_EVERY: u64 = 64;
+/// Where the server listens.
+const PORT: u16 = 7471;
+
+/// A machine, and until when it sleeps if it does.
+struct Task {
+    machine: Box<dyn Machine>,
+    asleep: Option<Option<Time>>,
+}
+
+/// What the turns of one side have done so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) turns: u64,
+    pub(crate) allocations: u64,
+    pub(crate) datagrams: u64,
+    pub(crate) bytes: u64,
+}
+
+struct Place {
+    stepped: Arc<Stepped>,
+    passed: Arc<Passed>,
+    address: SocketAddr,
+    node: Option<Node>,
+    /// Its poller, once that was made.
+    poller: Option<Task>,
+    tally: Tally,
+}
+
+impl Place {
+    fn new(linked: Linked, side: Side) -> Self {
+        let ip = match (linked, side) {
+            (Linked::InProcess, Side::Client) => Ipv4Addr::new(10, 0, 0, 1),
+            (Linked::InProcess, Side::Server) => Ipv4Addr::new(10, 0, 0, 2),
+            (Linked::Udp, _) => fresh_ip(),
+        };
+        Self {
+            stepped: Stepped::new(SEED ^ side.at() as u64),
+            passed: Arc::default(),
+            address: SocketAddr::new(IpAddr::V4(ip), PORT),
+            node: None,
+            poller: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What its node is started with.
+    fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
+        let simulator = Arc::<Stepped>::clone(&self.stepped);
+        let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
+        let passed = Arc::clone(&self.passed);
+        let device = SoftOptions {
+            addresses: vec![self.address.ip()],
+            link,
+            wrapper: Some(LinkWrapper::new(move |link| Box::new(Meter::new(link, Arc::clone(&passed))))),
+            runtime_directory: Some(runtime_directory.to_owned()),
+            runtime: runtime.clone(),
+            ..SoftOptions::default()
+        };
+        NodeOptions::new()
+            .runtime(runtime)
+            .device(device)
+            .provider(ProviderChoice::Soft)
+            .connections(Connections::Xrc)
+            .allow_unauthenticated(true)
+    }
+}
+
+/// The two nodes and everything that runs in them.
+pub(crate) struct World {
+    clock: Arc<VirtualClock>,
+    now: Time,
+    /// Client and server.
+    places: [Place; 2],
+    /// Connection managers and cards.
+    others: Vec<Task>,
+    calls: Arc<Calls>,
+    heap: &'static CountingAllocator,
+    /// Times that neither poller had anything to do during an exchange, and time had to pass.
+    pub(crate) stalls: u64,
+}
+
+impl World {
+    /// Starts both nodes and the tasks that call.
+    ///
+    /// # Errors
+    /// Why a node does not start.
+    pub(crate) fn start(
+        linked: Linked,
+        outstanding: u32,
+        runtime_directory: &Path,
+        heap: &'static CountingAllocator,
+    ) -> Result<Self, String> {
+        let clock = VirtualClock::new();
+        let now = Time(1_000_000_000);
+        clock.set(now);
+        let hub = Hub::new();
+        let link = || match linked {
+            Linked::InProcess => LinkChoice::InProcess(Arc::clone(&hub)),
+            Linked::Udp => LinkChoice::Udp,
+        };
+        let mut places = [Side::Client, Side::Server].map(|side| Place::new(linked, side));
+        for (side, place) in [Side::Client, Side::Server].into_iter().zip(&mut places) {
+            let options = place.options(&clock, link(), runtime_directory);
+            let node = Node::builder().transport(options).listen(place.address);
+            let node = match side {
+                Side::Client => node,
+                Side::Server => node.serve(EchoServer::new(|| Mirror)),
+            };
+            place.node = Some(node.start().map_err(|error| error.to_string())?);
+        }
+        let mut world =
+            Self { clock, now, places, others: Vec::new(), calls: Arc::default(), heap, stalls: 0 };
+        // The server listens before anybody calls it.
+        for _ in 0..100 {
+            world.turn_all()?;
+        }
+        let server = world.places[1].address;
+        if let Some(client) = &world.places[0].node {
+            call_on(client, server, outstanding, &world.calls);
+        }
+        for _ in 0..MOST_TURNS {
+            if world.calls.done() > 0 {
+                return Ok(world);
+            }
+            world.turn_all()?;
+        }
+        Err(format!("no call has come back in {MOST_TURNS} turns"))
+    }
+
+    /// What the turns of both sides have done so far, client first.
+    pub(crate) fn tallies(&self) -> [Tally; 2] {
+        [0, 1].map(|at| {
+            let Place { tally, passed, .. } = &self.places[at];
+            Tally { datagrams: passed.datagrams(), bytes: passed.bytes(), ..*tally }
+        })
+    }
+
+    /// The longest datagram that each side has sent since the last call.
+    pub(crate) fn longest(&self) -> [Vec<u8>; 2] {
+        [0, 1].map(|at| self.places[at].passed.take_longest())
+    }
+
+    /// Steps the pollers until at least so many more calls are done; returns how many were.
+    ///
+    /// # Errors
+    /// When calls fail, or do not end.
+    pub(crate) fn exchange(&mut self, calls: u64) -> Result<u64, String> {
+        let began = self.calls.done();
+        let mut turns = 0;
+        while self.calls.done() < began + calls {
+            self.now = self.now.plus_ns(STEP_NS);
+            self.clock.set(self.now);
+            if turns % OTHERS_EVERY == 0 {
+                self.turn_others();
+            }
+            if self.is_ready(Side::Client) {
+                self.step(Side::Client);
+            } else if self.is_ready(Side::Server) {
+                self.step(Side::Server);
+            } else {
+                self.stalls += 1;
+                self.turn_all()?;
+            }
+            turns += 1;
+            if self.calls.has_failed() {
+                return Err("a call failed, or returned something else".to_owned());
+            }
+            if turns > MOST_TURNS {
+                return Err(format!("{calls} calls have not come back in {MOST_TURNS} turns"));
+            }
+        }
+        Ok(self.calls.done() - began)
+    }
+
+    /// Whether a side's poller has something to do.
+    fn is_ready(&self, side: Side) -> bool {
+        let (own, peer) = (&self.places[side.at()], &self.places[1 - side.at()]);
+        let Some(poller) = &own.poller else { return false };
+        let woken = poller.asleep.is_some() && poller.machine.is_woken();
+        peer.passed.datagrams() > own.passed.received() || poller.machine.is_due() || woken
+    }
+
+    fn step(&mut self, side: Side) {
+        let place = &mut self.places[side.at()];
+        let Some(poller) = &mut place.poller else { return };
+        mark(match side {
+            Side::Client => marks::CLIENT,
+            Side::Server => marks::SERVER,
+        });
+        let before = self.heap.allocations();
+        let turn = match side {
+            Side::Client => client_turn(poller.machine.as_mut()),
+            Side::Server => server_turn(poller.machine.as_mut()),
+        };
+        place.tally.allocations += self.heap.allocations() - before;
+        mark(marks::NOBODY);
+        place.tally.turns += 1;
+        poller.asleep = sleeps(turn);
+    }
+
+    /// Gives each machine that is awake a turn; when all sleep, time moves to the next deadline.
+    fn turn_all(&mut self) -> Result<(), String> {
+        for place in &mut self.places {
+            for (name, make) in place.stepped.take() {
+                let machine = make().map_err(|error| format!("cannot make the machine {name}: {error}"))?;
+                let task = Task { machine, asleep: None };
+                if name.starts_with("trunkline-poll") {
+                    place.poller = Some(task);
+                } else {
+                    self.others.push(task);
+                }
+            }
+        }
+        let mut any = self.turn_others();
+        for place in &mut self.places {
+            any |= place.poller.as_mut().is_some_and(|poller| poller.turn_if_awake(self.now));
+        }
+        let moved = self.now.plus_ns(STEP_NS);
+        let tasks = self.places.iter().filter_map(|place| place.poller.as_ref()).chain(&self.others);
+        let next = tasks.filter_map(|task| task.asleep.flatten()).min();
+        self.now = if any { moved } else { next.map_or(moved, |next| next.max(moved)) };
+        self.clock.set(self.now);
+        Ok(())
+    }
+
+    /// Gives each connection manager and card that is awake a turn; returns whether any was.
+    fn turn_others(&mut self) -> bool {
+        let now = self.now;
+        let mut any = false;
+        for task in &mut self.others {
+            any |= task.turn_if_awake(now);
+        }
+        any
+    }
+}
+
+impl Task {
+    /// Gives it a turn if it is awake at this time; returns whether it was.
+    fn turn_if_awake(&mut self, now: Time) -> bool {
+        let is_awake = match self.asleep {
+            None => true,
+            Some(until) => until.is_some_and(|until| until <= now) || self.machine.is_woken(),
+        };
+        if is_awake {
+            self.asleep = sleeps(self.machine.turn());
+        }
+        is_awake
+    }
+}
+
+fn sleeps(turn: Turn) -> Option<Option<Time>> {
+    match turn {
+        Turn::Sleep(until) => Some(until),
+        Turn::Again | Turn::Spin | Turn::Yield | Turn::Done => None,
+    }
+}
+
+/// A turn of the client's poller. Callgrind collects within this function or the next, by its name; the argument of
+/// `black_box` keeps the compiler from making one function of both.
+#[inline(never)]
+fn client_turn(poller: &mut dyn Machine) -> Turn {
+    black_box(Side::Client);
+    poller.turn()
+}
+
+/// A turn of the server's poller.
+#[inline(never)]
+fn server_turn(poller: &mut dyn Machine) -> Turn {
+    black_box(Side::Server);
+    poller.turn()
+}

@@ -1,0 +1,93 @@
+//! Which side made which system call.
+//!
+//! Valgrind can log every system call. The program that is measured marks the beginning and the end of each
+//! turn in that log, by asking for a file that does not exist.
+
+use crate::side::Side;
+
+/// Asked for at the beginning of a turn, and at its end.
+pub(crate) mod marks {
+    /// Counting begins.
+    pub(crate) const BEGIN: &str = "/trunkline-counts/begin";
+    /// Counting ends.
+    pub(crate) const END: &str = "/trunkline-counts/end";
+    /// A turn of the client begins.
+    pub(crate) const CLIENT: &str = "/trunkline-counts/client";
+    /// A turn of the server begins.
+    pub(crate) const SERVER: &str = "/trunkline-counts/server";
+    /// A turn ends.
+    pub(crate) const NOBODY: &str = "/trunkline-counts/nobody";
+}
+
+/// Marks the log.
+pub(crate) fn mark(path: &str) {
+    // Nothing is there; what counts is that it was asked for.
+    let _missing = std::fs::exists(path);
+}
+
+/// System calls in the turns of a side, by a log of `--trace-syscalls=yes`.
+///
+/// # Errors
+/// When the log lacks a mark.
+pub(crate) fn count(log: &str, side: Side) -> Result<u64, String> {
+    let own = match side {
+        Side::Client => marks::CLIENT,
+        Side::Server => marks::SERVER,
+    };
+    let (mut calls, mut in_turn, mut began, mut ended) = (0, false, false, false);
+    for line in log.lines().filter(|line| line.starts_with("SYSCALL[") && line.contains(") sys_")) {
+        let mark = line.split_once("(/trunkline-counts/").and_then(|(_, rest)| rest.split_once(')'));
+        match mark {
+            None => calls += u64::from(began && !ended && in_turn),
+            Some((name, _)) => {
+                let is = |mark: &str| mark.ends_with(&format!("/{name}"));
+                began |= is(marks::BEGIN);
+                ended |= is(marks::END);
+                in_turn = is(own);
+            }
+        }
+    }
+    match began && ended {
+        true => Ok(calls),
+        false => Err("valgrind's log of system calls has no beginning or no end".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(name: &str) -> String {
+        format!(
+            "SYSCALL[7,1](332) sys_statx ( 4294967196, 0x1ffe(/trunkline-counts/{name}), 0 )[sync] --> Failure(0x2) \n"
+        )
+    }
+
+    const SENDS: &str = "SYSCALL[7,1](307) sys_sendmmsg ( 12, 0x1ffe, 1, 16448 ) --> [async] ... \n\
+        SYSCALL[7,1](307) ... [async] --> Success(0x1) \n";
+
+    #[test]
+    fn calls_count_for_the_side_whose_turn_it_is() {
+        let log = [
+            &asks("client"),
+            SENDS,
+            &asks("nobody"),
+            &asks("begin"),
+            SENDS,
+            &asks("client"),
+            SENDS,
+            SENDS,
+            &asks("nobody"),
+            SENDS,
+            &asks("server"),
+            SENDS,
+            &asks("nobody"),
+            &asks("end"),
+            &asks("client"),
+            SENDS,
+        ]
+        .concat();
+        assert_eq!((count(&log, Side::Client), count(&log, Side::Server)), (Ok(2), Ok(1)));
+        assert!(count(&asks("begin"), Side::Client).is_err());
+    }
+}

@@ -1,0 +1,41 @@
+//! The counts as a table, which is also Markdown.
+
+use crate::record::Record;
+
+/// The table, with what it depends on above it.
+pub(crate) fn table(record: &Record) -> String {
+    let toolchain = &record.toolchain;
+    let mut text = format!(
+        "Counts of one call with {} bytes each way, average of {} calls; {}, {}, {}, {}.\n\
+         {} header bytes before the payload of a request, {} of a reply.\n\n\
+         | link | outstanding | side | codec | rpc | transport | device | instructions | allocations | system calls | datagrams | bytes | turns |\n\
+         |---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        record.payload_bytes,
+        record.calls,
+        toolchain.rustc,
+        toolchain.valgrind,
+        toolchain.libc,
+        toolchain.processor,
+        record.request_header_bytes,
+        record.reply_header_bytes,
+    );
+    for (linked, outstanding, side, counts) in record.rows() {
+        let row = [
+            linked.name().to_owned(),
+            outstanding.to_string(),
+            side.to_owned(),
+            format!("{:.0}", counts.codec),
+            format!("{:.0}", counts.rpc),
+            format!("{:.0}", counts.transport),
+            format!("{:.0}", counts.device),
+            format!("{:.0}", counts.instructions()),
+            format!("{:.2}", counts.allocations),
+            format!("{:.2}", counts.system_calls),
+            format!("{:.2}", counts.datagrams),
+            format!("{:.1}", counts.bytes_on_the_wire),
+            format!("{:.2}", counts.turns),
+        ];
+        text.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
+    text
+}

@@ -1,0 +1,26 @@
+//! The command line: what is missing is named.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+use std::process::{Command, Output};
+
+fn counts(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-counts"));
+    command.args(arguments).env("PATH", "/nowhere").output().unwrap()
+}
+
+#[test]
+fn without_valgrind_the_package_is_named() {
+    let output = counts(&[]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("apt-get install valgrind"), "{error}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    for arguments in [&["--check", "--bless"][..], &["--nonsense"], &["steps", "pigeons", "1", "1"]] {
+        assert_eq!(counts(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
