@@ -84,6 +84,18 @@ impl Code {
     pub fn number(self) -> u8 {
         self as u8
     }
+
+    /// Whether a caller may try again later, with the same arguments.
+    fn invites_a_retry(self) -> bool {
+        matches!(
+            self,
+            Self::Cancelled
+                | Self::DeadlineExceeded
+                | Self::ResourceExhausted
+                | Self::Aborted
+                | Self::Unavailable
+        )
+    }
 }
 
 /// Why a call failed: a code for programs, a message for humans, who ended it, and optional details.
@@ -231,10 +243,15 @@ impl Status {
         self.may_have_run
     }
 
+    /// The same, with the call that it is the status of named before the message.
+    pub(crate) fn of_call(self, call: fmt::Arguments<'_>) -> Self {
+        Self { message: format!("{call}: {}", self.message), ..self }
+    }
+
     /// The status of a call to a peer that was lost, or whose request could not be sent.
-    pub(crate) fn unreachable(peer: impl fmt::Display, cause: PeerDown, may_have_run: bool) -> Self {
+    pub(crate) fn unreachable(call: impl fmt::Display, cause: PeerDown, may_have_run: bool) -> Self {
         let (code, reason) = Self::of(cause);
-        Self { may_have_run, ..Self::ran(code, format!("{peer}: {cause}")) }.because(reason)
+        Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
     /// What a call ends with for such a cause.
@@ -284,13 +301,16 @@ constructors!(
     data_loss DataLoss, unauthenticated Unauthenticated
 );
 
+/// The code, the message and the causes. "(the call may have run)" follows if a node ended the call, that is so, and the
+/// code is one after which callers may try again: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or
+/// `Unavailable`. A handler that returned its status has run, which needs no mention.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.code, self.message)?;
         for cause in &self.causes {
             write!(f, ": {cause}")?;
         }
-        if self.code == Code::Unavailable && self.may_have_run {
+        if self.may_have_run && self.origin != Origin::Handler && self.code.invites_a_retry() {
             write!(f, " (the call may have run)")?;
         }
         Ok(())
@@ -311,6 +331,19 @@ mod tests {
         assert_eq!(Code::from_number(0), Code::Unknown);
         assert_eq!(Code::from_number(200), Code::Unknown);
         assert_eq!(Code::Unavailable.number(), 14);
+    }
+
+    #[test]
+    fn the_text_warns_of_calls_that_may_have_run() {
+        const WARNING: &str = "(the call may have run)";
+        let warns = |status: Status| status.to_string().ends_with(WARNING);
+        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted] {
+            assert!(warns(Status::ran(code, "gone")));
+            assert!(warns(Status::ran(code, "gone").of_peer()));
+            assert!(!warns(Status::not_run(code, "gone")));
+            assert!(!warns(Status::new(code, "a handler's word")), "it has run");
+        }
+        assert!(!warns(Status::ran(Code::Internal, "a panic")), "nobody tries that again");
     }
 
     #[test]

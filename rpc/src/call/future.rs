@@ -2,9 +2,11 @@
 
 use super::answer::Outcome;
 use super::response::Response;
+use crate::name::MethodName;
 use crate::on_poller;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -22,8 +24,9 @@ pub trait Wait: Unpin {
 pub struct Call<W>(Option<Result<W, Status>>);
 
 impl<W> Call<W> {
-    pub(crate) fn new(started: Result<W, Status>) -> Self {
-        Self(Some(started))
+    /// A call of a method of a server, or why it could not be made.
+    pub(crate) fn new(made: Result<W, Status>, (method, server): (&MethodName, SocketAddr)) -> Self {
+        Self(Some(made.map_err(|status| status.of_call(format_args!("{method} at {server}")))))
     }
 
     /// A future of what `decode` makes of the response.

@@ -75,7 +75,8 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        Call::new(self.submit(options, method, (arguments, body), false))
+        let made = self.submit(options, method, (arguments, body), false);
+        Call::new(made, (method, self.server))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -86,7 +87,8 @@ impl Channel {
         arguments: &A,
         body: Bytes,
     ) -> Call<SharedWait<'_>> {
-        Call::new(self.submit(options, method, (arguments, body), true))
+        let made = self.submit(options, method, (arguments, body), true);
+        Call::new(made, (method, self.server))
     }
 
     fn submit<A: EncodeArguments>(

@@ -64,7 +64,8 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        Call::new(self.submit(options, method, (arguments, body), false))
+        let made = self.submit(options, method, (arguments, body), false);
+        Call::new(made, (method, self.server))
     }
 
     /// Makes a one-way call. Its future completes when the request is in the server's memory.
@@ -75,7 +76,8 @@ impl LocalChannel {
         arguments: &A,
         body: Bytes,
     ) -> Call<LocalWait<'_>> {
-        Call::new(self.submit(options, method, (arguments, body), true))
+        let made = self.submit(options, method, (arguments, body), true);
+        Call::new(made, (method, self.server))
     }
 
     fn submit<A: EncodeArguments>(

@@ -14,6 +14,7 @@ use crate::reason::Reason;
 use crate::status::{Code, Status};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 use trunkline_mutants::mutant;
@@ -41,6 +42,13 @@ struct Flight {
     /// The request is in the peer's memory.
     delivered: bool,
     answer: Answer,
+}
+
+impl Flight {
+    /// Its method and server, by which statuses name it.
+    fn name(&self) -> String {
+        format!("{} at {}", self.method, self.server)
+    }
 }
 
 /// Which calls a table takes.
@@ -119,7 +127,8 @@ impl Table {
             None
         };
         if let Some(status) = refusal {
-            return answer.complete(Err(status));
+            let call = format_args!("{} at {}", submission.method, submission.server);
+            return answer.complete(Err(status.of_call(call)));
         }
         let Submission { server, method, one_way, encoded, body, deadline, connect, order, nested, .. } =
             submission;
@@ -128,7 +137,8 @@ impl Table {
         }
         let peer = carrier.peer(server);
         if let Err(exhausted) = self.budget.take(peer, 1) {
-            let status = Status::not_run(Code::ResourceExhausted, format!("{server}: {exhausted}"));
+            let status =
+                Status::not_run(Code::ResourceExhausted, format!("{method} at {server}: {exhausted}"));
             return answer.complete(Err(status.because(Reason::Overloaded)));
         }
         let flight = Flight {
@@ -186,7 +196,7 @@ impl Table {
                     rest(buffer);
                 }
             }
-            Err(error) => self.finish(call, Err(refused(server, error))),
+            Err(error) => self.finish(call, Err(refused(format_args!("{method} at {server}"), error))),
         }
     }
 
@@ -203,16 +213,16 @@ impl Table {
                 let status = match last {
                     None if flight.ordered && !may_have_run && cause.ends_a_session() => {
                         let text = format!(
-                            "{}: an ordered call cannot follow others to another session: {cause}",
-                            flight.server
+                            "{} at {}: an ordered call cannot follow others to another session: {cause}",
+                            flight.method, flight.server
                         );
                         Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
                     }
                     Some(last) => {
-                        let peer = format_args!("{}: {last}", flight.server);
-                        Status::unreachable(peer, cause, may_have_run)
+                        let call = format_args!("{} at {}: {last}", flight.method, flight.server);
+                        Status::unreachable(call, cause, may_have_run)
                     }
-                    None => Status::unreachable(flight.server, cause, may_have_run),
+                    None => Status::unreachable(flight.name(), cause, may_have_run),
                 };
                 self.finish(token.0, Err(status));
                 // Its session may be over before this poller has been told.
@@ -298,7 +308,7 @@ impl Table {
         let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
         for call in lost {
             let Some(flight) = self.flight(call) else { continue };
-            let status = Status::unreachable(flight.server, cause, true);
+            let status = Status::unreachable(flight.name(), cause, true);
             self.finish(call, Err(status));
         }
         self.budget.leave(peer);
@@ -321,7 +331,7 @@ impl Table {
             any = true;
             self.deadlines.remove(&(deadline, call));
             let Some(flight) = self.flight(call) else { continue };
-            let name = format!("{} at {}", flight.method, flight.server);
+            let name = flight.name();
             let peer = flight.peer;
             let away = carrier.away(peer);
             let is_reply = |frame: &[u8]| is_reply_to(frame, call);
@@ -370,8 +380,9 @@ impl Table {
 
     fn end_all(&mut self, which: impl Fn(&Flight) -> bool) {
         for call in self.numbers(which) {
-            let status = Status::ran(Code::Unavailable, "this node is shutting down");
-            self.finish(call, Err(status.because(Reason::Draining)));
+            let Some(flight) = self.flight(call) else { continue };
+            let text = format!("{}: this node is shutting down", flight.name());
+            self.finish(call, Err(Status::ran(Code::Unavailable, text).because(Reason::Draining)));
         }
     }
 
@@ -431,14 +442,14 @@ impl Table {
 }
 
 /// The status of a call that the carrier did not take.
-fn refused(server: SocketAddr, error: SendError) -> Status {
+fn refused(call: fmt::Arguments<'_>, error: SendError) -> Status {
     let (code, reason) = match error {
         SendError::NoPeer => (Code::Unavailable, Reason::Draining),
         SendError::BackingOff { cause, .. } => Status::of(cause),
         SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
         _ => (Code::ResourceExhausted, Reason::Overloaded),
     };
-    Status::not_run(code, format!("{server}: {error}")).because(reason)
+    Status::not_run(code, format!("{call}: {error}")).because(reason)
 }
 
 /// The status in a reply.
@@ -505,8 +516,8 @@ fn parts(call: u64) -> Option<(usize, u32)> {
     Some((usize::try_from(call as u32).ok()?, (call >> 32) as u32))
 }
 
-impl std::fmt::Debug for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("in_flight", &self.flights.len()).finish_non_exhaustive()
     }
 }

@@ -153,13 +153,15 @@ fn what_keeps_a_call_from_being_made_is_its_outcome() {
     let setting = Setting::new();
     let client = setting.client();
     let status = block_on(client.odd(Odd)).unwrap_err();
-    assert!(status.message().contains("the arguments cannot be encoded"), "{status}");
+    let name = format!("Lazy.odd at {}: the arguments cannot be encoded", setting.server.local_address());
+    assert!(status.message().starts_with(&name), "{status}");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadArguments), false));
     let before = client.large([0; 16]);
     setting.node.shutdown();
     let mut later = Box::pin(client.large([0; 16]));
     let Poll::Ready(Err(status)) = poll(later.as_mut()) else { panic!("it is refused at once") };
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::Draining), false), "{status}");
+    assert!(status.message().starts_with("Lazy.large at "), "{status}");
     let outcome = block_on(before);
     assert!(matches!(&outcome, Ok(1)) || outcome.is_err_and(|status| status.code() == Code::Unavailable));
 }
