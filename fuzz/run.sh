@@ -10,7 +10,7 @@
 # stable compiler accept unstable flags; the parsers contain no unsafe code, so it is off by default.
 #
 # New inputs go to fuzz/corpus, crashes to fuzz/artifacts; neither is committed. An input worth
-# keeping belongs into tests/corpus of transport/roce or rpc, where `cargo test` replays it.
+# keeping belongs into tests/corpus of transport/roce, transport or rpc, where `cargo test` replays it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -42,7 +42,7 @@ for target in "${targets[@]}"; do
     fi
     echo "== $target for $what s"
     folders=("corpus/$target")
-    for corpus in "$seeds/corpus/$target" "../rpc/tests/corpus/$target"; do
+    for corpus in {"$seeds",../transport/tests,../rpc/tests}/corpus/"$target"; do
         if [[ -d $corpus ]]; then folders+=("$corpus"); fi
     done
     if [[ $target == capture ]]; then folders+=("$seeds/vectors"); fi

@@ -1,6 +1,6 @@
 //! Fuzz targets: plain functions that take any bytes and panic when something is broken.
 //!
-//! Called by the tests, which mutate valid inputs for a moment, and by coverage-guided fuzzers.
+//! Called by `tests/fuzz_replay.rs`, which mutates a corpus for a moment, and by coverage-guided fuzzers.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -85,106 +85,5 @@ pub fn credit(data: &[u8]) {
         }
         let ledger = grantor.ledger();
         assert!(ledger.outstanding <= ledger.capacity, "granted more than there is");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::connections::ConnectionKind;
-    use crate::frame::{self as layout, FinStatus, flags};
-    use crate::session::private_data::SessionName;
-    use crate::settings::Settings;
-    use std::num::NonZeroU16;
-    use trunkline_verbs::SrqNumber;
-
-    const RUNS: u32 = 100_000;
-
-    /// xorshift64*: small, and the same everywhere.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-            usize::try_from(value).unwrap() % bound.max(1)
-        }
-
-        fn byte(&mut self) -> u8 {
-            u8::try_from(self.below(256)).unwrap()
-        }
-    }
-
-    fn mutate(random: &mut Random, input: &mut Vec<u8>) {
-        for _ in 0..=random.below(4) {
-            match random.below(5) {
-                0 => input.truncate(random.below(input.len() + 1)),
-                1 => input.push(random.byte()),
-                2 if !input.is_empty() => {
-                    let at = random.below(input.len());
-                    input[at] ^= 1 << random.below(8);
-                }
-                _ if !input.is_empty() => {
-                    let at = random.below(input.len());
-                    input[at] = random.byte();
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn run(name: &str, target: fn(&[u8]), seeds: &[Vec<u8>]) {
-        let seed = std::env::var("TRUNKLINE_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-        let mut random = Random(seed);
-        for run in 0..RUNS {
-            let mut input = seeds[random.below(seeds.len())].clone();
-            if run > 0 {
-                mutate(&mut random, &mut input);
-            }
-            let result = std::panic::catch_unwind(|| target(&input));
-            assert!(result.is_ok(), "{name}: TRUNKLINE_FUZZ_SEED={seed}, run {run}: {input:02x?}");
-        }
-    }
-
-    #[test]
-    fn mutated_frames() {
-        let announcement = Announcement { id: 1, body: 2, address: 3, rkey: 4, patience_ms: 5 }.emit();
-        let head = |bytes: [u8; 4]| [&bytes[..], &[3, 0, 2, 1, 9, 9, 9, 9, 9, 9, 9, 9]].concat();
-        let fins = [Fin { id: 1, status: FinStatus::Read }, Fin { id: 2, status: FinStatus::Exhausted }];
-        let fins = fins.iter().flat_map(Fin::emit).collect::<Vec<_>>();
-        let settings = Settings { max_message: 1, max_frame: 4096, large_messages: 2 }.emit();
-        let seeds = [
-            [&head([0x20, 0, 0, 0])[..], b"hello"].concat(),
-            [&head([0x40, flags::TIME_LEFT, 0xff, 0xff])[..], &[7; 16]].concat(),
-            [&head([0x20, flags::ANNOUNCES, 0, 0])[..], &announcement, b"hello"].concat(),
-            [&layout::fin(2)[..], &fins].concat(),
-            layout::credit().to_vec(),
-            [&layout::settings()[..], &settings, &[9, 0, 1, 0, 7]].concat(),
-            [0x0c, flags::CRITICAL, 0, 0, 0, 0, 0, 0].to_vec(),
-        ];
-        run("frame", frame, &seeds);
-    }
-
-    #[test]
-    fn mutated_handshakes() {
-        let session = SessionName { epoch: 5, number: 6 };
-        let listener_port = NonZeroU16::new(7471).unwrap();
-        let (echo, connections) = (Some(session), ConnectionKind::Xrc);
-        let mut hello =
-            Hello { listener_port, session, echo, poller: 1, pollers: 2, connections, cookie: None }.emit();
-        hello.resize(56, 0);
-        let srqs = (1..5).map(SrqNumber::new).collect();
-        let mut welcome = Welcome { session, srqs }.emit();
-        welcome.resize(196, 0);
-        run("handshake", handshake, &[hello, welcome, Refusal::Stale.emit()]);
-    }
-
-    #[test]
-    fn credit_claims() {
-        let seed = (0..240u8).map(|at| at.wrapping_mul(37)).collect::<Vec<_>>();
-        let small = (0..120u8).map(|at| at.wrapping_mul(11) % 24).collect::<Vec<_>>();
-        run("credit", credit, &[seed, small]);
     }
 }
