@@ -14,7 +14,7 @@ if ! build trunkline-counts; then
 fi
 export TMPDIR=$scratch
 # It prints the lines of this check itself.
-timeout 300 "${CARGO_TARGET_DIR:-target}/release/trunkline-counts" --check
+timeout 600 "${CARGO_TARGET_DIR:-target}/release/trunkline-counts" --check
 status=$?
 if ((status > 1)); then fail counts "it ended with status $status"; fi
 exit $((status > 0 ? 1 : check_status))
