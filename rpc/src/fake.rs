@@ -1,7 +1,7 @@
 //! A carrier without a network, for fuzzing and unit tests: it records what it is given.
 
 use crate::budgets::{Budgets, Limits};
-use crate::call::{Outcome, Submission};
+use crate::call::{Entry, Outcome, Submission};
 use crate::inbox::{Inbox, Work};
 use crate::lifecycle::Lifecycle;
 use crate::name::{MethodName, ServiceName};
@@ -89,7 +89,7 @@ impl Carrier for FakeCarrier {
         Self::key(address)
     }
 
-    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError> {
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError> {
         let bytes = message.head.len() + message.body.len();
         if let Some(error) = self.refusal {
             return Err(error);
@@ -222,20 +222,59 @@ impl Rig {
         one_way: bool,
         nested: bool,
     ) -> Getter<Outcome> {
-        let (setter, getter) = cell::pair();
-        let submission = Submission {
+        let entry = if nested { Entry::Reserved } else { Entry::Tries };
+        self.submit_with(port, method, limit, one_way, entry)
+    }
+
+    /// The same with such an entry.
+    pub(crate) fn submit_with(
+        &self,
+        port: u16,
+        method: &'static MethodName,
+        limit: Duration,
+        one_way: bool,
+        entry: Entry,
+    ) -> Getter<Outcome> {
+        self.push(Submission { one_way, ..self.submission(port, method, limit, entry) })
+    }
+
+    /// A call of `echo` on an ordered channel, if it has a number.
+    #[cfg(test)]
+    pub(crate) fn submit_ordered(
+        &self,
+        port: u16,
+        limit: Duration,
+        entry: Entry,
+        order: Option<Turn>,
+    ) -> Getter<Outcome> {
+        self.push(Submission { order, ..self.submission(port, ECHO, limit, entry) })
+    }
+
+    fn submission(
+        &self,
+        port: u16,
+        method: &'static MethodName,
+        limit: Duration,
+        entry: Entry,
+    ) -> Submission<()> {
+        Submission {
             connect: trunkline_transport::Connect::FailFast,
             order: self.order,
             server: SocketAddr::new([127, 0, 0, 1].into(), port),
             method,
-            one_way,
+            one_way: false,
             encoded: vec![7],
             body: Bytes::from_static(b"body").into(),
             deadline: self.carrier.now + limit,
-            nested,
-            answer: setter,
-        };
-        let _ = self.inbox.push(Work::Call(submission));
+            nested: entry == Entry::Reserved,
+            entry,
+            answer: (),
+        }
+    }
+
+    fn push(&self, submission: Submission<()>) -> Getter<Outcome> {
+        let (setter, getter) = cell::pair();
+        let _ = self.inbox.push(Work::Call(submission.map(|()| setter)));
         getter
     }
 

@@ -1,18 +1,21 @@
-//! How other threads reach the RPC half of a poller: a bounded queue, and a handle that wakes it.
+//! How other threads reach the RPC half of a poller: a queue, and a handle that wakes it.
 //!
-//! Nothing here blocks: a full queue refuses.
+//! The queue is bounded and has no lock. When it is full, calls that wait for room go to a list after it, and so do all later
+//! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
+//! Nothing here waits.
 
-use crate::call::{Outcome, Submission};
+use crate::call::{Entry, Outcome, Submission};
 use crate::context::Spawn;
 use crate::lifecycle::Lifecycle;
 use crate::occupant::Occupant;
 use crossbeam_queue::ArrayQueue;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::PollerHandle;
 
-/// Most calls and tasks that wait for a poller to take them.
+/// Calls and tasks that wait for a poller to take them, before calls go to the list.
 const DEPTH: usize = 4096;
 /// Most buffers kept for the arguments of later calls, and most cells kept for their outcomes.
 const SPARE: usize = 256;
@@ -27,6 +30,17 @@ pub(crate) enum Work {
     Spawn(Spawn),
 }
 
+impl Work {
+    /// Whether it goes to the list when the queue is full. Handlers' calls do, for they have a share of their own where
+    /// calls are counted, and those of others must not keep them from it.
+    fn waits(&self) -> bool {
+        match self {
+            Self::Call(call) => call.entry != Entry::Tries,
+            Self::Spawn(_) => false,
+        }
+    }
+}
+
 /// The queue is full.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Full;
@@ -34,6 +48,9 @@ pub(crate) struct Full;
 /// The queue into one poller.
 pub(crate) struct Inbox {
     work: ArrayQueue<Work>,
+    /// Calls for which `work` had no room, and how many they are.
+    more: Mutex<VecDeque<Work>>,
+    listed: AtomicUsize,
     /// A caller has dropped a call; the poller finds out which.
     sweep: AtomicBool,
     closed: AtomicBool,
@@ -53,6 +70,8 @@ impl Inbox {
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
+            more: Mutex::default(),
+            listed: AtomicUsize::new(0),
             sweep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             spare: ArrayQueue::new(SPARE),
@@ -88,7 +107,16 @@ impl Inbox {
 
     /// Queues work and wakes the poller. Work that is refused is dropped, which completes its call.
     pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
-        self.work.push(work).map_err(|_| Full)?;
+        // SYNC: listed. A thread sees the count that its own last push has left, so its calls stay in order.
+        let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
+        if let Err(work) = refused {
+            if !work.waits() {
+                return Err(Full);
+            }
+            let mut more = self.more();
+            more.push_back(work);
+            self.listed.store(more.len(), Ordering::SeqCst);
+        }
         // `close` stores first and clears second, this pushes first and loads second: with sequential
         // consistency at least one side sees the other's, so nothing stays queued.
         if self.closed.load(Ordering::SeqCst) {
@@ -99,7 +127,27 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self) -> Option<Work> {
-        self.work.pop()
+        // The list is younger than all that its threads have put in the queue.
+        self.work.pop().or_else(|| self.pop_listed())
+    }
+
+    fn pop_listed(&self) -> Option<Work> {
+        // SYNC: listed.
+        if self.listed.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut more = self.more();
+        let work = more.pop_front();
+        if more.is_empty() {
+            // What a burst needed is not kept.
+            *more = VecDeque::new();
+        }
+        self.listed.store(more.len(), Ordering::SeqCst);
+        work
+    }
+
+    fn more(&self) -> MutexGuard<'_, VecDeque<Work>> {
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A caller has dropped its call.
@@ -113,7 +161,7 @@ impl Inbox {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty() || self.sweep.load(Ordering::Acquire)
+        !self.work.is_empty() || self.listed.load(Ordering::SeqCst) > 0 || self.sweep.load(Ordering::Acquire)
     }
 
     /// The poller ends: whatever is queued, now or later, is dropped at once.
@@ -158,12 +206,15 @@ impl Inbox {
 
     /// Drops everything queued. Dropping a call completes it.
     fn clear(&self) {
-        while self.work.pop().is_some() {}
+        while self.pop().is_some() {}
     }
 }
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox").field("waiting", &self.work.len()).finish_non_exhaustive()
+        f.debug_struct("Inbox")
+            .field("waiting", &self.work.len())
+            .field("listed", &self.listed)
+            .finish_non_exhaustive()
     }
 }

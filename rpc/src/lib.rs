@@ -34,12 +34,13 @@
 //! A call is made when the client's method is called, not when its future is first polled, and is cancelled when the future is
 //! dropped, polled or not.
 //! A call fails with a [`Status`] when its deadline passes or the server is lost, so no call hangs. Whether it waits for
-//! a server that is not there yet is one of its [`CallOptions`].
+//! a server that is not there yet, and for room when its node's limits are met, is up to its [`CallOptions`].
 //!
 //! Nodes log through `tracing`; a program sees that when it has installed a subscriber.
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod budgets;
 mod call;
 mod call_error;
@@ -68,6 +69,7 @@ mod status;
 pub mod stub;
 mod upper;
 
+pub use admission::Admission;
 pub use bytes::Bytes;
 pub use call_error::CallError;
 pub use client::{CallOptions, Channel, LocalChannel};

@@ -145,8 +145,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Messages that may wait to be sent to one peer, and to all: 65,536 and 262,144 by default. Further calls
-    /// are refused, and so are requests of a peer that leaves little room for replies.
+    /// Messages that may wait to be sent to one peer, and to all: 65,536 and 262,144 by default. Further calls wait, or
+    /// are refused ([`CallOptions::admission`](crate::CallOptions::admission)), and so are requests of a peer that leaves little room
+    /// for replies.
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.queued_messages(limit);
         self
@@ -179,8 +180,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Calls from this node that may be under way at once to one peer, and to all. A call beyond that is
-    /// refused with `ResourceExhausted`. 65,536 per peer and 262,144 in all by default.
+    /// Calls from this node that may be under way at once to one peer, and to all. A call beyond that waits, or is
+    /// refused ([`CallOptions::admission`](crate::CallOptions::admission)). An eighth of each, at least 1 unless it is 1, is reserved for
+    /// calls that handlers make. 65,536 per peer and 262,144 in all by default.
     pub fn call_limit(mut self, limit: Limit) -> Self {
         self.limits.calls = limit;
         self

@@ -1,9 +1,11 @@
 //! Whose code a poller's thread is in, for whoever finds that the poller does not go on.
 //!
 //! The poller stores a number before each poll of a handler or task; other threads read it. It lies on a cache line
-//! of its own, so that a store costs no more than one to the poller's own memory.
+//! of its own, so that a store costs no more than one to the poller's own memory. What is called on the poller's thread itself asks
+//! [`on_poller`], which is told here.
 
 use crate::name::MethodName;
+use crate::on_poller;
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,16 +42,19 @@ impl Occupant {
     /// A handler of this method is about to be polled, or dropped.
     pub(crate) fn handler(&self, method: u32) {
         self.now.store(method.saturating_add(1), Ordering::Relaxed);
+        on_poller::set_in_handler(true);
     }
 
     /// A task is about to be polled, or dropped.
     pub(crate) fn task(&self) {
         self.now.store(TASK, Ordering::Relaxed);
+        on_poller::set_in_handler(false);
     }
 
     /// The poller goes on with its own work.
     pub(crate) fn nobody(&self) {
         self.now.store(NOBODY, Ordering::Relaxed);
+        on_poller::set_in_handler(false);
     }
 
     /// What the poller was in lately. It may have left that meanwhile.

@@ -13,7 +13,7 @@ use std::ptr;
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {
-    static HERE: Here = const { Here { node: Cell::new(ptr::null()), waits: Cell::new(0) } };
+    static HERE: Here = const { Here { node: Cell::new(ptr::null()), waits: Cell::new(0), is_handler: Cell::new(false) } };
 }
 
 struct Here {
@@ -22,6 +22,8 @@ struct Here {
     node: Cell<*const Lifecycle>,
     /// How many [`block_on`] are on the stack above it.
     waits: Cell<u32>,
+    /// The poller is in a handler.
+    is_handler: Cell<bool>,
 }
 
 /// The thread is in a poller's code until this is dropped.
@@ -30,12 +32,17 @@ pub(crate) struct OnPoller {
     /// Before: a simulation runs programs and pollers on one thread.
     node: *const Lifecycle,
     waits: u32,
+    is_handler: bool,
 }
 
 impl OnPoller {
     /// In that of a poller of this node, which outlives the guard.
     pub(crate) fn enter(node: &Lifecycle) -> Self {
-        HERE.with(|here| Self { node: here.node.replace(node), waits: here.waits.replace(0) })
+        HERE.with(|here| Self {
+            node: here.node.replace(node),
+            waits: here.waits.replace(0),
+            is_handler: here.is_handler.replace(false),
+        })
     }
 }
 
@@ -44,6 +51,7 @@ impl Drop for OnPoller {
         HERE.with(|here| {
             here.node.set(self.node);
             here.waits.set(self.waits);
+            here.is_handler.set(self.is_handler);
         });
     }
 }
@@ -72,6 +80,16 @@ fn would_wait() -> bool {
 /// Whether a poller of this node is in its upper half on this thread: what is called here, a handler or task calls.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
+}
+
+/// The poller whose upper half is on the stack goes into a handler, or out of one.
+pub(crate) fn set_in_handler(is_handler: bool) {
+    HERE.with(|here| here.is_handler.set(is_handler));
+}
+
+/// Whether the poller whose upper half is on the stack is in a handler.
+pub(crate) fn is_in_handler() -> bool {
+    HERE.with(|here| here.is_handler.get())
 }
 
 /// The status of a call that must not be made here, if it must not.

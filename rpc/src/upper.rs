@@ -186,19 +186,21 @@ impl Upper for RpcPoller {
         let took = self.take_work(carrier);
         let ran = self.run_ready(carrier);
         let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());
+        let admitted = self.table.admit(carrier, |buffer| self.inbox.rest(buffer));
         self.inbox.occupant().nobody();
         self.report_drained();
-        took | ran | expired
+        took | ran | expired | admitted
     }
 
     fn next_timer(&self) -> Option<Time> {
-        [self.table.next_deadline(), self.dispatch.next_deadline()].into_iter().flatten().min()
+        [self.table.next_timer(), self.dispatch.next_deadline()].into_iter().flatten().min()
     }
 
     fn is_ready(&self) -> bool {
         self.inbox.has_work()
             || !self.ready.is_empty()
             || self.context.calls().has_work()
+            || self.table.is_ready()
             || self.has_drained()
     }
 

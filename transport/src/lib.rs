@@ -58,7 +58,7 @@ mod trunk;
 mod upper;
 
 pub use body::Body;
-pub use budget::{BudgetReport, Exhausted, Limit};
+pub use budget::{BudgetReport, Exhausted, Leaves, Limit};
 pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;

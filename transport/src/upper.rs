@@ -6,7 +6,7 @@
 
 use crate::PeerKey;
 use crate::body::Body;
-use crate::budget::Exhausted;
+use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
 use crate::frame::FrameError;
 use crate::ledger::UpperLedger;
@@ -106,6 +106,8 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// After this the message is given up if it has not left yet.
     pub deadline: Option<Time>,
+    /// How much of the queue it leaves free, if it has to wait in it.
+    pub leaves: Leaves,
 }
 
 /// Why a message was not taken at all.
@@ -390,8 +392,8 @@ pub trait Carrier {
     /// is under way, or begins one. Returns which of the peer's pollers it is for.
     ///
     /// # Errors
-    /// When it was not taken; then no outcome comes.
-    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError>;
+    /// When it was not taken; then no outcome comes, and it may be offered again.
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError>;
 
     /// Gives up a message that has not left yet. Returns whether it had not: then the peer will never see it,
     /// and no outcome comes. Does nothing when it has left.

@@ -1,6 +1,7 @@
 //! The queue between a poller's tasks and the poller itself. One thread uses it.
 
 use super::answer::LocalCell;
+use super::entry::Entry;
 use super::spare::Spare;
 use super::submission::{Submission, too_many};
 use crate::status::Status;
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use trunkline_transport::Turn;
 
-/// Most calls that wait for the poller's next turn.
+/// Calls that wait for the poller's next turn, from which on those that do not wait for room are refused.
 const DEPTH: usize = 65_536;
 /// Most completion cells kept for later calls.
 const SPARE_CELLS: usize = 256;
@@ -69,13 +70,13 @@ impl LocalQueue {
         }
     }
 
-    /// Queues a call.
+    /// Queues a call. One that waits for room has it here: its task would hold it otherwise.
     ///
     /// # Errors
-    /// `ResourceExhausted` when the queue is full.
+    /// `ResourceExhausted` when the queue is full and the call does not wait.
     pub(crate) fn push(&self, submission: Submission<Rc<LocalCell>>) -> Result<(), Status> {
         let mut calls = self.calls.borrow_mut();
-        if calls.len() >= DEPTH {
+        if calls.len() >= DEPTH && submission.entry != Entry::Waits {
             return Err(too_many());
         }
         calls.push_back(submission);

@@ -4,6 +4,7 @@
 //! [`Answer`]. Nothing here sends or receives.
 
 mod answer;
+mod entry;
 mod future;
 mod local_queue;
 mod response;
@@ -11,6 +12,7 @@ mod spare;
 mod submission;
 
 pub(crate) use answer::{Answer, LocalCell, Outcome};
+pub(crate) use entry::Entry;
 pub use future::{Call, Decoded, Wait};
 pub(crate) use local_queue::LocalQueue;
 pub use response::Response;

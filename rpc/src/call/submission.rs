@@ -1,5 +1,6 @@
 //! A call on its way to a poller.
 
+use super::Entry;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -27,13 +28,35 @@ pub(crate) struct Submission<A> {
     pub(crate) order: Option<Turn>,
     /// A handler or task of this node makes it, so it goes on while the node shuts down.
     pub(crate) nested: bool,
+    /// What it does without room.
+    pub(crate) entry: Entry,
     /// Where the outcome goes.
     pub(crate) answer: A,
 }
 
-/// The status of a call that a full queue or table refuses.
+impl<A> Submission<A> {
+    /// The same with another kind of answer.
+    pub(crate) fn map<B>(self, answer: impl FnOnce(A) -> B) -> Submission<B> {
+        Submission {
+            server: self.server,
+            method: self.method,
+            one_way: self.one_way,
+            encoded: self.encoded,
+            body: self.body,
+            deadline: self.deadline,
+            connect: self.connect,
+            order: self.order,
+            nested: self.nested,
+            entry: self.entry,
+            answer: answer(self.answer),
+        }
+    }
+}
+
+/// The status of a call that a full queue refuses.
 pub(crate) fn too_many() -> Status {
-    let text = "too many calls are in flight on this poller";
+    let text =
+        "too many calls wait for this poller to take them; make them with Admission::Wait, or fewer at once";
     Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded)
 }
 

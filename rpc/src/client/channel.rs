@@ -1,7 +1,7 @@
 //! Calls from any thread to one server.
 
 use super::{CallOptions, resolve};
-use crate::call::{Call, Outcome, Submission, Wait, shutting_down, too_many};
+use crate::call::{Call, Entry, Outcome, Submission, Wait, shutting_down, too_many};
 use crate::codec::EncodeArguments;
 use crate::inbox::{Inbox, Work};
 use crate::inboxes::Inboxes;
@@ -123,6 +123,7 @@ impl Channel {
             connect: options.connects(),
             order: self.order.map(Turn),
             nested,
+            entry: Entry::here(options.admits(), nested),
             answer: setter,
         };
         inbox.push(Work::Call(submission)).map_err(|_| too_many())?;

@@ -1,7 +1,7 @@
 //! Calls from a poller's own tasks to one server.
 
 use super::{CallOptions, resolve};
-use crate::call::{Call, LocalCell, LocalQueue, Outcome, Submission, Wait};
+use crate::call::{Call, Entry, LocalCell, LocalQueue, Outcome, Submission, Wait};
 use crate::codec::EncodeArguments;
 use crate::context::PollerContext;
 use crate::name::MethodName;
@@ -103,6 +103,7 @@ impl LocalChannel {
             connect: options.connects(),
             order: self.order,
             nested: true,
+            entry: Entry::here(options.admits(), true),
             answer: Rc::clone(&cell),
         };
         self.queue.push(submission)?;

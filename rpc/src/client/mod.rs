@@ -2,9 +2,12 @@
 
 mod channel;
 mod local;
+mod no_room;
 mod numbers;
 mod options;
+mod statuses;
 mod table;
+mod waiting;
 
 pub use channel::{Channel, SharedWait};
 pub use local::{LocalChannel, LocalWait};

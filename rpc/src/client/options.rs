@@ -1,5 +1,6 @@
 //! The options of single calls.
 
+use crate::admission::Admission;
 use std::time::Duration;
 use trunkline_transport::Connect;
 
@@ -26,10 +27,11 @@ use trunkline_transport::Connect;
 pub struct CallOptions {
     timeout: Option<Duration>,
     connect: Connect,
+    admission: Admission,
 }
 
 impl CallOptions {
-    /// The time limit of the client, and [`Connect::FailFast`].
+    /// The time limit of the client, [`Connect::FailFast`] and [`Admission::Wait`].
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -54,6 +56,29 @@ impl CallOptions {
         self
     }
 
+    /// Sets what a call does that is made while its node has no room for it: as many calls are under way, or as much
+    /// waits to be sent, as [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` or
+    /// `queued_bytes` allow to its server's node, its host or all.
+    ///
+    /// With [`Admission::Wait`] it waits until other calls have ended, and after those to the same node that wait already.
+    /// That counts against its time limit: when it has waited in vain it ends with [`Code::DeadlineExceeded`] and
+    /// [`Reason::Expired`], has not run, and its text names what it waited for. With [`Admission::Try`] it fails at once,
+    /// with [`Code::ResourceExhausted`] and [`Reason::Overloaded`].
+    ///
+    /// A call that a handler makes never waits, whatever this is: the handler's own caller may be what it would wait
+    /// for. Others leave it an eighth of each limit, at least 1 unless the limit is 1. Beyond that it fails
+    /// as with `Try`. What a handler hands to another executor, or to a task of `run_on`, is not made by the handler.
+    ///
+    /// [`Code::DeadlineExceeded`]: crate::Code::DeadlineExceeded
+    /// [`Code::ResourceExhausted`]: crate::Code::ResourceExhausted
+    /// [`Reason::Expired`]: crate::Reason::Expired
+    /// [`Reason::Overloaded`]: crate::Reason::Overloaded
+    #[must_use]
+    pub fn admission(mut self, admission: Admission) -> Self {
+        self.admission = admission;
+        self
+    }
+
     /// The time limit of a call through a client that has this one.
     pub(super) fn limit(&self, of_client: Duration) -> Duration {
         self.timeout.unwrap_or(of_client)
@@ -61,5 +86,9 @@ impl CallOptions {
 
     pub(super) fn connects(&self) -> Connect {
         self.connect
+    }
+
+    pub(super) fn admits(&self) -> Admission {
+        self.admission
     }
 }

@@ -3,9 +3,11 @@
 //! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
 //! a generation, so a late reply matches no call.
 
+use super::no_room::NoRoom;
 use super::numbers::Numbers;
-use crate::call::{Answer, Outcome, Response, Submission, shutting_down};
-use crate::frame::status_body::{self, StatusTexts};
+use super::statuses::{no_memory, out_of_order, refused, status_of};
+use super::waiting::{Pending, Waiting};
+use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
     Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread,
 };
@@ -15,16 +17,22 @@ use crate::status::{Code, Status};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Message, Origin, PeerDown, PeerKey, SendError, SendFailure, SendOutcome, Token,
-    Toward, Turn,
+    Body, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerKey, SendError, SendFailure, SendOutcome,
+    SessionNumber, Token, Toward, Turn,
 };
 use trunkline_verbs::Time;
+
+/// Most calls that leave in one turn of those that have waited, so that messages do not wait for long.
+const ROUND: usize = 256;
+
+const GAVE_UP: &str = "the caller gave up";
 
 struct Flight {
     generation: u32,
@@ -68,6 +76,8 @@ pub(crate) struct Table {
     most_decoded: usize,
     flights: Slab<Flight>,
     deadlines: BTreeSet<(Time, u64)>,
+    /// The calls that are not in flight for lack of room.
+    waiting: Waiting,
     generation: u32,
     /// Pollers of each peer that is up.
     pollers: BTreeMap<PeerKey, u16>,
@@ -86,6 +96,7 @@ impl Table {
             most_decoded,
             flights: Slab::new(),
             deadlines: BTreeSet::new(),
+            waiting: Waiting::default(),
             generation: 0,
             pollers: BTreeMap::new(),
             numbers: Numbers::default(),
@@ -95,51 +106,79 @@ impl Table {
         }
     }
 
-    /// Calls in flight.
+    /// Calls in flight, and those that wait for room.
     pub(crate) fn len(&self) -> usize {
-        self.flights.len()
+        self.flights.len() + self.waiting.len()
     }
 
-    /// Sends a call's request, unless its future has been dropped. `rest` receives the buffer of the encoded arguments
-    /// for reuse.
+    /// Whether calls that wait may find room.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.waiting.is_ready()
+    }
+
+    /// Sends a call's request, or has the call wait for room, unless its future has been dropped. `rest` receives the buffer
+    /// of the encoded arguments for reuse.
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
         submission: Submission<impl Into<Answer>>,
         rest: impl FnOnce(Vec<u8>),
     ) {
-        let answer = submission.answer.into();
-        if answer.is_abandoned() {
-            return rest(submission.encoded);
+        let mut call = submission.map(|answer| Some(answer.into()));
+        if is_abandoned(&call) {
+            return rest(call.encoded);
         }
         let now = carrier.now();
         let is_taken = match self.takes {
             Takes::All => true,
-            Takes::Nested => submission.nested,
+            Takes::Nested => call.nested,
             Takes::None => false,
         };
         let refusal = if !is_taken {
             Some(shutting_down())
-        } else if submission.deadline <= now {
+        } else if call.deadline <= now {
             let text = "the deadline passed before the call could leave";
             Some(Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired))
         } else {
             None
         };
         if let Some(status) = refusal {
-            let call = format_args!("{} at {}", submission.method, submission.server);
-            return answer.complete(Err(status.of_call(call)));
+            return end(call, status);
         }
-        let Submission { server, method, one_way, encoded, body, deadline, connect, order, nested, .. } =
-            submission;
+        let (peer, entry) = (carrier.peer(call.server), call.entry);
+        let ahead = match entry {
+            _ if self.waiting.is_empty() => None,
+            Entry::Reserved => self.waiting.ahead_in_order(peer, &call),
+            Entry::Waits | Entry::Tries => self.waiting.line_to(peer),
+        };
+        let tried = ahead.map_or_else(|| self.attempt(carrier, peer, &mut call), Err);
+        match tried {
+            Ok(Some(spare)) => rest(spare),
+            Ok(None) => {}
+            Err(why) if entry == Entry::Waits => self.waiting.push(peer, call, why, now),
+            Err(why) => end(call, why.refusal(entry)),
+        }
+    }
+
+    /// Sends the request of a call for which there is room, and takes its answer; returns the buffer of the encoded
+    /// arguments if that is free.
+    ///
+    /// # Errors
+    /// There is no room; then the call is as it was.
+    fn attempt(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        peer: PeerKey,
+        pending: &mut Pending,
+    ) -> Result<Option<Vec<u8>>, NoRoom> {
+        let Some(answer) = pending.answer.take() else { return Ok(None) };
+        if let Err(exhausted) = self.budget.take_leaving(peer, 1, pending.entry.leaves_calls()) {
+            pending.answer = Some(answer);
+            return Err(NoRoom::Calls(exhausted));
+        }
+        let Submission { server, method, one_way, deadline, connect, order, nested, .. } = *pending;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
-        }
-        let peer = carrier.peer(server);
-        if let Err(exhausted) = self.budget.take(peer, 1) {
-            let status =
-                Status::not_run(Code::ResourceExhausted, format!("{method} at {server}: {exhausted}"));
-            return answer.complete(Err(status.because(Reason::Overloaded)));
         }
         let flight = Flight {
             generation: self.generation,
@@ -154,34 +193,25 @@ impl Table {
             delivered: false,
             answer,
         };
-        let call = number(self.flights.insert(flight), self.generation);
-        // With the number of a session that has ended it could not leave; by its hash it waits for the next one. An
-        // ordered call must not follow others there.
-        let may_use = |session| {
-            order.is_some()
-                || carrier.has_session(peer, session)
-                || mutant!(numbers_are_used_after_their_session)
-        };
-        let (asked, session) = match self.numbers.of(peer, method) {
-            Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
-            Some((number, session)) if may_use(session) => (Asked::Number(number), Some(session)),
-            _ => (Asked::from(method), None),
-        };
-        let time_left_us = microseconds(deadline, now);
+        let slot = self.flights.insert(flight);
+        let call = number(slot, self.generation);
+        let (asked, session) = self.asked(carrier, (peer, method), order.is_some());
+        let time_left_us = microseconds(deadline, carrier.now());
         let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
-        let message = Frame {
+        let mut frame = Frame {
             peer,
             toward: order.map_or(Toward::Any, Toward::Turn),
             session,
             connect,
             ordered: order.is_some(),
             header,
-            encoded,
-            body,
+            encoded: mem::take(&mut pending.encoded),
+            body: mem::take(&mut pending.body),
             token: Token(call),
             deadline: Some(deadline),
+            leaves: pending.entry.leaves_queue(),
         };
-        match message.send(carrier, &mut self.scratch) {
+        match frame.send(carrier, &mut self.scratch) {
             Ok(_) if one_way && mutant!(one_way_calls_succeed_unsent) => {
                 self.finish(call, Ok(Response::empty()));
             }
@@ -192,12 +222,65 @@ impl Table {
                 if !mutant!(deadline_is_not_kept) {
                     self.deadlines.insert((deadline, call));
                 }
-                if let Some(buffer) = spare {
-                    rest(buffer);
-                }
+                return Ok(spare);
+            }
+            Err(SendError::QueueFull(exhausted)) => {
+                pending.answer = Some(self.flights.remove(slot).answer);
+                (pending.encoded, pending.body) = (frame.encoded, frame.body);
+                self.budget.put_back(peer, 1);
+                return Err(NoRoom::Queue(exhausted));
             }
             Err(error) => self.finish(call, Err(refused(format_args!("{method} at {server}"), error))),
         }
+        Ok(None)
+    }
+
+    /// How a request names its method, and the session that it is bound to for that.
+    fn asked(
+        &mut self,
+        carrier: &dyn Carrier,
+        (peer, method): (PeerKey, &MethodName),
+        is_ordered: bool,
+    ) -> (Asked, Option<SessionNumber>) {
+        // With the number of a session that has ended it could not leave; by its hash it waits for the next one. An
+        // ordered call must not follow others there.
+        let may_use = |session| {
+            is_ordered || carrier.has_session(peer, session) || mutant!(numbers_are_used_after_their_session)
+        };
+        match self.numbers.of(peer, method) {
+            Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
+            Some((number, session)) if may_use(session) => (Asked::Number(number), Some(session)),
+            _ => (Asked::from(method), None),
+        }
+    }
+
+    /// Sends the requests of calls that wait, as far as there is room now. Returns whether it has looked.
+    pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Vec<u8>)) -> bool {
+        if mutant!(admission_is_lost) || !self.waiting.begin_round(carrier.now()) {
+            return false;
+        }
+        for call in self.waiting.abandoned() {
+            end(call, gave_up());
+        }
+        for _ in 0..ROUND {
+            let Some((peer, place, mut call)) = self.waiting.next() else { break };
+            // The carrier may have forgotten a peer that nothing was sent to for long.
+            carrier.peer(call.server);
+            if is_abandoned(&call) {
+                self.waiting.leave(peer, place, (call.deadline, call.order.is_some()));
+                end(call, gave_up());
+                continue;
+            }
+            match self.attempt(carrier, peer, &mut call) {
+                Ok(spare) => {
+                    self.waiting.leave(peer, place, (call.deadline, call.order.is_some()));
+                    spare.into_iter().for_each(&mut rest);
+                }
+                Err(why) => self.waiting.put_back(peer, place, call, why),
+            }
+        }
+        self.waiting.end_round();
+        true
     }
 
     /// Takes the outcome of sending a request.
@@ -205,18 +288,18 @@ impl Table {
         let Some(flight) = self.flight(token.0) else { return };
         match outcome {
             SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
-            SendOutcome::Delivered => flight.delivered = true,
+            SendOutcome::Delivered => {
+                flight.delivered = true;
+                // It may have waited in the queue.
+                self.waiting.there_is_room();
+            }
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
                 let peer = flight.peer;
                 let may_have_run = may_have_arrived && !mutant!(failed_requests_count_as_not_run);
                 let last = carrier.away(flight.peer).filter(|_| cause == PeerDown::Deadline);
                 let status = match last {
                     None if flight.ordered && !may_have_run && cause.ends_a_session() => {
-                        let text = format!(
-                            "{} at {}: an ordered call cannot follow others to another session: {cause}",
-                            flight.method, flight.server
-                        );
-                        Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
+                        out_of_order(cause).of_call(format_args!("{} at {}", flight.method, flight.server))
                     }
                     Some(last) => {
                         let call = format_args!("{} at {}: {last}", flight.method, flight.server);
@@ -311,6 +394,11 @@ impl Table {
             let status = Status::unreachable(flight.name(), cause, true);
             self.finish(call, Err(status));
         }
+        if cause.ends_a_session() {
+            for call in self.waiting.take(|to, call| to == peer && call.order.is_some()) {
+                end(call, out_of_order(cause));
+            }
+        }
         self.budget.leave(peer);
     }
 
@@ -327,6 +415,10 @@ impl Table {
     pub(crate) fn expire(&mut self, carrier: &mut dyn Carrier) -> bool {
         let now = carrier.now();
         let mut any = false;
+        while let Some((call, why)) = self.waiting.late(now) {
+            any = true;
+            end(call, why.expired());
+        }
         while let Some(&(deadline, call)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             any = true;
             self.deadlines.remove(&(deadline, call));
@@ -352,29 +444,36 @@ impl Table {
 
     /// Ends the calls that nobody waits for any more. It examines every call in flight: a turn after
     /// dropped calls costs one pass over the slab, and in exchange no dropped call costs a message to
-    /// the poller.
+    /// the poller. Those that wait for room are examined in their next round.
     pub(crate) fn sweep(&mut self, carrier: &mut dyn Carrier) {
+        self.waiting.ask_for_sweep();
         for call in self.numbers(|flight| flight.answer.is_abandoned()) {
-            let gave_up = "the caller gave up".to_owned();
-            self.abandon(carrier, call, |_| (Code::Cancelled, Reason::Cancelled, gave_up));
+            self.abandon(carrier, call, |_| (Code::Cancelled, Reason::Cancelled, GAVE_UP.to_owned()));
         }
     }
 
-    /// When `expire` is due next.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+    /// When `expire` or `admit` is due next.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        deadline.into_iter().chain(self.waiting.next_timer()).min()
     }
 
     /// The node shuts down: refuses calls from outside of handlers and tasks, and ends those in flight. Handlers finish
     /// with the calls that they make.
     pub(crate) fn close_to_outside(&mut self) {
         self.takes = Takes::Nested;
+        for call in self.waiting.take(|_, call| !call.nested) {
+            end(call, shutting_down());
+        }
         self.end_all(|flight| !flight.nested || mutant!(draining_ends_nested_calls));
     }
 
     /// Refuses further calls and ends those in flight.
     pub(crate) fn close(&mut self) {
         self.takes = Takes::None;
+        for call in self.waiting.take(|_, _| true) {
+            end(call, shutting_down());
+        }
         self.end_all(|_| true);
     }
 
@@ -401,6 +500,7 @@ impl Table {
         if let Some(flight) = self.flights.try_remove(slot) {
             self.deadlines.remove(&(flight.deadline, call));
             self.budget.put_back(flight.peer, 1);
+            self.waiting.there_is_room();
             flight.answer.complete(outcome);
         }
     }
@@ -424,7 +524,7 @@ impl Table {
         }
         // Without a session it has left through one that is over, and its handler ends with that.
         let Some(pollers) = self.pollers.get(&peer).copied() else { return };
-        let message = Frame {
+        let mut message = Frame {
             peer,
             toward: Toward::Poller(turn.of(pollers)),
             session: None,
@@ -435,66 +535,27 @@ impl Table {
             body: Body::new(),
             token: NOBODY,
             deadline: None,
+            leaves: Leaves::Nothing,
         };
         // A lost cancellation costs the server no more than the handler's time.
         let _ = message.send(carrier, &mut self.scratch);
     }
 }
 
-/// The status of a call that the carrier did not take.
-fn refused(call: fmt::Arguments<'_>, error: SendError) -> Status {
-    let (code, reason) = match error {
-        SendError::NoPeer => (Code::Unavailable, Reason::Draining),
-        SendError::BackingOff { cause, .. } => Status::of(cause),
-        SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
-        _ => (Code::ResourceExhausted, Reason::Overloaded),
-    };
-    Status::not_run(code, format!("{call}: {error}")).because(reason)
+/// Whether nobody waits for a call that is not in flight.
+fn is_abandoned(call: &Pending) -> bool {
+    call.answer.as_ref().is_none_or(Answer::is_abandoned)
 }
 
-/// The status in a reply.
-fn status_of(method: &MethodName, code: Code, by: By, message: Message, encoded: Range<usize>) -> Status {
-    let (bytes, end) = (message.as_slice(), encoded.end);
-    let Some(StatusTexts { message: text, causes }) = status_body::parse(&bytes[encoded], bytes.len() - end)
-    else {
-        let text = format!("{method}: the reply's status, {code:?}, is malformed or exceeds its limits");
-        return Status::ran(Code::Internal, text).because(Reason::BadReply);
-    };
-    let mut status = failed(method, code, by, &text);
-    if mutant!(error_replies_lose_their_text) {
-        status = Status::new(status.code(), "");
-    }
-    drop(text);
-    status.with_causes(causes).with_details(message.into_bytes().slice(end..))
-}
-
-/// The status with this text.
-fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
-    let By::Node { reason, ran } = by else { return Status::new(code, text) };
-    let text = match reason {
-        Some(Reason::NoService) => format!("{method}: the server has no such service"),
-        Some(Reason::NoMethod) => {
-            format!("{method}: the server's service has no such method, or sends other parts of it raw")
-        }
-        Some(Reason::OtherSchema) => {
-            let version = method.service.version;
-            format!("{method}: called with schema version {version}, the server has {text}")
-        }
-        _ => format!("{method}: {text}"),
-    };
-    let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) }.of_peer();
-    match reason {
-        Some(reason) => status.because(reason),
-        None => status,
+/// Ends a call that is not in flight, with a status that does not name it yet.
+fn end(call: Pending, status: Status) {
+    if let Some(answer) = call.answer {
+        answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
     }
 }
 
-/// Why a reply of so many bytes did not come.
-fn no_memory(bytes: usize) -> String {
-    format!(
-        "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \
-         or raise rendezvous_bytes_per_peer and rendezvous_bytes"
-    )
+fn gave_up() -> Status {
+    Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
 }
 
 /// Whether a frame is a reply to this call, or announces it.
@@ -518,6 +579,9 @@ fn parts(call: u64) -> Option<(usize, u32)> {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("in_flight", &self.flights.len()).finish_non_exhaustive()
+        f.debug_struct("Table")
+            .field("in_flight", &self.flights.len())
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
     }
 }

@@ -2,8 +2,9 @@
 
 use super::Header;
 use bytes::Bytes;
+use std::mem;
 use trunkline_transport::{
-    Body, Carrier, Connect, Outgoing, PeerKey, SendError, SessionNumber, Token, Toward, Turn,
+    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Token, Toward, Turn,
 };
 use trunkline_verbs::Time;
 
@@ -28,6 +29,8 @@ pub(crate) struct Frame {
     pub(crate) body: Body,
     pub(crate) token: Token,
     pub(crate) deadline: Option<Time>,
+    /// How much of the queue it leaves free, if it has to wait in it.
+    pub(crate) leaves: Leaves,
 }
 
 impl Frame {
@@ -35,38 +38,54 @@ impl Frame {
     /// copied.
     ///
     /// # Errors
-    /// The carrier did not take it.
+    /// The carrier did not take it. It still has all its parts.
     pub(crate) fn send(
-        self,
+        &mut self,
         carrier: &mut dyn Carrier,
         scratch: &mut Vec<u8>,
     ) -> Result<(Turn, Option<Vec<u8>>), SendError> {
-        let Self { peer, toward, session, connect, ordered, header, encoded, body, token, deadline } = self;
-        let limit = carrier.max_message_bytes();
-        let too_large = SendError::TooLarge { bytes: encoded.len().saturating_add(body.len()), limit };
-        let length = u32::try_from(encoded.len()).map_err(|_| too_large)?;
+        let (bytes, limit) =
+            (self.encoded.len().saturating_add(self.body.len()), carrier.max_message_bytes());
+        let length = u32::try_from(self.encoded.len()).map_err(|_| SendError::TooLarge { bytes, limit })?;
         scratch.clear();
-        header.emit(length, scratch);
+        self.header.emit(length, scratch);
         let announced = scratch.len();
         // The receiver sees head and body as one message, wherever they are divided here.
-        let (body, spare) = if body.is_empty() && encoded.len() > COPIED {
-            (Bytes::from(encoded).into(), None)
+        let is_copied = !self.body.is_empty() || self.encoded.len() <= COPIED;
+        let body = if is_copied {
+            scratch.extend_from_slice(&self.encoded);
+            mem::take(&mut self.body)
         } else {
-            scratch.extend_from_slice(&encoded);
-            (body, Some(encoded))
+            Bytes::from(mem::take(&mut self.encoded)).into()
         };
-        let turn = carrier.send(Outgoing {
-            peer,
-            toward,
-            session,
-            connect,
-            ordered,
+        let outgoing = Outgoing {
+            peer: self.peer,
+            toward: self.toward,
+            session: self.session,
+            connect: self.connect,
+            ordered: self.ordered,
             head: scratch,
             announced,
             body,
-            token,
-            deadline,
-        })?;
-        Ok((turn, spare))
+            token: self.token,
+            deadline: self.deadline,
+            leaves: self.leaves,
+        };
+        let sent = carrier.send(&outgoing);
+        let Outgoing { body, .. } = outgoing;
+        match sent {
+            Ok(turn) => Ok((turn, is_copied.then(|| mem::take(&mut self.encoded)))),
+            Err(error) => {
+                if is_copied {
+                    self.body = body;
+                } else {
+                    let bytes = body.as_bytes().clone();
+                    drop(body);
+                    // It is the only handle, so the buffer comes back without a copy.
+                    self.encoded = bytes.into();
+                }
+                Err(error)
+            }
+        }
     }
 }

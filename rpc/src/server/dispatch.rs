@@ -22,7 +22,7 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber, Toward,
+    Body, Carrier, Connect, Leaves, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -422,7 +422,7 @@ impl Dispatch {
         header: Header,
         (encoded, body): (Vec<u8>, Body),
     ) -> Result<(), SendError> {
-        let frame = Frame {
+        let mut frame = Frame {
             peer: key.peer,
             toward: Toward::Poller(key.poller),
             session: Some(key.session),
@@ -433,6 +433,7 @@ impl Dispatch {
             body,
             token: NOBODY,
             deadline: None,
+            leaves: Leaves::Nothing,
         };
         if let (_, Some(buffer)) = frame.send(carrier, &mut self.scratch)? {
             self.poller.spare().rest(buffer);

@@ -1,5 +1,6 @@
 //! Orders of events that a real transport cannot be made to bring.
 
+mod admission;
 mod arguments;
 mod numbers;
 
@@ -277,14 +278,14 @@ fn what_the_carrier_refuses_has_not_run() {
 
 #[test]
 fn both_tables_are_bounded() {
-    let two = Limit { per_peer: 2, in_all: 2 };
-    let mut rig = Rig::with_limits(Limits { handlers: two, calls: two, ..Limits::default() });
+    let [two, three] = [2, 3].map(|limit| Limit { per_peer: limit, in_all: limit });
+    let mut rig = Rig::with_limits(Limits { handlers: two, calls: three, ..Limits::default() });
     let mut getters: Vec<_> = (0..3).map(|_| rig.submit(PORT, HANG, LONG, false)).collect();
     rig.run();
     assert!(getters[..2].iter_mut().all(|getter| getter.try_take().is_none()));
     let refused = status(&mut getters[2]);
     assert_eq!((refused.code(), refused.may_have_run()), (Code::ResourceExhausted, false));
-    assert!(refused.message().contains("budget of calls under way (2)"), "{refused}");
+    assert!(refused.message().contains("budget of calls under way (3)"), "{refused}");
 
     sent(&mut rig);
     for number in 0..3 {
@@ -336,14 +337,14 @@ fn who_takes_no_replies_runs_no_more_calls() {
 
 #[test]
 fn servers_that_do_not_reply_leave_calls_to_those_of_other_hosts() {
-    let calls = Limit { per_peer: 2, in_all: 6 };
+    let calls = Limit { per_peer: 3, in_all: 8 };
     let mut rig = Rig::with_limits(Limits { calls, ..Limits::default() });
     let mut getters: Vec<_> =
         [PORT, PORT, PORT, 18, 18].map(|port| rig.submit(port, HANG, LONG, false)).into_iter().collect();
     rig.run();
     let texts: Vec<_> = [2, 4].map(|at| status(&mut getters[at]).to_string()).into_iter().collect();
-    assert!(texts[0].contains("one peer's budget of calls under way (2)"), "{texts:?}");
-    assert!(texts[1].contains("one host's budget of calls under way (3)"), "{texts:?}");
+    assert!(texts[0].contains("one peer's budget of calls under way (3)"), "{texts:?}");
+    assert!(texts[1].contains("one host's budget of calls under way (4)"), "{texts:?}");
     assert!([0, 1, 3].iter().all(|&at: &usize| getters[at].try_take().is_none()));
 }
 

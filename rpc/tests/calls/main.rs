@@ -7,6 +7,7 @@
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
+mod admission;
 mod blocking;
 mod common;
 mod compatible;

@@ -31,6 +31,11 @@ impl Account {
         try_reserve(need).then_some(need)
     }
 
+    /// Units that are reserved.
+    pub(super) fn reserved(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     pub(super) fn release(&self, units: usize) {
         self.0.fetch_sub(units, Ordering::Relaxed);
     }

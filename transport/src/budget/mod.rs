@@ -22,11 +22,13 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod leaves;
 mod node;
 mod share;
 mod tally;
 
 pub use account::Budget;
+pub use leaves::Leaves;
 pub(crate) use node::{Counted, NodeBudgets, NodeLimits, Shares};
 pub use share::Share;
 pub(crate) use tally::Tally;
@@ -142,6 +144,15 @@ pub enum Exhausted {
         /// Most units that all may use.
         limit: usize,
     },
+}
+
+impl Exhausted {
+    /// What the budget is for.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let (Self::Peer { name, .. } | Self::Host { name, .. } | Self::All { name, .. }) = self;
+        name
+    }
 }
 
 #[cfg(test)]

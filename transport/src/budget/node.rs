@@ -1,7 +1,7 @@
 //! The budgets that the transport keeps of a node, and one poller's shares of them.
 #![forbid(unsafe_code)]
 
-use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Limit, Share};
+use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Leaves, Limit, Share};
 use crate::PeerKey;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,10 +81,10 @@ impl Shares {
         }
     }
 
-    /// Charges a peer with a message that has to wait.
-    pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize) -> Result<(), Exhausted> {
-        self.messages.take(peer, 1)?;
-        self.bytes.take(peer, bytes).inspect_err(|_| self.messages.put_back(peer, 1))
+    /// Charges a peer with a message that has to wait, and leaves a part of the queue to others.
+    pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
+        self.messages.take_leaving(peer, 1, leaves)?;
+        self.bytes.take_leaving(peer, bytes, leaves).inspect_err(|_| self.messages.put_back(peer, 1))
     }
 
     /// A message does not wait any more.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::account::{self, Account};
-use super::{Budget, BudgetLedger, Exhausted, Limit};
+use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,6 +28,16 @@ impl Purse {
         }
         self.used = used;
         true
+    }
+
+    /// The same for a use with a lower limit than others have. What this poller has reserved may be what the others
+    /// reserved up to theirs, so it is not enough to have it.
+    fn take_below(&mut self, units: usize, portion: usize, account: &Account, limit: usize) -> bool {
+        let unused = (self.reserved - self.used).saturating_sub(units);
+        if self.reserved - self.used >= units && account.reserved() - unused > limit {
+            return false;
+        }
+        self.take(units, portion, account, limit)
     }
 
     /// Ends the use of units; keeps a portion for the next ones.
@@ -117,21 +127,31 @@ impl Share {
     /// # Errors
     /// Which limit would be exceeded; then nothing was taken.
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
+        self.take_leaving(peer, units, Leaves::Nothing)
+    }
+
+    /// Takes units for a peer, and leaves a part of each limit free.
+    ///
+    /// # Errors
+    /// Which limit would be exceeded; then nothing was taken.
+    pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
         let Budget { name, limit, portion, .. } = &*self.budget;
+        let take = if leaves == Leaves::Nothing { Purse::take } else { Purse::take_below };
+        let within = |limit| leaves.limit(limit, units);
         let peer = charged(&self.peers, peer);
         let (of_peer, of_host) = entries(&self.budget, &mut self.peers, &mut self.hosts, peer);
-        if !of_peer.purse.take(units, portion.per_peer, &of_peer.account, limit.per_peer) {
+        if !take(&mut of_peer.purse, units, portion.per_peer, &of_peer.account, within(limit.per_peer)) {
             self.count(|published| &published.refused_to_peer);
             return Err(Exhausted::Peer { name, limit: limit.per_peer });
         }
-        let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { limit.per_host() };
-        if !of_host.purse.take(units, portion.per_host, &of_host.accounts.all, per_host) {
+        let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { within(limit.per_host()) };
+        if !take(&mut of_host.purse, units, portion.per_host, &of_host.accounts.all, per_host) {
             of_peer.purse.put_back(units, portion.per_peer, &of_peer.account);
             self.count(|published| &published.refused_to_host);
             return Err(Exhausted::Host { name, limit: limit.per_host() });
         }
-        let general = limit.in_all - limit.set_aside();
-        if self.purse.take(units, portion.in_all, &self.budget.general, general) {
+        let general = within(limit.in_all - limit.set_aside());
+        if take(&mut self.purse, units, portion.in_all, &self.budget.general, general) {
             self.publish();
             return Ok(());
         }

@@ -1,4 +1,4 @@
-use super::{Budget, Exhausted, Limit, NodeBudgets, NodeLimits, Share, Shares, Tally};
+use super::{Budget, Exhausted, Leaves, Limit, NodeBudgets, NodeLimits, Share, Shares, Tally};
 use crate::PeerKey;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -150,7 +150,7 @@ fn what_a_peer_has_left_counts_when_it_is_back() {
 fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     let limits = NodeLimits { queued_messages: CUT_UP, ..NodeLimits::default() };
     let mut shares = Shares::new(&NodeBudgets::new(limits, 1), 0);
-    let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1).is_ok()).count();
+    let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1, Leaves::Nothing).is_ok()).count();
     assert_eq!([1, 2, 3, 4].map(|host| fill(peer(host, 1))), [256, 256, 256, 128 + 16]);
     let all = Exhausted::All { name: "queued messages", limit: 1024 };
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
@@ -160,7 +160,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
-        shares.queue(peer(5, 1), 1).unwrap();
+        shares.queue(peer(5, 1), 1, Leaves::Nothing).unwrap();
     }
 }
 
@@ -169,10 +169,10 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
 fn large_replies_do_not_keep_small_calls_out() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1), 0);
     for _ in 0..2 {
-        shares.queue(A, 60 << 20).unwrap();
+        shares.queue(A, 60 << 20, Leaves::Nothing).unwrap();
     }
     assert_eq!(shares.has_reply_room(A), Ok(()));
-    shares.queue(A, 7 << 20).unwrap();
+    shares.queue(A, 7 << 20, Leaves::Nothing).unwrap();
     let of_peer = Exhausted::Peer { name: "queued bytes", limit: 128 << 20 };
     assert_eq!(shares.has_reply_room(A), Err(of_peer), "the rest is for refusals");
 }
@@ -197,4 +197,34 @@ fn a_pool_counts_peers_and_hosts_by_the_same_limits() {
     (4..=10).for_each(|host| tally.discharge(16, Some(peer(host, 1))));
     assert_eq!(tally.used(), 0);
     assert!(tally.charge(1024, None), "what is for nobody is limited as a whole only");
+}
+
+#[test]
+fn what_a_use_leaves_is_there_for_others() {
+    let budget = Budget::new("things", Limit { per_peer: 8, in_all: 16 }, 1);
+    let mut share = Share::new(&budget, 0);
+    let taken =
+        |share: &mut Share, leaves| (0..).take_while(|_| share.take_leaving(A, 1, leaves).is_ok()).count();
+    assert_eq!(taken(&mut share, Leaves::Quarter), 6);
+    assert_eq!(share.take_leaving(A, 1, Leaves::Quarter), Err(Exhausted::Peer { name: "things", limit: 8 }));
+    assert_eq!(taken(&mut share, Leaves::Eighth), 1);
+    assert_eq!(taken(&mut share, Leaves::Nothing), 1);
+    share.put_back(A, 2);
+    assert_eq!(taken(&mut share, Leaves::Quarter), 0, "as much is in use as it may bring it to");
+    share.put_back(A, 1);
+    assert_eq!(taken(&mut share, Leaves::Quarter), 1);
+}
+
+#[test]
+fn what_others_have_reserved_is_left_all_the_same() {
+    // Large enough for portions: the poller keeps some of what it has put back.
+    let budget = Budget::new("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
+    let mut share = Share::new(&budget, 0);
+    assert_eq!(taken(&mut share, A), 1024);
+    share.put_back(A, 100);
+    assert!(share.take_leaving(A, 1, Leaves::Eighth).is_err(), "100 of 128 are free");
+    share.put_back(A, 29);
+    assert!(share.take_leaving(A, 1, Leaves::Eighth).is_ok());
+    assert!(share.take_leaving(A, 1, Leaves::Eighth).is_err());
+    assert_eq!(taken(&mut share, A), 128);
 }

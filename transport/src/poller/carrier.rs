@@ -33,7 +33,7 @@ impl Carrier for Core {
         key
     }
 
-    fn send(&mut self, message: Outgoing<'_>) -> Result<Turn, SendError> {
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
         if bytes > limit {
@@ -59,7 +59,7 @@ impl Carrier for Core {
         }
         let has_trunk = trunk.is_some();
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
-            return trunk.send(&mut self.res, &message, turn).map(|()| turn);
+            return trunk.send(&mut self.res, message, turn).map(|()| turn);
         }
         if message.connect == Connect::FailFast
             && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
@@ -68,8 +68,8 @@ impl Carrier for Core {
         }
         let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
         let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
-        self.res.shares.queue(message.peer, bytes).map_err(SendError::QueueFull)?;
-        waiting.push(Outbound::new(&message, turn));
+        self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
+        waiting.push(Outbound::new(message, turn));
         if !has_trunk {
             self.ask(message.peer);
         }

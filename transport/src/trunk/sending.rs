@@ -38,7 +38,7 @@ impl Trunk {
             && self.is_eager(bytes)
             && self.try_eager(res, lane, (message.head, &message.body), (message.token, message.deadline));
         if !at_once {
-            res.shares.queue(self.peer, bytes).map_err(SendError::QueueFull)?;
+            res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             self.lanes[lane].push(Outbound::new(message, turn), res.time.now_ms());
             self.mark(res);
         }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::link::FaultPlan;
 pub use trunkline_testkit::fresh_address;
 use trunkline_transport::{
-    Body, Carrier, Connect, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent, PeerKey,
-    PollerHandle, PollerIndex, SendError, SendOutcome, Token, Toward, Upper,
+    Body, Carrier, Connect, Leaves, Message, Node, NodeOptions, NodeReport, Origin, Outgoing, PeerEvent,
+    PeerKey, PollerHandle, PollerIndex, SendError, SendOutcome, Token, Toward, Upper,
 };
 use trunkline_verbs::Time;
 
@@ -98,8 +98,9 @@ impl Probe {
             body: body.clone().into(),
             token: Token(u64::MAX),
             deadline: None,
+            leaves: Leaves::Nothing,
         };
-        if matches!(carrier.send(outgoing), Err(SendError::QueueFull(_))) {
+        if matches!(carrier.send(&outgoing), Err(SendError::QueueFull(_))) {
             self.backlog.push_back((to, body));
         }
     }
@@ -122,8 +123,9 @@ impl Probe {
                     body: body.into(),
                     token: Token(token),
                     deadline: deadline.map(|after| carrier.now() + after),
+                    leaves: Leaves::Nothing,
                 };
-                if let Err(error) = carrier.send(outgoing) {
+                if let Err(error) = carrier.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
             }
@@ -139,8 +141,9 @@ impl Probe {
                     body: Body::new(),
                     token: Token(token),
                     deadline: None,
+                    leaves: Leaves::Nothing,
                 };
-                if let Err(error) = carrier.send(outgoing) {
+                if let Err(error) = carrier.send(&outgoing) {
                     self.tell(Happened::Refused(token, error));
                 }
             }

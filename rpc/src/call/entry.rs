@@ -1,0 +1,40 @@
+//! What a call may use of a node's budgets, and what it does when that is used up.
+//!
+//! A call that waited for room while a handler waits for the call could wait for itself: A calls B, whose handler calls A,
+//! whose handler calls B. So handlers' calls never wait. Instead all others leave a part of each budget to them.
+
+use crate::admission::Admission;
+use crate::on_poller;
+use trunkline_transport::Leaves;
+
+/// How a call enters the table of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Made outside of handlers: it waits for room.
+    Waits,
+    /// Made outside of handlers: it fails without room.
+    Tries,
+    /// Made by a handler of this node: it has a reserved share, and fails beyond that.
+    Reserved,
+}
+
+impl Entry {
+    /// Of a call that is made here, if its node's poller `is_nested` in this thread.
+    pub(crate) fn here(admission: Admission, is_nested: bool) -> Self {
+        match admission {
+            _ if is_nested && on_poller::is_in_handler() => Self::Reserved,
+            Admission::Wait => Self::Waits,
+            Admission::Try => Self::Tries,
+        }
+    }
+
+    /// What it leaves of the calls that may be under way.
+    pub(crate) fn leaves_calls(self) -> Leaves {
+        if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
+    }
+
+    /// What it leaves of the queue of messages, of which replies have a share, too.
+    pub(crate) fn leaves_queue(self) -> Leaves {
+        if self == Self::Reserved { Leaves::Eighth } else { Leaves::Quarter }
+    }
+}

@@ -1,0 +1,79 @@
+//! The statuses of calls that the carrier or the server refused.
+
+use crate::frame::By;
+use crate::frame::status_body::{self, StatusTexts};
+use crate::name::MethodName;
+use crate::reason::Reason;
+use crate::status::{Code, Status};
+use std::fmt;
+use std::ops::Range;
+use trunkline_mutants::mutant;
+use trunkline_transport::{Message, PeerDown, SendError};
+
+/// The status of a call that the carrier did not take.
+pub(super) fn refused(call: fmt::Arguments<'_>, error: SendError) -> Status {
+    let (code, reason) = match error {
+        SendError::NoPeer => (Code::Unavailable, Reason::Draining),
+        SendError::BackingOff { cause, .. } => Status::of(cause),
+        SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
+        _ => (Code::ResourceExhausted, Reason::Overloaded),
+    };
+    Status::not_run(code, format!("{call}: {error}")).because(reason)
+}
+
+/// The status in a reply.
+pub(super) fn status_of(
+    method: &MethodName,
+    code: Code,
+    by: By,
+    message: Message,
+    encoded: Range<usize>,
+) -> Status {
+    let (bytes, end) = (message.as_slice(), encoded.end);
+    let Some(StatusTexts { message: text, causes }) = status_body::parse(&bytes[encoded], bytes.len() - end)
+    else {
+        let text = format!("{method}: the reply's status, {code:?}, is malformed or exceeds its limits");
+        return Status::ran(Code::Internal, text).because(Reason::BadReply);
+    };
+    let mut status = failed(method, code, by, &text);
+    if mutant!(error_replies_lose_their_text) {
+        status = Status::new(status.code(), "");
+    }
+    drop(text);
+    status.with_causes(causes).with_details(message.into_bytes().slice(end..))
+}
+
+/// The status with this text.
+fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
+    let By::Node { reason, ran } = by else { return Status::new(code, text) };
+    let text = match reason {
+        Some(Reason::NoService) => format!("{method}: the server has no such service"),
+        Some(Reason::NoMethod) => {
+            format!("{method}: the server's service has no such method, or sends other parts of it raw")
+        }
+        Some(Reason::OtherSchema) => {
+            let version = method.service.version;
+            format!("{method}: called with schema version {version}, the server has {text}")
+        }
+        _ => format!("{method}: {text}"),
+    };
+    let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) }.of_peer();
+    match reason {
+        Some(reason) => status.because(reason),
+        None => status,
+    }
+}
+
+/// The status of an ordered call that has not left when a session ends: those before it may be lost.
+pub(super) fn out_of_order(cause: PeerDown) -> Status {
+    let text = format!("an ordered call cannot follow others to another session: {cause}");
+    Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
+}
+
+/// Why a reply of so many bytes did not come.
+pub(super) fn no_memory(bytes: usize) -> String {
+    format!(
+        "no memory became free here in time for the reply of {bytes} bytes: release large messages that are held, \
+         or raise rendezvous_bytes_per_peer and rendezvous_bytes"
+    )
+}
