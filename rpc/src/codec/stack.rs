@@ -100,9 +100,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// So large that a level of each takes 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes
-    /// has no room for [`DEEP`] levels.
+    /// has no room for [`DEEP`] levels, nor has one of four times the size, which glibc may take over from a thread that
+    /// has ended.
     type Wide = [[[u64; 16]; 8]; 2];
-    const DEEP: usize = 100;
+    const DEEP: usize = 400;
     const STACK: usize = 768 << 10;
 
     #[derive(Debug, Default, Serialize, Deserialize)]
