@@ -5,7 +5,7 @@ use crate::call::{Entry, Outcome, Submission};
 use crate::inbox::{Inbox, Work};
 use crate::lifecycle::Lifecycle;
 use crate::name::{MethodName, ServiceName};
-use crate::server::{MethodNumbers, Service};
+use crate::server::{MethodNumbers, Request, Service};
 use crate::status::Status;
 use crate::upper::RpcPoller;
 use bytes::Bytes;
@@ -139,20 +139,24 @@ impl Carrier for FakeCarrier {
 /// A service whose methods each do one thing.
 static SERVICE: ServiceName = ServiceName { name: "fake", version: 2, hash: 0x5e41 };
 /// Methods of the fake service, and one that it does not have.
-pub(crate) static METHODS: [MethodName; 6] = [
-    MethodName { service: &SERVICE, name: "echo", hash: 1 },
-    MethodName { service: &SERVICE, name: "hang", hash: 2 },
-    MethodName { service: &SERVICE, name: "decode", hash: 3 },
-    MethodName { service: &SERVICE, name: "fail", hash: 4 },
-    MethodName { service: &SERVICE, name: "keep", hash: 6 },
-    MethodName { service: &SERVICE, name: "missing", hash: 5 },
+pub(crate) static METHODS: [MethodName; 8] = [
+    MethodName { service: &SERVICE, name: "echo", hash: 1, one_way: false },
+    MethodName { service: &SERVICE, name: "hang", hash: 2, one_way: false },
+    MethodName { service: &SERVICE, name: "decode", hash: 3, one_way: false },
+    MethodName { service: &SERVICE, name: "fail", hash: 4, one_way: false },
+    MethodName { service: &SERVICE, name: "keep", hash: 6, one_way: false },
+    MethodName { service: &SERVICE, name: "hang unheard", hash: 7, one_way: true },
+    MethodName { service: &SERVICE, name: "keep unheard", hash: 8, one_way: true },
+    MethodName { service: &SERVICE, name: "missing", hash: 5, one_way: false },
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
+/// As `HANG`, without a reply.
+pub(crate) const HANG_UNHEARD: &MethodName = &METHODS[5];
 
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {
-        let [echo, hang, decode, fail, keep, _] = &METHODS;
+        let [echo, hang, decode, fail, keep, hang_unheard, keep_unheard, _] = &METHODS;
         methods.add(echo, |request| async move {
             let replier = request.replier();
             replier.bytes(request.into_body())
@@ -165,10 +169,13 @@ fn service() -> Service {
         methods.add(fail, |request| async move {
             Err(Status::aborted("it fails").with_details(request.into_body()).into())
         });
-        methods.add(keep, |request| async move {
+        let keeps = |request: Request| async move {
             let (_texts,): (Vec<String>,) = request.arguments(&["texts"])?;
             std::future::pending().await
-        });
+        };
+        methods.add(keep, keeps);
+        methods.add(hang_unheard, |_| std::future::pending());
+        methods.add(keep_unheard, keeps);
     })
 }
 

@@ -20,6 +20,8 @@ pub struct MethodName {
     pub name: &'static str,
     /// 64-bit FNV-1a of the service's name, a zero byte and the method's name, and of what it sends as raw bytes.
     pub hash: u64,
+    /// Whether its calls get no reply.
+    pub one_way: bool,
 }
 
 impl std::fmt::Display for MethodName {

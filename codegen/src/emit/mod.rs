@@ -71,10 +71,10 @@ fn names(service: &Service) -> TokenStream {
     let (name, version, hash) = (&service.name, service.version, service.hash());
     let methods = service.methods.iter().map(|method| {
         let constant = constant(method);
-        let (text, hash) = (method.name(), service.method_hash(method));
+        let (text, hash, one_way) = (method.name(), service.method_hash(method), method.one_way);
         quote! {
             pub(super) static #constant: ::trunkline::stub::MethodName =
-                ::trunkline::stub::MethodName { service: &SERVICE, name: #text, hash: #hash };
+                ::trunkline::stub::MethodName { service: &SERVICE, name: #text, hash: #hash, one_way: #one_way };
         }
     });
     quote! {

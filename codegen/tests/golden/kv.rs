@@ -31,21 +31,25 @@ mod __kv_names {
         service: &SERVICE,
         name: "get",
         hash: 16767883100022309234u64,
+        one_way: false,
     };
     pub(super) static PUT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
         name: "put",
         hash: 71320326203561452u64,
+        one_way: false,
     };
     pub(super) static COUNT: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
         name: "count",
         hash: 14109536049692703384u64,
+        one_way: false,
     };
     pub(super) static FORGET: ::trunkline::stub::MethodName = ::trunkline::stub::MethodName {
         service: &SERVICE,
         name: "forget",
         hash: 3095591332080242272u64,
+        one_way: true,
     };
 }
 const _: () = ::trunkline::stub::is_bytes::<Bytes>();

@@ -49,7 +49,10 @@ fn failed(method: &MethodName, code: Code, by: By, text: &str) -> Status {
     let text = match reason {
         Some(Reason::NoService) => format!("{method}: the server has no such service"),
         Some(Reason::NoMethod) => {
-            format!("{method}: the server's service has no such method, or sends other parts of it raw")
+            format!(
+                "{method}: the server's service has no such method, sends other parts of it raw, or differs in \
+                 whether it is one-way"
+            )
         }
         Some(Reason::OtherSchema) => {
             let version = method.service.version;

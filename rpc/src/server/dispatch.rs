@@ -64,6 +64,8 @@ pub(crate) struct Dispatch {
     arguments: Rc<ArgumentMemory>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Box<dyn Method>>,
+    /// Whether calls of `methods` get no reply.
+    one_way: Vec<bool>,
     /// Index in `methods`, and the service, by the method's hash.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
     /// The numbers of `methods`. `None` is one that callers name by its hash.
@@ -93,6 +95,7 @@ impl Dispatch {
             arguments: Rc::new(ArgumentMemory::new(arguments)),
             services: BTreeMap::new(),
             methods: Vec::new(),
+            one_way: Vec::new(),
             index: BTreeMap::new(),
             numbers: Vec::new(),
             by_number: BTreeMap::new(),
@@ -116,6 +119,7 @@ impl Dispatch {
                 dispatch.numbers.push(number);
                 names.push(name);
                 dispatch.methods.push(method);
+                dispatch.one_way.push(name.one_way);
             }
         }
         inbox.occupant().set_methods(names);
@@ -132,7 +136,7 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let found = self.find(header.asked);
+        let found = self.find(header.asked).and_then(|table| self.check_kind(table, header.one_way));
         let number = match (header.asked, &found) {
             (Asked::Method(_), Ok(table)) => self.number(*table),
             _ => None,
@@ -339,6 +343,17 @@ impl Dispatch {
             Some((table, owner)) if owner.hash == asked.service => Ok(*table),
             _ => refused(Reason::NoMethod, Code::Unimplemented, String::new()),
         }
+    }
+
+    /// Refuses calls without a reply to methods that have one, whose handlers would outlive their sessions, and the
+    /// opposite, whose callers would take the end of a handler for its success.
+    fn check_kind(&self, table: u32, one_way: bool) -> Result<u32, Status> {
+        let is_right = usize::try_from(table).is_ok_and(|at| self.one_way.get(at) == Some(&one_way));
+        if is_right {
+            return Ok(table);
+        }
+        let text = if one_way { "it has a reply" } else { "it is one-way" };
+        Err(Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod))
     }
 
     /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no

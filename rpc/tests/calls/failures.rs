@@ -334,7 +334,7 @@ fn polling_a_finished_call_returns_an_error() {
     static SERVICE: trunkline::stub::ServiceName =
         trunkline::stub::ServiceName { name: "x", version: 1, hash: 1 };
     static METHOD: trunkline::stub::MethodName =
-        trunkline::stub::MethodName { service: &SERVICE, name: "y", hash: 2 };
+        trunkline::stub::MethodName { service: &SERVICE, name: "y", hash: 2, one_way: false };
     let channel = trunkline::Channel::connect(&setting.node, setting.server.local_address()).unwrap();
     let mut call = channel.call(&trunkline::CallOptions::new(), &METHOD, &(), Bytes::new());
     let status = block_on(&mut call).unwrap_err();

@@ -41,7 +41,8 @@ fn request(call: u64, texts: usize, one_way: bool) -> Vec<u8> {
 }
 
 fn encode(call: u64, encoded: &[u8], one_way: bool) -> Vec<u8> {
-    let header = RequestHeader { call, one_way, asked: KEEP.into(), time_left_us: 0 };
+    let method = if one_way { &METHODS[6] } else { KEEP };
+    let header = RequestHeader { call, one_way, asked: method.into(), time_left_us: 0 };
     let mut bytes = Vec::new();
     Header::Request(header).emit(u32::try_from(encoded.len()).unwrap(), &mut bytes);
     bytes.extend_from_slice(encoded);

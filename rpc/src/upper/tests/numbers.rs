@@ -1,7 +1,7 @@
 //! The numbers of methods: when they are used, and when no longer.
 
 use super::{call, failed, frame, number, other, request, sent, server, status};
-use crate::fake::{ECHO, HANG, METHODS, Rig};
+use crate::fake::{ECHO, HANG, HANG_UNHEARD, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::reason::Reason;
 use crate::status::Code;
@@ -118,8 +118,8 @@ fn a_server_takes_its_numbers_and_no_others() {
     let [(given, header)] = sent(&mut rig).try_into().unwrap();
     assert_eq!(header, Header::Reply { call: 1, code: 0, by: By::Handler, number: None });
     assert!(given.bytes.ends_with(b"body"), "it is the echo");
-    // The service has five methods.
-    for number in [5, 6, 0xfffe] {
+    // The service has seven methods.
+    for number in [7, 8, 0xfffe] {
         rig.message(server(), frame(Header::Request(numbered(number, 2)), &[], b"body"));
         let [(_, header)] = sent(&mut rig).try_into().unwrap();
         let by = By::Node { reason: Some(Reason::NoMethod), ran: false };
@@ -137,8 +137,8 @@ fn refusals_carry_the_number_of_a_method_that_there_is() {
         method.version += 1;
     }
     // Of a one-way call a node that drains reports none.
-    let one_way = RequestHeader { one_way: true, ..request(HANG, 4) };
-    for header in [request(HANG, 1), one_way, request(&METHODS[5], 2), newer] {
+    let one_way = RequestHeader { one_way: true, ..request(HANG_UNHEARD, 4) };
+    for header in [request(HANG, 1), one_way, request(&METHODS[7], 2), newer] {
         rig.message(server(), frame(Header::Request(header), &[], &[]));
     }
     let numbers = sent(&mut rig).into_iter().map(|(_, header)| match header {
@@ -189,4 +189,27 @@ fn a_reply_that_cannot_be_read_ends_its_call() {
     let status = status(&mut getter);
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::UnknownExtension), true), "{status}");
     assert!(status.message().contains("extension 200"), "{status}");
+}
+
+#[test]
+fn a_call_of_the_other_kind_starts_no_handler() {
+    let mut rig = Rig::new();
+    rig.message(server(), frame(Header::Request(request(HANG, 1)), &[], &[]));
+    let by_number = |method| Asked::Number(number(method).unwrap().number);
+    for asked in [HANG.into(), by_number(HANG)] {
+        let header = RequestHeader { one_way: true, asked, ..request(HANG, 2) };
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+    }
+    assert_eq!(rig.poller.sizes().1, 1, "it would outlive its session");
+    assert!(sent(&mut rig).is_empty());
+    for asked in [HANG_UNHEARD.into(), by_number(HANG_UNHEARD)] {
+        let header = RequestHeader { asked, ..request(HANG_UNHEARD, 3) };
+        rig.message(server(), frame(Header::Request(header), &[], &[]));
+    }
+    assert_eq!(rig.poller.sizes().1, 1);
+    let refused = sent(&mut rig).into_iter().map(|(_, header)| match header {
+        Header::Reply { call, by: By::Node { reason, ran: false }, .. } => (call, reason),
+        other => panic!("{other:?} is no refusal"),
+    });
+    assert_eq!(refused.collect::<Vec<_>>(), [(3, Some(Reason::NoMethod)); 2]);
 }
