@@ -132,8 +132,13 @@ impl RpcPoller {
 }
 
 impl Upper for RpcPoller {
+    type Here = OnPoller;
+
+    fn enter(&self) -> OnPoller {
+        OnPoller::enter(self.inbox.lifecycle())
+    }
+
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
-        let _here = OnPoller::enter(self.inbox.lifecycle());
         let (header, encoded) = match Header::parse(message.as_slice()) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -155,7 +160,6 @@ impl Upper for RpcPoller {
     }
 
     fn given_up(&mut self, from: Origin, frame: &[u8], bytes: usize) {
-        let _here = OnPoller::enter(self.inbox.lifecycle());
         // The sender of a request knows.
         if let Some(Unread::Reply { call }) = Header::unread(frame) {
             self.table.given_up(from.peer, call, bytes);
@@ -170,7 +174,6 @@ impl Upper for RpcPoller {
     }
 
     fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
-        let _here = OnPoller::enter(self.inbox.lifecycle());
         match event {
             PeerEvent::Up { pollers, .. } => self.table.up(peer, pollers),
             PeerEvent::Down { cause } => {
@@ -182,7 +185,6 @@ impl Upper for RpcPoller {
     }
 
     fn run(&mut self, carrier: &mut dyn Carrier) -> bool {
-        let _here = OnPoller::enter(self.inbox.lifecycle());
         let took = self.take_work(carrier);
         let ran = self.run_ready(carrier);
         let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());

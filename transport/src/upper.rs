@@ -423,6 +423,13 @@ pub trait Carrier {
 
 /// The protocol above a poller.
 pub trait Upper: 'static {
+    /// Its mark on the thread.
+    type Here;
+
+    /// The poller's turn begins on this thread, and lasts until this is dropped. Code of the program may run in all of
+    /// it, not only in the upper half: when bytes are dropped that it has lent.
+    fn enter(&self) -> Self::Here;
+
     /// A message came.
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message);
 

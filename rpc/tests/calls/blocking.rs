@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Context, Poll, Waker};
-use trunkline::{Code, Node, PollerContext, PollerIndex, Reason, Status, block_on};
+use std::task::{Context, Poll, Wake, Waker};
+use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
 trait Wait {
@@ -144,4 +144,72 @@ fn a_maker_that_waits_for_a_call_fails_at_once() {
     let _server = node().serve(service).start().unwrap();
     assert_refused(&statuses.next(), true);
     assert_refused(&statuses.next(), false);
+}
+
+#[trunkline::service]
+trait Take {
+    async fn take(&self, bytes: Bytes) -> Result<usize, Status>;
+    #[oneway]
+    async fn note(&self, bytes: Bytes);
+}
+
+struct Takes;
+
+impl Take for Takes {
+    async fn take(&self, bytes: Bytes) -> Result<usize, Status> {
+        Ok(bytes.len())
+    }
+    async fn note(&self, _: Bytes) {}
+}
+
+/// Waits for a call when it is dropped, as the owner of some bytes, or woken; reports how that ended.
+struct Waiter {
+    bytes: Vec<u8>,
+    client: TakeClient,
+    reporter: Reporter<Result<usize, Status>>,
+}
+
+impl Waiter {
+    fn wait(&self) {
+        self.reporter.tell(block_on(async { self.client.take(Bytes::new()).await }));
+    }
+}
+
+impl AsRef<[u8]> for Waiter {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if !self.bytes.is_empty() {
+            self.wait();
+        }
+    }
+}
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        self.wait();
+    }
+}
+
+#[test]
+fn what_waits_for_a_call_when_the_poller_drops_or_wakes_it_fails_at_once() {
+    let server = node().serve(TakeServer::new(|| Takes)).start().unwrap();
+    let caller = node().start().unwrap();
+    let client = TakeClient::connect(&caller, server.local_address()).unwrap();
+    let (reporter, outcomes) = events();
+    let waiter =
+        |length| Waiter { bytes: vec![7; length], client: client.clone(), reporter: reporter.clone() };
+    // A small message is copied when it is made; of a large one the poller drops the last clone.
+    assert_eq!(block_on(client.take(Bytes::from_owner(waiter(300_000)))), Ok(300_000));
+    assert_refused(&outcomes.next().unwrap_err(), false);
+
+    let waker = Waker::from(Arc::new(waiter(0)));
+    let mut note = pin!(client.note(Bytes::from(vec![7; 300_000])));
+    assert!(note.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_refused(&outcomes.next().unwrap_err(), false);
+    assert_eq!(block_on(client.take(Bytes::new())), Ok(0), "the poller goes on");
 }

@@ -250,6 +250,7 @@ impl<U: Upper> Poller<U> {
 
 impl<U: Upper> Machine for Poller<U> {
     fn turn(&mut self) -> Turn {
+        let _here = self.upper.enter();
         match self.stage {
             Stage::Arm => self.arm(),
             Stage::Announce => self.announce(),

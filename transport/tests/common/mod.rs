@@ -159,6 +159,10 @@ impl Probe {
 }
 
 impl Upper for Probe {
+    type Here = ();
+
+    fn enter(&self) {}
+
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
         let frame = message.into_bytes();
         assert_eq!(frame[0], HEADER[0]);

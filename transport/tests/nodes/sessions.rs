@@ -317,6 +317,8 @@ fn what_cannot_be_is_refused_at_the_start() {
 struct TestUpper;
 
 impl trunkline_transport::Upper for TestUpper {
+    type Here = ();
+    fn enter(&self) {}
     fn message(
         &mut self,
         _: &mut dyn trunkline_transport::Carrier,
