@@ -514,8 +514,9 @@ impl Table {
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
         let Some(flight) = self.flight(call) else { return };
-        let Flight { peer, one_way, turn, .. } = *flight;
-        let has_left = !carrier.cancel(Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
+        let Flight { peer, one_way, turn, delivered, .. } = *flight;
+        let has_left =
+            delivered || !carrier.cancel(Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
         self.finish(call, Err(status.because(reason)));

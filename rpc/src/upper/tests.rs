@@ -189,7 +189,7 @@ fn giving_up_tells_the_poller_that_has_the_call() {
     assert!(rig.poller.is_ready());
     rig.run();
     assert!(!rig.poller.is_ready());
-    assert_eq!(rig.carrier.cancelled, [token]);
+    assert!(rig.carrier.cancelled.is_empty(), "no queue is searched for what has arrived");
     let told: Vec<_> = sent(&mut rig).into_iter().map(|(given, header)| (given.toward, header)).collect();
     assert_eq!(told, [(Toward::Poller(PollerIndex(2)), Header::Cancel { call: token.0 })]);
     // The outcome of a message that had left comes still.
