@@ -151,8 +151,6 @@ pub(crate) static METHODS: [MethodName; 8] = [
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
-/// As `HANG`, without a reply.
-pub(crate) const HANG_UNHEARD: &MethodName = &METHODS[5];
 
 fn service() -> Service {
     Service::new(&SERVICE, |_, methods| {

@@ -63,6 +63,7 @@ pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;
 pub use error::{DeviceError, StartError};
+pub use log_limit::LogLimit;
 pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};

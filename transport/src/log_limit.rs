@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// A few lines at once, then one per second; the rest is counted.
 #[derive(Debug, Default)]
-pub(crate) struct LogLimit {
+pub struct LogLimit {
     written: u32,
     since: Option<Time>,
     left_out: u64,
@@ -20,7 +20,7 @@ pub(crate) struct LogLimit {
 
 impl LogLimit {
     /// Whether a line may be written now: `Some` with the number of lines left out before it.
-    pub(crate) fn line(&mut self, now: Time) -> Option<u64> {
+    pub fn line(&mut self, now: Time) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since).as_secs() / EVERY.as_secs();
         if passed > 0 {

@@ -26,7 +26,8 @@ use proc_macro::TokenStream;
 /// have an error `E` of its own that serde encodes, which is sent as it is: the client's method then fails with
 /// `CallError<E>`, which is the handler's error or the `Status` of a call that a node ended. A method marked
 /// `#[oneway]` returns nothing and sends no reply: the client's method returns `Result<(), Status>`, and `Ok` says that the
-/// request is in the server's memory, not that it has run. No method can be named `clone`, `connect`, `ordered`, `service`,
+/// request is in the server's memory, not that it has run, nor that the server has such a method; a server logs the one-way calls that
+/// it refuses. No method can be named `clone`, `connect`, `ordered`, `service`,
 /// `with` or `with_timeout`. The last argument of type `Bytes`, and results of type
 /// `Bytes` and `Option<Bytes>`, are sent as raw bytes; serde encodes everything else.
 ///

@@ -63,7 +63,8 @@ impl CallOptions {
     /// With [`Admission::Wait`] it waits until other calls have ended, and after those to the same node that wait already.
     /// That counts against its time limit: when it has waited in vain it ends with [`Code::DeadlineExceeded`] and
     /// [`Reason::Expired`], has not run, and its text names what it waited for. With [`Admission::Try`] it fails at once,
-    /// with [`Code::ResourceExhausted`] and [`Reason::Overloaded`].
+    /// with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]; so it does while 4,096 calls wait for a poller of this node to
+    /// take them, which no limit changes.
     ///
     /// A call that a handler makes never waits, whatever this is: the handler's own caller may be what it would wait
     /// for. Others leave it an eighth of each limit, at least 1 unless the limit is 1. Beyond that it fails

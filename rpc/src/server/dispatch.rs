@@ -22,7 +22,8 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Message, Origin, PeerKey, PollerIndex, SendError, SessionNumber, Toward,
+    Body, Carrier, Connect, Leaves, LogLimit, Message, Origin, PeerKey, PollerIndex, SendError,
+    SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -76,6 +77,8 @@ pub(crate) struct Dispatch {
     by_key: BTreeMap<Key, TaskId>,
     deadlines: BTreeSet<(Time, TaskId)>,
     scratch: Vec<u8>,
+    /// Of one-way calls that were refused.
+    log: LogLimit,
     poller: Rc<LocalQueue>,
     /// Of its poller: how far the node has come, and whose code runs.
     inbox: Arc<Inbox>,
@@ -103,6 +106,7 @@ impl Dispatch {
             by_key: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scratch: Vec::new(),
+            log: LogLimit::default(),
             poller: context.calls(),
             inbox: Arc::clone(inbox),
         };
@@ -381,6 +385,11 @@ impl Dispatch {
     /// Replies to a call, unless nobody waits for that.
     fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
         if caller.one_way {
+            if let Err(Failure::Node(status)) = outcome
+                && let Some(left_out) = self.log.line(carrier.now())
+            {
+                tracing::warn!(peer = %caller.key.peer, %status, left_out, "a one-way call failed, which its caller does not learn");
+            }
             return;
         }
         let ran = match &outcome {

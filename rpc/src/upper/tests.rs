@@ -6,7 +6,7 @@ mod numbers;
 
 use crate::budgets::Limits;
 use crate::call::Outcome;
-use crate::fake::{ECHO, FakeCarrier, Given, HANG, HANG_UNHEARD, LIMIT, METHODS, Rig};
+use crate::fake::{ECHO, FakeCarrier, Given, HANG, LIMIT, METHODS, Rig};
 use crate::frame::{By, Header, Number, RequestHeader};
 use crate::name::MethodName;
 use crate::reason::{Origin as Ended, Reason};
@@ -61,6 +61,9 @@ fn request(method: &MethodName, call: u64) -> RequestHeader {
 }
 
 /// The number of a method at the fake service, which adds them in this order.
+/// As `HANG`, without a reply.
+const HANG_UNHEARD: &MethodName = &METHODS[5];
+
 fn number(method: &MethodName) -> Option<Number> {
     let number = METHODS.iter().position(|other| other == method)?;
     let (version, method) = (method.service.version, method.hash);

@@ -204,7 +204,7 @@ impl CmMachine {
             tracing::warn!(
                 reported,
                 pollers,
-                "a poller does not return from its upper half; sessions are closed"
+                "a handler, a task or another value of the program keeps a poller; sessions are closed"
             );
             self.close();
         }
@@ -270,8 +270,8 @@ impl CmMachine {
             Action::Down { number, cause } => {
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
                     tracing::info!(peer = %key, %cause, "session down");
-                } else {
-                    tracing::warn!(peer = %key, %cause, "session down");
+                } else if let Some(left_out) = self.log.line(self.now()) {
+                    tracing::warn!(peer = %key, %cause, left_out, "session down");
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
             }

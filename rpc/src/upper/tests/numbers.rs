@@ -1,7 +1,7 @@
 //! The numbers of methods: when they are used, and when no longer.
 
-use super::{call, failed, frame, number, other, request, sent, server, status};
-use crate::fake::{ECHO, HANG, HANG_UNHEARD, METHODS, Rig};
+use super::{HANG_UNHEARD, call, failed, frame, number, other, request, sent, server, status};
+use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::reason::Reason;
 use crate::status::Code;
