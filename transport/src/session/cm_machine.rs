@@ -270,8 +270,8 @@ impl CmMachine {
             Action::Down { number, cause } => {
                 if cause == PeerDown::Closed || cause == PeerDown::ShuttingDown {
                     tracing::info!(peer = %key, %cause, "session down");
-                } else if let Some(left_out) = self.log.line(self.now()) {
-                    tracing::warn!(peer = %key, %cause, left_out, "session down");
+                } else {
+                    tracing::warn!(peer = %key, %cause, "session down");
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: None });
             }
