@@ -21,12 +21,7 @@ impl Trunk {
         frame: Received,
     ) -> Result<(), FrameError> {
         if !self.is_live() {
-            // It came before the end, and its sender may believe that it arrived.
-            let has_begun = self.lanes.get(lane).is_some_and(|lane| lane.heard.is_some());
-            if header.kind == Kind::Message && has_begun {
-                let message = res.receives.message(frame);
-                self.hand_on(res, lane, message);
-            }
+            self.last_frame(res, lane, header, frame);
             return Ok(());
         }
         self.heard(res);
@@ -66,6 +61,23 @@ impl Trunk {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
+        }
+    }
+
+    /// A frame that came before the end, whose sender may believe that it arrived: messages are handed on, those
+    /// included whose lane begins only now.
+    fn last_frame(&mut self, res: &mut Resources, lane: usize, header: &Header, frame: Received) {
+        let Some(known) = self.lanes.get_mut(lane) else { return };
+        match header.kind {
+            Kind::Settings if known.heard.is_none() => {
+                let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
+                known.heard = Settings::parse(body).ok();
+            }
+            Kind::Message if known.heard.is_some() => {
+                let message = res.receives.message(frame);
+                self.hand_on(res, lane, message);
+            }
+            _ => {}
         }
     }
 
