@@ -63,7 +63,7 @@ pub(super) mod bth {
 
 impl Headers {
     /// Length in bytes of the header, for a set of one.
-    const fn one_length(self) -> usize {
+    const fn one_length(self) -> u8 {
         match self {
             Self::DETH | Self::ATOMIC_ACK => 8,
             Self::RETH => 16,
@@ -82,7 +82,8 @@ impl Headers {
     /// Length in bytes of all headers of the set, without the BTH.
     #[must_use]
     pub fn length(self) -> usize {
-        self.iter().map(Self::one_length).sum()
+        const LENGTHS: [u8; 256] = lengths();
+        LENGTHS[usize::from(self.bits())].into()
     }
 
     /// Offset of `header` from the start of the BTH, if the set contains it.
@@ -90,6 +91,23 @@ impl Headers {
     pub fn offset(self, header: Self) -> Option<usize> {
         self.contains(header).then(|| BTH_LENGTH + self.before(header).length())
     }
+}
+
+/// The length of each set of headers, by its bits.
+const fn lengths() -> [u8; 256] {
+    let mut lengths = [0; 256];
+    let mut set = 0;
+    while set < lengths.len() {
+        let mut bit = 0;
+        while bit < 8 {
+            if set >> bit & 1 == 1 {
+                lengths[set] += Headers::from_bits_retain(1 << bit).one_length();
+            }
+            bit += 1;
+        }
+        set += 1;
+    }
+    lengths
 }
 
 impl Opcode {

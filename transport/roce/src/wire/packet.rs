@@ -3,7 +3,7 @@
 use super::layout::{BTH_LENGTH, Headers};
 use super::view::PacketView;
 use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth, WireError};
-use trunkline_verbs::{PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
+use trunkline_verbs::{IoAddress, PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
 
 /// A parsed packet: the headers that its opcode has, and the payload without pad. Headers that the
 /// opcode does not have are `None`. Reserved bits that a sender may have set are kept in the headers'
@@ -79,18 +79,38 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// The first rule that the bytes violate.
     pub fn parse(udp_payload_without_icrc: &'a [u8]) -> Result<Self, WireError> {
-        let view = PacketView::new(udp_payload_without_icrc)?;
+        let PacketView { bth, headers, mut fields, payload } = PacketView::new(udp_payload_without_icrc)?;
+        // In the order on the wire.
         Ok(Self {
-            bth: Bth::parse(udp_payload_without_icrc)?,
-            xrceth: view.xrceth(),
-            deth: view.deth(),
-            reth: view.reth(),
-            atomic: view.atomic(),
-            aeth: view.aeth(),
-            atomic_ack: view.atomic_ack(),
-            immediate: view.immediate(),
-            invalidate: view.invalidate(),
-            payload: view.payload(),
+            bth,
+            xrceth: headers.contains(Headers::XRCETH).then(|| {
+                let (reserved, srq) = fields.topped();
+                (reserved, SrqNumber::new(srq))
+            }),
+            deth: headers.contains(Headers::DETH).then(|| {
+                let qkey = fields.u32();
+                let (reserved, source) = fields.topped();
+                Deth { qkey, reserved, source: QpNumber::new(source) }
+            }),
+            reth: headers.contains(Headers::RETH).then(|| Reth {
+                address: IoAddress(fields.u64()),
+                rkey: Rkey(fields.u32()),
+                length: fields.u32(),
+            }),
+            atomic: headers.contains(Headers::ATOMIC).then(|| AtomicEth {
+                address: IoAddress(fields.u64()),
+                rkey: Rkey(fields.u32()),
+                swap_or_add: fields.u64(),
+                compare: fields.u64(),
+            }),
+            aeth: headers.contains(Headers::AETH).then(|| {
+                let (syndrome, msn) = fields.topped();
+                Aeth { syndrome, msn }
+            }),
+            atomic_ack: headers.contains(Headers::ATOMIC_ACK).then(|| fields.u64()),
+            immediate: headers.contains(Headers::IMMEDIATE).then(|| fields.u32()),
+            invalidate: headers.contains(Headers::INVALIDATE).then(|| Rkey(fields.u32())),
+            payload,
         })
     }
 
@@ -126,36 +146,56 @@ impl<'a> Packet<'a> {
     /// Appends the headers only, for senders that gather the payload from registered memory. They set
     /// `bth.pad` to [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
-        self.bth.emit(out);
+        let mut written = Written { bytes: [0; _], length: 0 };
+        written.put(self.bth.to_bytes());
         if let Some((reserved, srq)) = self.xrceth {
-            out.extend_from_slice(&with_top(reserved, srq.get()));
+            written.put(with_top(reserved, srq.get()));
         }
         if let Some(deth) = self.deth {
-            out.extend_from_slice(&deth.qkey.to_be_bytes());
-            out.extend_from_slice(&with_top(deth.reserved, deth.source.get()));
+            written.put(deth.qkey.to_be_bytes());
+            written.put(with_top(deth.reserved, deth.source.get()));
         }
         if let Some(reth) = self.reth {
-            out.extend_from_slice(&reth.address.0.to_be_bytes());
-            out.extend_from_slice(&reth.rkey.0.to_be_bytes());
-            out.extend_from_slice(&reth.length.to_be_bytes());
+            written.put(reth.address.0.to_be_bytes());
+            written.put(reth.rkey.0.to_be_bytes());
+            written.put(reth.length.to_be_bytes());
         }
         if let Some(atomic) = self.atomic {
-            out.extend_from_slice(&atomic.address.0.to_be_bytes());
-            out.extend_from_slice(&atomic.rkey.0.to_be_bytes());
-            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
-            out.extend_from_slice(&atomic.compare.to_be_bytes());
+            written.put(atomic.address.0.to_be_bytes());
+            written.put(atomic.rkey.0.to_be_bytes());
+            written.put(atomic.swap_or_add.to_be_bytes());
+            written.put(atomic.compare.to_be_bytes());
         }
         if let Some(aeth) = self.aeth {
-            out.extend_from_slice(&with_top(aeth.syndrome, aeth.msn));
+            written.put(with_top(aeth.syndrome, aeth.msn));
         }
         if let Some(original) = self.atomic_ack {
-            out.extend_from_slice(&original.to_be_bytes());
+            written.put(original.to_be_bytes());
         }
         if let Some(immediate) = self.immediate {
-            out.extend_from_slice(&immediate.to_be_bytes());
+            written.put(immediate.to_be_bytes());
         }
         if let Some(rkey) = self.invalidate {
-            out.extend_from_slice(&rkey.0.to_be_bytes());
+            written.put(rkey.0.to_be_bytes());
+        }
+        out.extend_from_slice(&written.bytes[..written.length]);
+    }
+}
+
+/// Headers as they are written, so that a batch of packets grows once for all headers of one.
+struct Written {
+    bytes: [u8; ALL_HEADERS],
+    length: usize,
+}
+
+/// Length in bytes of a packet with every header there is; no opcode has them all.
+const ALL_HEADERS: usize = BTH_LENGTH + 4 + 8 + 16 + 28 + 4 + 8 + 4 + 4;
+
+impl Written {
+    fn put<const N: usize>(&mut self, field: [u8; N]) {
+        if let Some(room) = self.bytes[self.length..].first_chunk_mut() {
+            *room = field;
+            self.length += N;
         }
     }
 }
@@ -163,15 +203,19 @@ impl<'a> Packet<'a> {
 impl Bth {
     /// Appends the header's twelve bytes.
     pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bytes());
+    }
+
+    fn to_bytes(self) -> [u8; BTH_LENGTH] {
         let flags = u8::from(self.solicited) << 7
             | u8::from(self.migrated) << 6
             | (self.pad & 3) << 4
             | self.version & 0x0f;
         let ack_request = u8::from(self.ack_request) << 7 | self.reserved & 0x7f;
-        out.extend_from_slice(&[self.opcode.0, flags]);
-        out.extend_from_slice(&self.pkey.to_be_bytes());
-        out.extend_from_slice(&with_top(self.congestion, self.destination.get()));
-        out.extend_from_slice(&with_top(ack_request, self.psn.get()));
+        let [pkey_high, pkey_low] = self.pkey.to_be_bytes();
+        let [c, d1, d2, d3] = with_top(self.congestion, self.destination.get());
+        let [a, p1, p2, p3] = with_top(ack_request, self.psn.get());
+        [self.opcode.0, flags, pkey_high, pkey_low, c, d1, d2, d3, a, p1, p2, p3]
     }
 }
 

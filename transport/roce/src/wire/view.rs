@@ -1,18 +1,21 @@
-//! A checked view over the bytes of a packet: the first of the two steps of parsing.
+//! The bytes of a packet, read from front to back: the first of the two steps of parsing.
 //!
 //! Owns the reading of fields. [`PacketView::new`] checks each length once; from then on reading a
 //! field can't fail. Only `packet` calls it. It copies nothing and does not interpret fields.
 
 use super::layout::{self, Headers, MTU_MIN, PayloadRule};
-use super::{Aeth, AtomicEth, BTH_LENGTH, Bth, Deth, Opcode, Reth, WireError};
-use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey, SrqNumber};
+use super::{BTH_LENGTH, Bth, Opcode, WireError};
+use trunkline_verbs::{Psn, QpNumber};
 
 /// A packet whose length fits its opcode.
 pub(super) struct PacketView<'a> {
-    bytes: &'a [u8],
-    headers: Headers,
-    headers_end: usize,
-    payload_end: usize,
+    pub(super) bth: Bth,
+    /// Its extension headers.
+    pub(super) headers: Headers,
+    /// Their fields.
+    pub(super) fields: Fields<'a>,
+    /// Without the pad.
+    pub(super) payload: &'a [u8],
 }
 
 impl<'a> PacketView<'a> {
@@ -25,85 +28,45 @@ impl<'a> PacketView<'a> {
         let opcode = bth.opcode;
         let (headers, rule) = opcode.layout().ok_or(WireError::UnknownOpcode(opcode))?;
         let headers_end = BTH_LENGTH + headers.length();
-        let length = bytes.len().checked_sub(headers_end).ok_or(WireError::ShortHeaders {
+        let (fields, padded) = bytes.split_at_checked(headers_end).ok_or(WireError::ShortHeaders {
             opcode,
             needed: headers_end,
             length: bytes.len(),
         })?;
+        let length = padded.len();
         let payload = length.checked_sub(usize::from(bth.pad)).ok_or(WireError::ShortPad {
             opcode,
             pad: bth.pad,
             length,
         })?;
         check_payload(opcode, rule, length, payload)?;
-        Ok(Self { bytes, headers, headers_end, payload_end: headers_end + payload })
+        Ok(Self { bth, headers, fields: Fields(&fields[BTH_LENGTH..]), payload: &padded[..payload] })
+    }
+}
+
+/// The fields of a packet's extension headers that were not read yet. The headers that it has were counted, so there are
+/// enough.
+pub(super) struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn next<const N: usize>(&mut self) -> [u8; N] {
+        let Some((field, rest)) = self.0.split_first_chunk() else { return [0; N] };
+        self.0 = rest;
+        *field
     }
 
-    pub(super) fn payload(&self) -> &'a [u8] {
-        &self.bytes[self.headers_end..self.payload_end]
+    /// A word with a first byte of its own and a 24-bit number.
+    pub(super) fn topped(&mut self) -> (u8, u32) {
+        let [top, a, b, c] = self.next();
+        (top, u32::from_be_bytes([0, a, b, c]))
     }
 
-    /// The `N` bytes that start `skip` bytes into `header`, if the opcode has that header.
-    fn field<const N: usize>(&self, header: Headers, skip: usize) -> Option<[u8; N]> {
-        let start = self.headers.offset(header)? + skip;
-        self.bytes.get(start..start + N)?.try_into().ok()
+    pub(super) fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.next())
     }
 
-    fn u24(&self, header: Headers, skip: usize) -> Option<u32> {
-        self.field::<3>(header, skip).map(|[a, b, c]| u32::from_be_bytes([0, a, b, c]))
-    }
-
-    fn u32(&self, header: Headers, skip: usize) -> Option<u32> {
-        self.field(header, skip).map(u32::from_be_bytes)
-    }
-
-    fn u64(&self, header: Headers, skip: usize) -> Option<u64> {
-        self.field(header, skip).map(u64::from_be_bytes)
-    }
-
-    pub(super) fn xrceth(&self) -> Option<(u8, SrqNumber)> {
-        let [reserved] = self.field(Headers::XRCETH, 0)?;
-        Some((reserved, SrqNumber::new(self.u24(Headers::XRCETH, 1)?)))
-    }
-
-    pub(super) fn deth(&self) -> Option<Deth> {
-        let [reserved] = self.field(Headers::DETH, 4)?;
-        let source = QpNumber::new(self.u24(Headers::DETH, 5)?);
-        Some(Deth { qkey: self.u32(Headers::DETH, 0)?, reserved, source })
-    }
-
-    pub(super) fn reth(&self) -> Option<Reth> {
-        Some(Reth {
-            address: IoAddress(self.u64(Headers::RETH, 0)?),
-            rkey: Rkey(self.u32(Headers::RETH, 8)?),
-            length: self.u32(Headers::RETH, 12)?,
-        })
-    }
-
-    pub(super) fn atomic(&self) -> Option<AtomicEth> {
-        Some(AtomicEth {
-            address: IoAddress(self.u64(Headers::ATOMIC, 0)?),
-            rkey: Rkey(self.u32(Headers::ATOMIC, 8)?),
-            swap_or_add: self.u64(Headers::ATOMIC, 12)?,
-            compare: self.u64(Headers::ATOMIC, 20)?,
-        })
-    }
-
-    pub(super) fn aeth(&self) -> Option<Aeth> {
-        let [syndrome] = self.field(Headers::AETH, 0)?;
-        Some(Aeth { syndrome, msn: self.u24(Headers::AETH, 1)? })
-    }
-
-    pub(super) fn atomic_ack(&self) -> Option<u64> {
-        self.u64(Headers::ATOMIC_ACK, 0)
-    }
-
-    pub(super) fn immediate(&self) -> Option<u32> {
-        self.u32(Headers::IMMEDIATE, 0)
-    }
-
-    pub(super) fn invalidate(&self) -> Option<Rkey> {
-        self.u32(Headers::INVALIDATE, 0).map(Rkey)
+    pub(super) fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.next())
     }
 }
 

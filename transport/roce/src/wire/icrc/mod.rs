@@ -62,71 +62,45 @@ const fn as_v6(address: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// An ICRC under computation, for senders whose packet consists of several pieces.
-#[derive(Debug, Clone)]
-pub struct Icrc {
-    crc: Hasher,
-    /// Number of bytes of the UDP payload added so far; not counted beyond the masked byte.
-    taken: usize,
-}
+/// Longest IP and UDP headers.
+const HEADERS_MAX: usize = IPV6_HEADER + UDP_HEADER;
 
-impl Icrc {
-    /// Starts with the masked headers. `udp_payload_length` is the length of the whole UDP payload,
-    /// including the four bytes of the ICRC; longer payloads than 65,535 bytes can't be sent and
-    /// count as 65,535.
-    #[must_use]
-    pub fn new(headers: &IpUdp, udp_payload_length: usize) -> Self {
-        let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER));
-        let mut crc = Hasher::new_with_initial(SEED);
-        if let Some((source, destination)) = headers.v4() {
-            let mut bytes = [0; IPV4_HEADER + UDP_HEADER];
-            let (ip, udp) = bytes.split_at_mut(IPV4_HEADER);
-            let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
-            let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
-            // Type of service, time to live and checksum are masked.
-            ip[..2].copy_from_slice(&[0x45, 0xff]);
-            ip[2..4].copy_from_slice(&total.to_be_bytes());
-            ip[4..6].copy_from_slice(&headers.v4_identification.to_be_bytes());
-            ip[6..8].copy_from_slice(&flags.to_be_bytes());
-            ip[8..12].copy_from_slice(&[0xff, PROTOCOL_UDP, 0xff, 0xff]);
-            ip[12..16].copy_from_slice(&source.octets());
-            ip[16..].copy_from_slice(&destination.octets());
-            put_udp(udp, headers, udp_length);
-            crc.update(&bytes);
-        } else {
-            let mut bytes = [0; IPV6_HEADER + UDP_HEADER];
-            let (ip, udp) = bytes.split_at_mut(IPV6_HEADER);
-            let (source, destination) = headers.v6();
-            // Traffic class, flow label and hop limit are masked.
-            ip[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
-            ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
-            ip[6..8].copy_from_slice(&[PROTOCOL_UDP, 0xff]);
-            ip[8..24].copy_from_slice(&source.octets());
-            ip[24..].copy_from_slice(&destination.octets());
-            put_udp(udp, headers, udp_length);
-            crc.update(&bytes);
-        }
-        Self { crc, taken: 0 }
-    }
+/// Up to so many bytes of a packet are put behind the masked headers before the CRC is computed. A CRC has a cost that
+/// does not depend on its length, so a small packet has one CRC for everything.
+const TOGETHER: usize = 256 - HEADERS_MAX;
 
-    /// Adds the next piece of the UDP payload, which starts with the BTH and excludes the ICRC.
-    pub fn update(&mut self, piece: &[u8]) {
-        let rest = match (CONGESTION.checked_sub(self.taken), piece) {
-            (Some(before), piece) if piece.len() > before => {
-                self.crc.update(&piece[..before]);
-                self.crc.update(&[0xff]);
-                &piece[before + 1..]
-            }
-            _ => piece,
-        };
-        self.taken = self.taken.saturating_add(piece.len());
-        self.crc.update(rest);
-    }
+/// Room for both.
+type Together = [u8; HEADERS_MAX + TOGETHER];
 
-    /// The ICRC. On the wire its least significant byte comes first.
-    #[must_use]
-    pub fn finish(self) -> u32 {
-        self.crc.finalize()
+/// Writes the masked headers to the start of `bytes`, for a UDP payload of so many bytes including the ICRC; returns
+/// their length. Longer payloads than 65,535 bytes can't be sent and count as 65,535.
+fn put_headers(bytes: &mut Together, headers: &IpUdp, udp_payload_length: usize) -> usize {
+    let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER));
+    if let Some((source, destination)) = headers.v4() {
+        let (ip, udp) = bytes.split_at_mut(IPV4_HEADER);
+        let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
+        let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
+        // Type of service, time to live and checksum are masked.
+        ip[..2].copy_from_slice(&[0x45, 0xff]);
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[4..6].copy_from_slice(&headers.v4_identification.to_be_bytes());
+        ip[6..8].copy_from_slice(&flags.to_be_bytes());
+        ip[8..12].copy_from_slice(&[0xff, PROTOCOL_UDP, 0xff, 0xff]);
+        ip[12..16].copy_from_slice(&source.octets());
+        ip[16..].copy_from_slice(&destination.octets());
+        put_udp(udp, headers, udp_length);
+        IPV4_HEADER + UDP_HEADER
+    } else {
+        let (ip, udp) = bytes.split_at_mut(IPV6_HEADER);
+        let (source, destination) = headers.v6();
+        // Traffic class, flow label and hop limit are masked.
+        ip[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
+        ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
+        ip[6..8].copy_from_slice(&[PROTOCOL_UDP, 0xff]);
+        ip[8..24].copy_from_slice(&source.octets());
+        ip[24..].copy_from_slice(&destination.octets());
+        put_udp(udp, headers, udp_length);
+        HEADERS_MAX
     }
 }
 
@@ -142,13 +116,25 @@ fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The ICRC of a packet that does not contain it yet.
+/// The ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least significant byte comes
+/// first.
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
+    let mut bytes: Together = [0; _];
     let length = payload_without_icrc.len().saturating_add(super::ICRC_LENGTH);
-    let mut crc = Icrc::new(headers, length);
-    crc.update(payload_without_icrc);
-    crc.finish()
+    let start = put_headers(&mut bytes, headers, length);
+    let (first, rest) = payload_without_icrc.split_at(payload_without_icrc.len().min(TOGETHER));
+    let end = start + first.len();
+    bytes[start..end].copy_from_slice(first);
+    if first.len() > CONGESTION {
+        bytes[start + CONGESTION] = 0xff;
+    }
+    let mut crc = Hasher::new_with_initial(SEED);
+    crc.update(&bytes[..end]);
+    if !rest.is_empty() {
+        crc.update(rest);
+    }
+    crc.finalize()
 }
 
 /// Appends the ICRC to a packet.
@@ -241,16 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn pieces_yield_the_same_icrc_as_the_whole_packet() {
-        let headers = headers("[fe80::1]:49476", "[fe80::2]:4791", 0);
-        let packet: Vec<u8> = (0..=255).collect();
-        for first in 0..20 {
-            for second in first..20 {
-                let mut crc = Icrc::new(&headers, packet.len() + 4);
-                crc.update(&packet[..first]);
-                crc.update(&packet[first..second]);
-                crc.update(&packet[second..]);
-                assert_eq!(crc.finish(), icrc(&headers, &packet), "cut at {first} and {second}");
+    fn packets_of_any_length_have_the_icrc_of_their_bytes_in_a_row() {
+        for headers in
+            [headers("[fe80::1]:49476", "[fe80::2]:4791", 0), headers("10.0.0.1:50000", "10.0.0.2:4791", 7)]
+        {
+            let packet: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0] ^ 0x5a).collect();
+            for length in 0..packet.len() {
+                let mut masked: Together = [0; _];
+                let start = put_headers(&mut masked, &headers, length + 4);
+                let mut crc = Hasher::new_with_initial(SEED);
+                crc.update(&masked[..start]);
+                for (at, byte) in packet[..length].iter().enumerate() {
+                    crc.update(&[if at == CONGESTION { 0xff } else { *byte }]);
+                }
+                assert_eq!(crc.finalize(), icrc(&headers, &packet[..length]), "{length} bytes");
             }
         }
     }
