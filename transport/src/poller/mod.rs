@@ -48,6 +48,7 @@ use closings::Closings;
 use commands::Inbox;
 use peers::Peers;
 use queues::Queues;
+use receives::Batch;
 use shutdown::Shutdown;
 use targets::Targets;
 use trunks::Trunks;
@@ -66,6 +67,7 @@ pub(crate) struct Core {
     /// Sessions that end, and wait for what other pollers hand on.
     closings: Closings,
     inbox: Inbox,
+    batch: Batch,
     shutdown: Shutdown,
     /// For lines about peers that misbehave.
     log: LogLimit,

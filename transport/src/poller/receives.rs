@@ -9,7 +9,22 @@ use super::targets::Target;
 use crate::buffer::{ReceiveSlots, Received};
 use crate::frame::{FrameError, Kind};
 use crate::sizes::BATCH;
+use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
+
+/// Completions as they are taken from the CQ, and the frames that they report; empty in between, for its room.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    completions: Vec<Completion>,
+    frames: Vec<Option<Received>>,
+}
+
+impl Batch {
+    /// Nothing to do, but the first time.
+    fn make_room(&mut self) {
+        self.completions.resize_with(BATCH, Completion::default);
+    }
+}
 
 impl Core {
     /// Takes what the CQ has, up to a few batches; returns whether there was anything.
@@ -41,33 +56,34 @@ impl Core {
     }
 
     fn poll_batch(&mut self) -> usize {
-        let mut completions = [Completion::default(); BATCH];
-        let count = self.queues.poll(&mut completions);
+        let mut batch = mem::take(&mut self.batch);
+        batch.make_room();
+        let count = self.queues.poll(&mut batch.completions);
         if count > 0 {
-            self.take(&completions[..count]);
+            self.take(&batch.completions[..count], &mut batch.frames);
         }
+        self.batch = batch;
         count
     }
 
-    fn take(&mut self, completions: &[Completion]) {
-        let mut frames: [Option<(QpNumber, Received)>; BATCH] = std::array::from_fn(|_| None);
+    fn take(&mut self, completions: &[Completion], frames: &mut Vec<Option<Received>>) {
         let mut received = 0;
         for completion in completions {
             let Some(slot) = ReceiveSlots::slot_of(completion.wr_id) else { continue };
-            let length = if completion.status.is_success() { completion.byte_length } else { 0 };
-            if let Some(frame) = self.res.receives.slots().complete(slot, length) {
-                // A failed receive only gives its slot back; its sender sees the error.
-                frames[received] = completion.status.is_success().then_some((completion.qp_number, frame));
-                received += 1;
-            }
+            let is_whole = completion.status.is_success();
+            let frame =
+                self.res.receives.slots().complete(slot, if is_whole { completion.byte_length } else { 0 });
+            received += usize::from(frame.is_some());
+            // A failed receive only gives its slot back; its sender sees the error.
+            frames.push(frame.filter(|_| is_whole));
         }
         self.queues.repost(self.res.receives.slots(), received);
-        let mut frames = frames.into_iter();
+        let mut frames = frames.drain(..);
         for completion in completions {
             if ReceiveSlots::slot_of(completion.wr_id).is_none() {
                 self.send_completed(completion);
-            } else if let Some(Some((target, frame))) = frames.next() {
-                self.place(target, frame);
+            } else if let Some(Some(frame)) = frames.next() {
+                self.place(completion.qp_number, frame);
             }
         }
         self.wake_crossed();
@@ -92,23 +108,27 @@ impl Core {
 
     /// A frame for us.
     pub(super) fn frame_received(&mut self, qp: QpNumber, frame: Received) {
-        if !self.targets.knows(qp) {
+        if self.targets.place(qp).is_none() {
             // The CM machine announces a TGT before the peer can use it, but that command may still be in
             // the queue.
             self.commands_amid_completions();
         }
-        let Some(target) = self.targets.get(qp) else { return self.keep_unannounced(qp, frame) };
+        let Some(place) = self.targets.place(qp) else { return self.keep_unannounced(qp, frame) };
+        let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
         let (peer, number) = target.session();
-        let slot = self.find_trunk(peer, number);
-        if target.is_broken() {
-            return;
-        }
+        let likely = target.trunk().or_else(|| self.peers.trunk(peer));
+        let slot = self.trunks.find(likely, peer, number);
+        target.found_trunk(slot);
         let lane = usize::from(target.poller());
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
+        let mut is_settings = false;
         let result = match (Target::parse(&self.res, &frame), target.pair(), trunk) {
-            (Ok(header), Some(pair), Some(trunk)) => target
-                .hear(pair, &mut self.res, &header)
-                .and_then(|()| trunk.frame(&mut self.res, lane, &header, frame)),
+            (Ok(header), Some(pair), Some(trunk)) => {
+                is_settings = header.kind == Kind::Settings;
+                target
+                    .hear(pair, &mut self.res, &header)
+                    .and_then(|()| trunk.frame(&mut self.res, lane, &header, frame))
+            }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),
         };
@@ -117,7 +137,7 @@ impl Core {
             self.misbehaved(peer, number, error);
         }
         self.targets.note_credit(qp);
-        if let Some(slot) = slot {
+        if let Some(slot) = slot.filter(|_| is_settings) {
             self.open_trunk(slot);
         }
     }

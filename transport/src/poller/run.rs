@@ -18,6 +18,7 @@ use super::commands::Inbox;
 use super::idle::{Idle, Rest};
 use super::peers::Peers;
 use super::queues::Queues;
+use super::receives::Batch;
 use super::shutdown::Shutdown;
 use super::targets::Targets;
 use super::trunks::Trunks;
@@ -113,6 +114,7 @@ impl<U: Upper> Poller<U> {
             targets: Targets::default(),
             closings: Closings::default(),
             inbox: Inbox::new(handle),
+            batch: Batch::default(),
             shutdown: Shutdown::default(),
             log: LogLimit::default(),
             scanned_ms: 0,

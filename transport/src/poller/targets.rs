@@ -11,6 +11,7 @@ use crate::buffer::Received;
 use crate::credit::{GrantId, Grants};
 use crate::frame::{FrameError, Header, Kind};
 use crate::trunk::Resources;
+use slab::Slab;
 use std::collections::BTreeMap;
 use trunkline_mutants::mutant;
 use trunkline_verbs::QpNumber;
@@ -28,6 +29,8 @@ pub(super) struct Target {
     poller: u16,
     /// The poller whose SRQ its messages take receives of.
     home: u16,
+    /// Where its trunk was found last.
+    trunk: Option<usize>,
     /// Its credit; none until the session is up.
     pair: Option<GrantId>,
     /// The frame that arrived before the command that reports the session up.
@@ -40,7 +43,7 @@ impl Target {
     /// For what a poller of the peer sends in our session of that number. It holds no credit yet: whoever
     /// makes many sessions half must not take it from those that are up.
     pub(super) fn new((peer, number): (PeerKey, u32), poller: u16, home: u16) -> Self {
-        Self { peer, number, poller, home, pair: None, early: None, broken: false }
+        Self { peer, number, poller, home, trunk: None, pair: None, early: None, broken: false }
     }
 
     /// Takes its base credit out of the SRQ's depth, if it has none yet: the session is up. `None` when the SRQ is
@@ -64,6 +67,15 @@ impl Target {
 
     pub(super) fn poller(&self) -> u16 {
         self.poller
+    }
+
+    /// Where its trunk is in the poller's table, unless that has changed.
+    pub(super) fn trunk(&self) -> Option<usize> {
+        self.trunk
+    }
+
+    pub(super) fn found_trunk(&mut self, place: Option<usize>) {
+        self.trunk = place;
     }
 
     /// Its credit, once it is charged.
@@ -111,7 +123,11 @@ impl Target {
 /// All TGTs that a poller knows.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
-    known: BTreeMap<QpNumber, Target>,
+    known: Slab<Target>,
+    /// The place of each.
+    places: BTreeMap<QpNumber, usize>,
+    /// The one that was looked for last: frames come in runs.
+    recent: Option<(QpNumber, usize)>,
     /// Which of them have kept an early frame.
     early: EarlyFrames,
     /// Frames of TGTs that are not known yet: a command that is queued may announce them.
@@ -125,41 +141,56 @@ pub(super) struct Targets {
 }
 
 impl Targets {
+    /// The place of a target.
+    pub(super) fn place(&mut self, qp: QpNumber) -> Option<usize> {
+        if let Some((_, place)) = self.recent.filter(|(recent, _)| *recent == qp) {
+            return Some(place);
+        }
+        let place = *self.places.get(&qp)?;
+        self.recent = Some((qp, place));
+        Some(place)
+    }
+
+    /// The target at a place.
+    pub(super) fn at(&mut self, place: usize) -> Option<&mut Target> {
+        self.known.get_mut(place)
+    }
+
     pub(super) fn knows(&self, qp: QpNumber) -> bool {
-        self.known.contains_key(&qp)
+        self.places.contains_key(&qp)
     }
 
     pub(super) fn get(&self, qp: QpNumber) -> Option<&Target> {
-        self.known.get(&qp)
+        self.known.get(*self.places.get(&qp)?)
     }
 
     pub(super) fn get_mut(&mut self, qp: QpNumber) -> Option<&mut Target> {
-        self.known.get_mut(&qp)
+        self.known.get_mut(*self.places.get(&qp)?)
     }
 
     /// Nothing of a target is looked at any more.
     pub(super) fn ignore(&mut self, qp: QpNumber) {
-        if let Some(target) = self.known.get_mut(&qp) {
+        if let Some(target) = self.get_mut(qp) {
             target.ignore();
         }
     }
 
-    /// All of them.
+    /// All of them, in the order of their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (QpNumber, &Target)> {
-        self.known.iter().map(|(&qp, target)| (qp, target))
+        self.places.iter().filter_map(|(&qp, &place)| Some((qp, self.known.get(place)?)))
     }
 
     /// Adds a target; returns the credit of one that had this number before and was not closed here yet.
     pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<GrantId> {
         let credit = self.remove(qp);
-        self.known.insert(qp, target);
+        self.places.insert(qp, self.known.insert(target));
         credit
     }
 
     /// The targets of a session, in the order of the peer's pollers.
     pub(super) fn of_session(&self, session: (PeerKey, u32)) -> Vec<(u16, QpNumber)> {
-        let of_it = self.known.iter().filter(|(_, target)| target.session() == session);
-        let mut of_it = of_it.map(|(&qp, target)| (target.poller, qp)).collect::<Vec<_>>();
+        let of_it = self.all().filter(|(_, target)| target.session() == session);
+        let mut of_it = of_it.map(|(qp, target)| (target.poller, qp)).collect::<Vec<_>>();
         of_it.sort_unstable();
         of_it
     }
@@ -167,7 +198,8 @@ impl Targets {
     /// Removes a target whose QP is destroyed, with what it has kept. Returns its credit.
     pub(super) fn remove(&mut self, qp: QpNumber) -> Option<GrantId> {
         self.early.remove(qp);
-        self.known.remove(&qp)?.pair
+        self.recent = None;
+        self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
     /// Keeps a frame that came before we heard that its session is up. Returns the target that had to drop its
@@ -181,14 +213,15 @@ impl Targets {
         kind: Kind,
         frame: Received,
     ) -> Result<Option<QpNumber>, FrameError> {
-        let Some(target) = self.known.get_mut(&qp) else { return Ok(None) };
+        let Some(&place) = self.places.get(&qp) else { return Ok(None) };
+        let Some(target) = self.known.get_mut(place) else { return Ok(None) };
         if !target.may_be_early(kind) {
             return Err(FrameError::Broken("it sent more than its settings before the session is up"));
         }
         let frame = if mutant!(early_frames_keep_their_slots) { frame } else { frame.copied() };
         let outdated = self.early.add(qp, frame.as_ref().len());
         target.early = Some(frame);
-        if let Some(outdated) = outdated.and_then(|qp| self.known.get_mut(&qp)) {
+        if let Some(outdated) = outdated.and_then(|qp| self.get_mut(qp)) {
             outdated.early = None;
             outdated.ignore();
         }
@@ -198,12 +231,12 @@ impl Targets {
     /// The session of a target is up: the frame that came before that.
     pub(super) fn take_early(&mut self, qp: QpNumber) -> Option<Received> {
         self.early.remove(qp);
-        self.known.get_mut(&qp)?.early.take()
+        self.get_mut(qp)?.early.take()
     }
 
     /// Bytes of early frames that are kept, and receive slots that they have.
     pub(super) fn count_early(&self) -> (usize, usize) {
-        let frames = || self.known.values().filter_map(|target| target.early.as_ref());
+        let frames = || self.known.iter().filter_map(|(_, target)| target.early.as_ref());
         let bytes = frames().map(|frame| frame.as_ref().len()).sum();
         (bytes, frames().filter(|frame| frame.is_lent()).count())
     }
@@ -274,6 +307,8 @@ impl Targets {
     /// The device is released.
     pub(super) fn clear(&mut self) {
         self.known.clear();
+        self.places.clear();
+        self.recent = None;
         self.early = EarlyFrames::default();
         self.untold.clear();
     }

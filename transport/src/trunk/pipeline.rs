@@ -10,8 +10,10 @@ use super::resources::{Events, Resources, SendRoom};
 use crate::frame::{self, HEADER, SETTLED, TIME_LEFT};
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
 use crate::{SendOutcome, Token};
+use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::{mem, slice};
 use trunkline_verbs::{
     IoAddress, PostError, QueuePair, RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest,
     Sge, SrqNumber, Time,
@@ -232,15 +234,15 @@ impl Pipeline {
         if self.staged.is_empty() {
             return Ok(());
         }
-        // Both lists keep their room for the next flush.
-        let mut staged = std::mem::take(&mut self.staged);
-        let mut ready = std::mem::take(&mut res.ready);
-        let count = staged.len();
+        // The lists keep their room for the next flush.
+        let mut staged = mem::take(&mut self.staged);
+        let mut ready = mem::take(&mut res.ready);
+        let last = staged.len() - 1;
         for (index, work) in staged.drain(..).enumerate() {
-            ready.push(self.settle(res, lanes, work, index + 1 == count));
+            ready.push(self.settle(res, lanes, work, index == last));
         }
         self.staged = staged;
-        let result = self.post(&ready);
+        let result = ready.chunks(DOORBELL).try_for_each(|chunk| self.post(chunk));
         ready.clear();
         res.ready = ready;
         self.inline.clear();
@@ -249,53 +251,49 @@ impl Pipeline {
     }
 
     fn post(&self, ready: &[Ready]) -> Result<(), PostError> {
-        for chunk in ready.chunks(DOORBELL) {
-            let sges: [Sge; DOORBELL] = std::array::from_fn(|i| match chunk.get(i).map(|ready| ready.data) {
-                Some(Data::Registered(sge)) => sge,
-                _ => Sge::default(),
-            });
-            let requests: [SendRequest<'_>; DOORBELL] = std::array::from_fn(|i| {
-                let ready = chunk.get(i).unwrap_or(&chunk[0]);
-                SendRequest {
-                    wr_id: ready.wr_id,
-                    operation: ready.operation,
-                    data: match ready.data {
-                        Data::Registered(_) => SendData::Gather(&sges[i..=i]),
-                        Data::Inline { start, length } => {
-                            SendData::Inline(&self.inline[start..start + length])
-                        }
-                        Data::Nothing => SendData::Gather(&[]),
-                    },
-                    flags: ready.flags,
-                    remote_srq: ready.srq,
-                }
-            });
-            self.qp.post_send(&requests[..chunk.len()])?;
-        }
-        Ok(())
+        let requests = ready.iter().map(|ready| SendRequest {
+            wr_id: ready.wr_id,
+            operation: ready.operation,
+            data: match &ready.data {
+                Data::Registered(sge) => SendData::Gather(slice::from_ref(sge)),
+                Data::Inline { start, length } => SendData::Inline(&self.inline[*start..*start + *length]),
+                Data::Nothing => SendData::Gather(&[]),
+            },
+            flags: ready.flags,
+            remote_srq: ready.srq,
+        });
+        self.qp.post_send(&requests.collect::<ArrayVec<_, DOORBELL>>())
     }
 
     /// Gives staged work what is settled last in its header, its number and flags, and records it as in flight.
-    fn settle(&mut self, res: &mut Resources, lanes: &[Lane], work: Staged, last: bool) -> Ready {
+    fn settle(&mut self, res: &mut Resources, lanes: &[Lane], work: Staged, is_last: bool) -> Ready {
         let sequence = self.next_sequence;
         self.next_sequence = (self.next_sequence + 1) & ((1 << SEQUENCE_BITS) - 1);
         let wr_id = (self.slot as u64) << SEQUENCE_BITS | sequence;
         let (operation, data, srq, record, slot, must_signal) = match work {
             Staged::Frame { lane, place, bytes, deadline, has_time_left, record } => {
-                let positions = lanes[lane].settle(res, lane, &record);
-                self.write(&res.sends, place, SETTLED, &positions);
-                if let Record::Credit { .. } = record {
-                    self.write(&res.sends, place, frame::WORD, &lanes[lane].released());
-                }
-                if has_time_left {
-                    let left = frame::time_left(deadline, res.time.now());
-                    self.write(&res.sends, place, TIME_LEFT, &left);
-                }
+                let known = &lanes[lane];
+                let credit = matches!(record, Record::Credit { .. }).then(|| known.released());
+                let left = has_time_left.then(|| frame::time_left(deadline, res.time.now()));
+                let positions = known.settle(res, lane, &record);
                 let (data, slot) = match place {
-                    Place::Slot(slot) => (Data::Registered(res.sends.sge(slot, bytes)), Some(slot)),
-                    Place::Inline(start) => (Data::Inline { start, length: bytes }, None),
+                    Place::Slot(slot) => {
+                        let write = |at, field: &[u8]| _ = res.sends.write(slot, at, field);
+                        write(SETTLED, &positions);
+                        credit.inspect(|released| write(frame::WORD, released));
+                        left.inspect(|left| write(TIME_LEFT, left));
+                        (Data::Registered(res.sends.sge(slot, bytes)), Some(slot))
+                    }
+                    Place::Inline(start) => {
+                        let frame = &mut self.inline[start..start + bytes];
+                        let mut write = |at, field: &[u8]| frame[at..at + field.len()].copy_from_slice(field);
+                        write(SETTLED, &positions);
+                        credit.inspect(|released| write(frame::WORD, released));
+                        left.inspect(|left| write(TIME_LEFT, left));
+                        (Data::Inline { start, length: bytes }, None)
+                    }
                 };
-                (SendOperation::Send, data, lanes[lane].srq, record, slot, false)
+                (SendOperation::Send, data, known.srq, record, slot, false)
             }
             Staged::Read { sge, from, srq, record } => {
                 (SendOperation::RdmaRead(from), Data::Registered(sge), srq, record, None, true)
@@ -306,21 +304,13 @@ impl Pipeline {
             }
         };
         self.unsignaled += 1;
-        let signaled = must_signal || last || self.unsignaled >= SIGNAL_EVERY;
+        let signaled = must_signal || is_last || self.unsignaled >= SIGNAL_EVERY;
         if signaled {
             self.unsignaled = 0;
         }
         self.in_flight.push_back(Posted { sequence, record, slot });
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         Ready { wr_id, operation, data, flags, srq }
-    }
-
-    /// Writes into a frame that is staged.
-    fn write(&mut self, sends: &SendRoom, place: Place, at: usize, bytes: &[u8]) {
-        match place {
-            Place::Slot(slot) => drop(sends.write(slot, at, bytes)),
-            Place::Inline(start) => self.inline[start + at..start + at + bytes.len()].copy_from_slice(bytes),
-        }
     }
 
     /// Whether the device has work with this number.
@@ -346,7 +336,7 @@ impl Pipeline {
 
     /// Gives up what was never posted; the messages among it end so.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
-        for staged in std::mem::take(&mut self.staged) {
+        for staged in mem::take(&mut self.staged) {
             sends.end();
             if let Staged::Frame { place, record, .. } = staged {
                 if let Place::Slot(slot) = place {
