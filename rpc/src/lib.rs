@@ -83,6 +83,6 @@ pub use start_error::{StartCause, StartError};
 pub use status::{Code, Status};
 pub use trunkline_macros::service;
 pub use trunkline_transport::{
-    BudgetReport, Connect, Connections, DeviceCounter, LaneReport, Limit, NicOptions, NoNic, NodeReport,
-    PeerKey, Pinning, PollerIndex, ProviderChoice, RegisteredBuffer,
+    BudgetReport, Connect, Connections, DeviceCounter, LaneReport, Limit, LimitReport, NicOptions, NoNic,
+    NodeReport, PeerKey, Pinning, PollerIndex, ProviderChoice, RegisteredBuffer,
 };

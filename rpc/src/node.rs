@@ -10,7 +10,7 @@ use crate::inboxes::Inboxes;
 use crate::lifecycle::Lifecycle;
 use crate::on_poller;
 use crate::reason::Reason;
-use crate::server::{MethodNumbers, Service};
+use crate::server::{LimitReports, MethodNumbers, Service};
 use crate::start_error::StartError;
 use crate::status::{Code, Status};
 use crate::upper::RpcPoller;
@@ -234,6 +234,11 @@ impl NodeBuilder {
                 return Err(StartError::DuplicateService(service.name.name));
             }
         }
+        let mut limits = LimitReports::default();
+        for service in &services {
+            service.check()?;
+            service.report_limits(&mut limits);
+        }
         self.limits.check()?;
         headroom::check(usize::from(self.pollers).saturating_mul(Inbox::BYTES))
             .map_err(StartError::no_room)?;
@@ -256,6 +261,7 @@ impl NodeBuilder {
             clock: of_node,
             inboxes,
             budgets,
+            limits,
             grace: self.grace,
             lifecycle,
             state: Mutex::new(State::Running(Arc::new(node))),
@@ -269,6 +275,8 @@ pub struct Node {
     clock: Clock,
     inboxes: Arc<Inboxes>,
     budgets: Budgets,
+    /// Of its services.
+    limits: LimitReports,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
     state: Mutex<State>,
@@ -323,6 +331,7 @@ impl Node {
     /// The transport's report with what this layer adds.
     fn complete(&self, mut report: NodeReport) -> NodeReport {
         report.budgets.splice(0..0, self.budgets.report());
+        report.limits.extend(self.limits.report());
         let unknown = self.lifecycle.unknown_extensions();
         report.counters.extend([
             DeviceCounter { name: "requests_refused_draining", value: self.lifecycle.refused() },

@@ -2,7 +2,7 @@
 
 use crate::coverage::{Coverage, Kind};
 use crate::oracle::{Open, Oracle, pattern};
-use crate::service::{WorkClient, WorkLocal};
+use crate::service::{FEW, WorkClient, WorkLocal};
 use crate::timers::Timers;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -54,7 +54,8 @@ impl Client {
                 87..=89 => self.burst(server).await,
                 90..=92 => self.cancel(server).await,
                 93..=95 => self.in_order(server).await,
-                96..=97 => self.late(server).await,
+                96 => self.late(server).await,
+                97 => self.too_many(server).await,
                 _ => self.local(server).await,
             }
         }
@@ -366,14 +367,14 @@ impl Client {
     async fn burst(&mut self, server: SocketAddr) {
         self.coverage.count(Kind::Burst);
         let (timeout, count) = (self.timeout(), self.random.usize(8..40));
-        let mut calls = (0..count)
-            .map(|_| Box::pin(self.number_of(server, timeout)) as Pin<Box<dyn Future<Output = _>>>)
-            .collect::<Vec<_>>();
-        poll_fn(|context| {
-            calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
-            if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        all((0..count).map(|_| self.number_of(server, timeout))).await;
+    }
+
+    /// Makes more calls of a method at once than its server runs.
+    async fn too_many(&mut self, server: SocketAddr) {
+        let (timeout, wait) = (self.timeout(), self.random.u64(500..5_000));
+        let call = move |client: WorkClient, id| async move { client.few(id, wait).await };
+        all((0..=FEW).map(|_| self.judge(server, "few", timeout, call))).await;
     }
 
     /// Drops a call before it ends, mostly.
@@ -429,4 +430,14 @@ fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run()
         && status.origin() == Origin::Local
         && status.message().ends_with("the peer closed the session")
+}
+
+/// Waits until all have ended.
+async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
+    let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
+    poll_fn(|context| {
+        calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
+        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }

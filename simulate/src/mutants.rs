@@ -54,6 +54,14 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "budget: a peer stays charged with handlers that have ended",
     },
     Mutant {
+        name: "limits_of_services_are_not_kept",
+        what: "budget: more calls of a method run at once than its limit allows",
+    },
+    Mutant {
+        name: "ended_calls_count_in_limits",
+        what: "budget: calls that have ended count in the limit of their method",
+    },
+    Mutant {
         name: "decoded_bytes_stay_charged",
         what: "budget: a peer stays charged with the arguments of handlers that have ended",
     },

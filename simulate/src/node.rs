@@ -3,7 +3,7 @@
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
 use crate::scheduler::Scheduler;
-use crate::service::{IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
+use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -130,10 +130,10 @@ impl SimNode {
             .rendezvous_bytes(self.plan.rendezvous_bytes);
         let (oracle, timers) = (scheduler.oracle.clone(), scheduler.timers.clone());
         let coverage = Arc::clone(&scheduler.coverage);
-        let shared = self.shared.clone();
+        let (shared, few) = (self.shared.clone(), Few::default());
         let make = move |context: &trunkline::PollerContext| {
             let of_run = (oracle.clone(), timers.clone(), Arc::clone(&coverage));
-            Worker::new(of_run, context.clone(), process, shared.clone())
+            Worker::new(of_run, context.clone(), process, shared.clone(), few.clone())
         };
         let node = Node::builder()
             .transport(options)
@@ -143,7 +143,7 @@ impl SimNode {
             .decoded_bytes(DECODED_BYTES);
         // The methods of every other process have other numbers.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(|| Idler)) };
-        let node = node.serve(WorkServer::with_context(make)).start();
+        let node = node.serve(WorkServer::with_context(make).limit_few(FEW)).start();
         match node {
             Ok(node) => {
                 scheduler.oracle.serves(self.address, process);
@@ -237,6 +237,12 @@ impl SimNode {
         let names = ["running handlers", "queued messages", "queued bytes"];
         let of_calls = report.budgets.iter().filter(|budget| names.contains(&budget.name));
         of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
+    }
+
+    /// Calls that count in the limits of its services.
+    pub(crate) fn limited_calls(&self) -> u32 {
+        let Some((_, node)) = self.running() else { return 0 };
+        node.report().limits.iter().map(|limit| limit.running).sum()
     }
 
     /// Takes its device away.

@@ -27,6 +27,7 @@
 //! | a peer that is away | once an attempt to connect has failed, a call waits longer than for one attempt, or waits although the last one has just failed; or its server is not reached soon after it is back; or a call that asked to wait for it ends otherwise than by a success or its deadline (`run/away.rs`) |
 //! | nothing is left | after shutdown a QP, a device's object or an open address remains |
 //! | budgets are kept | a peer is charged for other than what it holds, or it or its host has more than the limit (`budgets.rs`) |
+//! | limits of services are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or one counts at rest (`service.rs`) |
 //! | half-made sessions are cheap | one holds credit, or strangers have more of them than the bounds allow (`half_made.rs`) |
 //! | greed harms its owner | while a peer is at its limit of handlers, or of decoded arguments, more calls of it are not refused by name, or another's fail (`run/greed.rs`) |
 //! | hostility harms its owner | next to a peer that breaks the rules of the session protocol an honest call fails or is late, its session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
@@ -363,6 +364,12 @@ impl Oracle {
                 self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
             }
         }
+        if is_refused_by_a_limit(status) {
+            self.coverage.count(Kind::CallRefusedByLimit);
+            if status.may_have_run() {
+                self.fail(format!("call {id} ({what}) was refused and may have run: {status}"));
+            }
+        }
         self.judge_error(id, status);
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
@@ -498,6 +505,11 @@ impl Drop for Open<'_> {
 /// Whether a server refused a call because it drains.
 pub(crate) fn is_refused_by_draining(status: &Status) -> bool {
     status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining)
+}
+
+/// Whether a server has refused a call because as many of its method run as may.
+fn is_refused_by_a_limit(status: &Status) -> bool {
+    status.reason() == Some(Reason::Overloaded) && status.message().contains("which is its limit")
 }
 
 /// Bytes that belong to one call.

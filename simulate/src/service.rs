@@ -5,12 +5,16 @@ use crate::oracle::{Open, Oracle, pattern};
 use crate::timers::Timers;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, PollerContext, Status};
 
 /// The payload of a handler's panic, by which the panic hook knows not to print it.
 pub(crate) const PANIC: &str = "simulated panic of a handler";
+
+/// Calls of `few` that a node runs at once: fewer than clients make.
+pub(crate) const FEW: u32 = 2;
 
 /// Work that a node does for others. Each call carries its number and bytes that belong to it.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
@@ -29,6 +33,9 @@ pub(crate) trait Work {
 
     /// Waits, unless that is for 0 us, and returns an error.
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
+
+    /// Waits. Few of these calls run at once.
+    async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
     /// Panics.
     async fn panic(&self, id: u64) -> Result<u64, Status>;
@@ -91,6 +98,27 @@ impl SharedClients {
     }
 }
 
+/// Handlers of `few` that run in a process, on all its pollers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Few(Arc<AtomicU32>);
+
+/// One of them, until it is dropped.
+struct OneOf<'a>(&'a Few);
+
+impl Few {
+    /// One more begins. Returns how many run now.
+    fn begin(&self) -> (OneOf<'_>, u32) {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        (OneOf(self), before + 1)
+    }
+}
+
+impl Drop for OneOf<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The handler of one poller.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -100,6 +128,7 @@ pub(crate) struct Worker {
     poller: PollerContext,
     process: u64,
     shared: SharedClients,
+    few: Few,
 }
 
 impl Worker {
@@ -109,8 +138,9 @@ impl Worker {
         poller: PollerContext,
         process: u64,
         shared: SharedClients,
+        few: Few,
     ) -> Self {
-        Self { oracle, timers, coverage, poller, process, shared }
+        Self { oracle, timers, coverage, poller, process, shared, few }
     }
 
     fn local(&self, server: SocketAddr, timeout: Duration) -> Result<WorkLocal, Status> {
@@ -195,6 +225,19 @@ impl Work for Worker {
         }
         let details = pattern(!id, usize::try_from(id % 100).unwrap_or(0));
         Err(self.refused(id, Status::failed_precondition(id.to_string()).with_details(details)))
+    }
+
+    async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status> {
+        self.oracle.entered(id, (self.process, "few"), &[]);
+        let (_until_dropped, running) = self.few.begin();
+        if running > FEW {
+            self.oracle.fail(format!(
+                "{running} calls of `few` run in process {}, its limit is {FEW}",
+                self.process
+            ));
+        }
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+        self.done(id)
     }
 
     async fn panic(&self, id: u64) -> Result<u64, Status> {

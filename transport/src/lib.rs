@@ -68,7 +68,7 @@ pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
-pub use report::{DeviceCounter, LaneReport, NodeReport};
+pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport};
 pub use upper::{
     Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,
     SendOutcome, SessionNumber, Token, Toward, Turn, Upper,

@@ -217,6 +217,7 @@ impl Node {
             retransmits: sum(&["retransmits"]),
             other_kind: sum(&["cm_refused_other_kind"]),
             budgets: self.shared.budgets(),
+            limits: Vec::new(),
             traffic: self.shared.traffic.report(),
             counters: counters
                 .into_iter()

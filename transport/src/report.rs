@@ -59,8 +59,23 @@ pub struct NodeReport {
     pub counters: Vec<DeviceCounter>,
     /// What peers may use of this node, and do.
     pub budgets: Vec<BudgetReport>,
+    /// Limits of the services that the upper half offers, and of their methods.
+    pub limits: Vec<LimitReport>,
     /// Messages by peer, local and remote poller.
     pub traffic: Vec<LaneReport>,
+}
+
+/// How many calls of a service, or of one of its methods, may run at once, and do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitReport {
+    /// The service, or `service.method`.
+    pub name: String,
+    /// Calls that run now, on all pollers.
+    pub running: u32,
+    /// Most that may.
+    pub limit: u32,
+    /// Calls that were refused for it since the start.
+    pub refused: u64,
 }
 
 /// A counter of the device.

@@ -13,6 +13,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let server = format_ident!("{ident}Server");
     let names = names_module(service);
+    let limits = methods.iter().map(|method| limit(service, method));
     let entries = methods.iter().map(|method| entry(service, method));
     let summary = format!(" A server of [`{ident}`], to pass to `NodeBuilder::serve`.");
     quote! {
@@ -45,12 +46,42 @@ pub(super) fn emit(service: &Service) -> TokenStream {
                     let _ = (handler, methods);
                 }))
             }
+
+            /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
+            /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
+            /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
+            /// pause, or at another server.
+            ///
+            /// A limit of 0 is refused when the node starts.
+            #[must_use]
+            #visibility fn limit(self, most: u32) -> Self {
+                Self(self.0.limit(most))
+            }
+
+            #(#limits)*
         }
 
         impl ::core::convert::From<#server> for ::trunkline::stub::Service {
             fn from(server: #server) -> Self {
                 server.0
             }
+        }
+    }
+}
+
+/// The limit of one method.
+fn limit(service: &Service, method: &Method) -> TokenStream {
+    let (visibility, ident) = (&service.visibility, method.ident.unraw());
+    let (names, constant) = (names_module(service), constant(method));
+    let name = format_ident!("limit_{ident}");
+    let summary = format!(
+        " At most so many calls of `{ident}` run at once, as [`Self::limit`] has it for all methods."
+    );
+    quote! {
+        #[doc = #summary]
+        #[must_use]
+        #visibility fn #name(self, most: u32) -> Self {
+            Self(self.0.limit_method(&#names::#constant, most))
         }
     }
 }

@@ -161,6 +161,36 @@ impl KvServer {
             ),
         )
     }
+    /// At most so many calls of the service run at once, on all pollers of the node; without this, what one
+    /// peer and all together may run limits them (`handler_limit`). Further calls are refused at once,
+    /// as `ResourceExhausted` with the reason `Overloaded`: they have not run, and may be repeated after a
+    /// pause, or at another server.
+    ///
+    /// A limit of 0 is refused when the node starts.
+    #[must_use]
+    pub fn limit(self, most: u32) -> Self {
+        Self(self.0.limit(most))
+    }
+    /// At most so many calls of `get` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_get(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__kv_names::GET, most))
+    }
+    /// At most so many calls of `put` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_put(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__kv_names::PUT, most))
+    }
+    /// At most so many calls of `count` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_count(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__kv_names::COUNT, most))
+    }
+    /// At most so many calls of `forget` run at once, as [`Self::limit`] has it for all methods.
+    #[must_use]
+    pub fn limit_forget(self, most: u32) -> Self {
+        Self(self.0.limit_method(&__kv_names::FORGET, most))
+    }
 }
 impl ::core::convert::From<KvServer> for ::trunkline::stub::Service {
     fn from(server: KvServer) -> Self {

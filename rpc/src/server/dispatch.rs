@@ -1,5 +1,6 @@
 //! Requests to methods, and the handlers' outcomes to replies, on one poller.
 
+use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::call::LocalQueue;
@@ -67,6 +68,8 @@ pub(crate) struct Dispatch {
     methods: Vec<Box<dyn Method>>,
     /// Whether calls of `methods` get no reply.
     one_way: Vec<bool>,
+    /// How many calls of `methods` may run at once, on all pollers.
+    limits: Vec<MethodLimits>,
     /// Index in `methods`, and the service, by the method's hash.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
     /// The numbers of `methods`. `None` is one that callers name by its hash.
@@ -99,6 +102,7 @@ impl Dispatch {
             services: BTreeMap::new(),
             methods: Vec::new(),
             one_way: Vec::new(),
+            limits: Vec::new(),
             index: BTreeMap::new(),
             numbers: Vec::new(),
             by_number: BTreeMap::new(),
@@ -124,6 +128,7 @@ impl Dispatch {
                 names.push(name);
                 dispatch.methods.push(method);
                 dispatch.one_way.push(name.one_way);
+                dispatch.limits.push(service.limits_of(name));
             }
         }
         inbox.occupant().set_methods(names);
@@ -152,7 +157,7 @@ impl Dispatch {
             self.report(carrier, key, number);
         }
         let started = self.check_phase().and(found).and_then(|table| {
-            self.admit(carrier, &caller)?;
+            self.admit(carrier, &caller, table)?;
             Ok(table)
         });
         let table = match started {
@@ -162,7 +167,7 @@ impl Dispatch {
         let deadline = (header.time_left_us > 0)
             .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
         let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
-            return self.budget.put_back(key.peer, 1);
+            return self.ended(key.peer, table);
         };
         self.inbox.occupant().handler(table);
         let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
@@ -180,7 +185,7 @@ impl Dispatch {
                 }
             }
             Err(outcome) => {
-                self.budget.put_back(key.peer, 1);
+                self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 self.reply(carrier, caller, outcome);
             }
@@ -361,15 +366,29 @@ impl Dispatch {
     }
 
     /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
-    /// room for this one's.
-    fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller) -> Result<(), Status> {
+    /// room for this one's, or if as many calls of the method run as may.
+    fn admit(&mut self, carrier: &mut dyn Carrier, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
         let refusal = |text| Status::not_run(Code::ResourceExhausted, text).because(Reason::Overloaded);
         if !caller.one_way {
             let room = carrier.has_reply_room(peer);
             room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
         }
-        self.budget.take(peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))
+        self.budget.take(peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))?;
+        self.limits(table).map_or(Ok(()), MethodLimits::take).map_err(|full| {
+            self.budget.put_back(peer, 1);
+            refusal(full)
+        })
+    }
+
+    fn limits(&self, table: u32) -> Option<&MethodLimits> {
+        self.limits.get(usize::try_from(table).ok()?)
+    }
+
+    /// A call that was admitted has ended.
+    fn ended(&mut self, peer: PeerKey, table: u32) {
+        self.budget.put_back(peer, 1);
+        self.limits(table).inspect(|limits| limits.put_back());
     }
 
     /// Reports the number of a one-way call's method to its caller, unless that takes too few frames.
@@ -485,7 +504,7 @@ impl Dispatch {
     fn forget(&mut self, task: TaskId) -> Option<Running> {
         let running = self.running.remove(&task)?;
         if !mutant!(ended_handlers_stay_charged) {
-            self.budget.put_back(running.caller.key.peer, 1);
+            self.ended(running.caller.key.peer, task.table);
         }
         self.arguments.put_back(running.caller.key.peer, running.decoded);
         self.by_key.remove(&running.caller.key);

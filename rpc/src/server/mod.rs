@@ -2,6 +2,7 @@
 
 mod arguments;
 mod dispatch;
+mod limits;
 mod method;
 mod numbers;
 mod request;
@@ -9,6 +10,7 @@ mod service;
 
 pub(crate) use arguments::ArgumentMemory;
 pub(crate) use dispatch::Dispatch;
+pub(crate) use limits::LimitReports;
 pub(crate) use numbers::MethodNumbers;
 pub use request::{EncodedError, Failure, Replier, Reply, Request};
 pub use service::{Methods, Service};

@@ -1,9 +1,11 @@
 //! A service that a node can offer: its name, and how each poller creates its methods.
 
+use super::limits::{LimitReports, MethodLimits, ServiceLimits};
 use super::method::{Method, MethodTable};
 use super::{Failure, Reply, Request};
 use crate::context::PollerContext;
 use crate::name::{MethodName, ServiceName};
+use crate::start_error::StartError;
 use std::fmt;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
@@ -12,6 +14,7 @@ type Make = dyn Fn(&PollerContext, &mut Methods) + Send + Sync;
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
+    limits: ServiceLimits,
 }
 
 impl Service {
@@ -21,7 +24,36 @@ impl Service {
         name: &'static ServiceName,
         make: impl Fn(&PollerContext, &mut Methods) + Send + Sync + 'static,
     ) -> Self {
-        Self { name, make: Box::new(make) }
+        Self { name, make: Box::new(make), limits: ServiceLimits::default() }
+    }
+
+    /// At most so many calls of the service run at once.
+    #[must_use]
+    pub fn limit(mut self, most: u32) -> Self {
+        self.limits.of_service(self.name, most);
+        self
+    }
+
+    /// At most so many calls of one method run at once.
+    #[must_use]
+    pub fn limit_method(mut self, method: &'static MethodName, most: u32) -> Self {
+        self.limits.of_method(method, most);
+        self
+    }
+
+    /// Refuses limits that make no sense.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        self.limits.check()
+    }
+
+    /// Adds its limits to those that a node reports.
+    pub(crate) fn report_limits(&self, reports: &mut LimitReports) {
+        reports.add(&self.limits);
+    }
+
+    /// The limits that a method's calls are under.
+    pub(super) fn limits_of(&self, method: &MethodName) -> MethodLimits {
+        self.limits.under(method)
     }
 
     pub(crate) fn methods(&self, context: &PollerContext) -> Methods {

@@ -16,6 +16,7 @@ mod drain;
 mod failures;
 mod gate;
 mod lifecycle;
+mod limits;
 mod local;
 mod made;
 mod memory;

@@ -105,6 +105,9 @@ impl Run {
 
     /// What is not back although nobody has called for long.
     pub(super) fn rest(&self) -> Result<(), String> {
+        if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
+            return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
+        }
         credits::at_rest(&self.ledgers())
     }
 

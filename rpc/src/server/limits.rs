@@ -1,0 +1,200 @@
+//! How many calls of a service, or of one of its methods, may run at once on all pollers of a node.
+//!
+//! The pollers share one counter for each limit, so only calls of what has a limit pay for it. A call beyond a limit is
+//! refused at once rather than queued: its caller can go to another server, or come back after a pause.
+
+use crate::name::{MethodName, ServiceName};
+use crate::start_error::StartError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use trunkline_mutants::mutant;
+use trunkline_transport::LimitReport;
+
+/// Of what a limit is.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Service(&'static ServiceName),
+    Method(&'static MethodName),
+}
+
+/// A limit, and how many calls run under it.
+#[derive(Debug)]
+pub(super) struct RunningLimit {
+    of: Of,
+    most: u32,
+    running: AtomicU32,
+    refused: AtomicU64,
+}
+
+impl RunningLimit {
+    fn new(of: Of, most: u32) -> Arc<Self> {
+        Arc::new(Self { of, most, running: AtomicU32::new(0), refused: AtomicU64::new(0) })
+    }
+
+    /// Counts one more call that runs; `false` when there are as many as may be.
+    fn take(&self) -> bool {
+        // Only the number itself is shared; the calls that it counts belong to their pollers.
+        let more = |running: u32| {
+            (running < self.most || mutant!(limits_of_services_are_not_kept))
+                .then(|| running.saturating_add(1))
+        };
+        let is_taken = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if !is_taken {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    fn put_back(&self) {
+        if !mutant!(ended_calls_count_in_limits) {
+            self.running.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.of {
+            Of::Service(service) => service.name.to_owned(),
+            Of::Method(method) => method.to_string(),
+        }
+    }
+
+    /// Why a call is refused: the limit, and what sets it.
+    fn refusal(&self) -> String {
+        let (whose, setting) = match self.of {
+            Of::Service(_) => ("service", "limit".to_owned()),
+            Of::Method(method) => ("method", format!("limit_{}", method.name)),
+        };
+        let most = self.most;
+        format!("this node runs {most} calls of the {whose}, which is its limit (`{setting}` of the server)")
+    }
+
+    fn report(&self) -> LimitReport {
+        LimitReport {
+            name: self.name(),
+            running: self.running.load(Ordering::Relaxed),
+            limit: self.most,
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The limits of one service.
+#[derive(Debug, Default)]
+pub(super) struct ServiceLimits {
+    of_all: Option<Arc<RunningLimit>>,
+    /// By the method's hash.
+    of_methods: BTreeMap<u64, Arc<RunningLimit>>,
+}
+
+impl ServiceLimits {
+    /// Of all calls of the service.
+    pub(super) fn of_service(&mut self, service: &'static ServiceName, most: u32) {
+        self.of_all = Some(RunningLimit::new(Of::Service(service), most));
+    }
+
+    /// Of the calls of one method.
+    pub(super) fn of_method(&mut self, method: &'static MethodName, most: u32) {
+        self.of_methods.insert(method.hash, RunningLimit::new(Of::Method(method), most));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<RunningLimit>> {
+        self.of_all.iter().chain(self.of_methods.values())
+    }
+
+    /// Refuses limits of 0: what should not be called is better not served.
+    pub(super) fn check(&self) -> Result<(), StartError> {
+        match self.all().any(|limit| limit.most == 0) {
+            true => Err(StartError::bad_option("limit of a service or method", 0, "choose 1 or more")),
+            false => Ok(()),
+        }
+    }
+
+    /// Those that a method's calls are under.
+    pub(super) fn under(&self, method: &MethodName) -> MethodLimits {
+        let of_method = self.of_methods.get(&method.hash);
+        MethodLimits(self.of_all.iter().chain(of_method).cloned().collect())
+    }
+}
+
+/// What a node reports of its services' limits, also when they are gone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LimitReports(Vec<Arc<RunningLimit>>);
+
+impl LimitReports {
+    pub(super) fn add(&mut self, limits: &ServiceLimits) {
+        self.0.extend(limits.all().cloned());
+    }
+
+    pub(crate) fn report(&self) -> impl Iterator<Item = LimitReport> + '_ {
+        self.0.iter().map(|limit| limit.report())
+    }
+}
+
+/// The limits that the calls of one method are under: none, as a rule.
+#[derive(Debug, Default)]
+pub(super) struct MethodLimits(Box<[Arc<RunningLimit>]>);
+
+impl MethodLimits {
+    /// Counts one more call, or nothing.
+    ///
+    /// # Errors
+    /// Which limit is reached, and what sets it.
+    pub(super) fn take(&self) -> Result<(), String> {
+        for (at, limit) in self.0.iter().enumerate() {
+            if !limit.take() {
+                self.0[..at].iter().for_each(|taken| taken.put_back());
+                return Err(limit.refusal());
+            }
+        }
+        Ok(())
+    }
+
+    /// A call has ended.
+    pub(super) fn put_back(&self) {
+        self.0.iter().for_each(|limit| limit.put_back());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SERVICE: ServiceName = ServiceName { name: "test.Kv", version: 1, hash: 7 };
+    static GET: MethodName = MethodName { service: &SERVICE, name: "get", hash: 8, one_way: false };
+    static PUT: MethodName = MethodName { service: &SERVICE, name: "put", hash: 9, one_way: false };
+
+    #[test]
+    fn a_call_is_under_the_limits_of_its_method_and_of_its_service() {
+        let mut limits = ServiceLimits::default();
+        limits.of_service(&SERVICE, 3);
+        limits.of_method(&PUT, 1);
+        let mut reports = LimitReports::default();
+        reports.add(&limits);
+        // Two pollers.
+        let (get, put, other_put) = (limits.under(&GET), limits.under(&PUT), limits.under(&PUT));
+        assert_eq!(put.take(), Ok(()));
+        let refused = other_put.take().unwrap_err();
+        assert_eq!(
+            refused,
+            "this node runs 1 calls of the method, which is its limit (`limit_put` of the server)"
+        );
+        assert_eq!((get.take(), get.take()), (Ok(()), Ok(())));
+        assert!(get.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));
+        // What a refused call had taken of another limit is free again.
+        put.put_back();
+        assert_eq!((get.take(), put.take().is_err()), (Ok(()), true));
+        get.put_back();
+        assert_eq!(other_put.take(), Ok(()));
+        let rows = reports.report().map(|row| (row.name, row.running, row.limit, row.refused));
+        let expected = [("test.Kv", 3, 3, 2), ("test.Kv.put", 1, 1, 1)];
+        assert_eq!(rows.collect::<Vec<_>>(), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_refused() {
+        let mut limits = ServiceLimits::default();
+        limits.of_method(&GET, 0);
+        assert!(limits.check().unwrap_err().to_string().contains("choose 1 or more"));
+    }
+}

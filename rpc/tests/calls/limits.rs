@@ -1,0 +1,109 @@
+//! Limits of a service and of its methods, over all pollers of a node.
+
+use crate::common::{LIMIT, node, until};
+use crate::gate::Gate;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use trunkline::{Code, Node, Origin, Reason, Status, block_on};
+
+#[trunkline::service]
+trait Desk {
+    async fn quick(&self, number: u32) -> u32;
+    /// Waits at the gate.
+    async fn slow(&self, number: u32) -> u32;
+}
+
+struct Clerk(Gate);
+
+impl Desk for Clerk {
+    async fn quick(&self, number: u32) -> u32 {
+        number
+    }
+    async fn slow(&self, number: u32) -> u32 {
+        self.0.pass().await;
+        number
+    }
+}
+
+fn desk(gate: &Gate) -> DeskServer {
+    let gate = gate.clone();
+    DeskServer::new(move || Clerk(gate.clone()))
+}
+
+type Held<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
+
+/// Makes so many calls that wait at the gate, each by a client of its own, so that both pollers of the server get some.
+fn hold<'a>(clients: &'a [DeskClient], gate: &Gate) -> Vec<Held<'a>> {
+    let mut calls: Vec<Held<'_>> =
+        clients.iter().zip(0..).map(|(client, number)| Box::pin(client.slow(number)) as Held<'_>).collect();
+    for call in &mut calls {
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    until("the handlers run", || (gate.arrived() == calls.len()).then_some(()));
+    calls
+}
+
+fn clients(from: &Node, to: &Node, count: usize) -> Vec<DeskClient> {
+    let client = || DeskClient::connect(from, to.local_address()).unwrap().with_timeout(LIMIT);
+    (0..count).map(|_| client()).collect()
+}
+
+fn refusal(outcome: Result<u32, Status>) -> String {
+    let status = outcome.unwrap_err();
+    assert_eq!(
+        (status.code(), status.reason()),
+        (Code::ResourceExhausted, Some(Reason::Overloaded)),
+        "{status}"
+    );
+    assert!(!status.may_have_run() && status.origin() == Origin::Peer, "{status}");
+    status.message().to_owned()
+}
+
+#[test]
+fn a_method_runs_no_more_calls_than_its_limit_allows() {
+    let gate = Gate::default();
+    let server = node().pollers(2).serve(desk(&gate).limit_slow(4)).start().unwrap();
+    let caller = node().start().unwrap();
+    let clients = clients(&caller, &server, 5);
+    let held = hold(&clients[..4], &gate);
+    for _ in 0..4 {
+        // Both pollers refuse it.
+        let text = refusal(block_on(clients[4].slow(9)));
+        assert!(text.contains("Desk.slow: this node runs 4 calls of the method"), "{text}");
+        assert!(text.contains("`limit_slow` of the server"), "{text}");
+    }
+    assert_eq!(block_on(clients[4].quick(3)), Ok(3), "other methods go on");
+    let limits = server.report().limits;
+    let [row] = &limits[..] else { panic!("{limits:?}") };
+    assert_eq!((row.running, row.limit, row.refused), (4, 4, 4), "{row:?}");
+    gate.open();
+    for (call, number) in held.into_iter().zip(0..) {
+        assert_eq!(block_on(call), Ok(number));
+    }
+    assert_eq!(block_on(clients[4].slow(9)), Ok(9));
+    assert_eq!(server.report().limits[0].running, 0);
+}
+
+#[test]
+fn a_call_that_is_given_up_makes_room_in_the_limit_of_its_service() {
+    let gate = Gate::default();
+    let server = node().pollers(2).serve(desk(&gate).limit(3)).start().unwrap();
+    let caller = node().start().unwrap();
+    let clients = clients(&caller, &server, 4);
+    let mut held = hold(&clients[..3], &gate);
+    let text = refusal(block_on(clients[3].quick(1)));
+    assert!(text.contains("3 calls of the service") && text.contains("(`limit` of the server)"), "{text}");
+    drop(held.pop());
+    assert_eq!(until("there is room", || block_on(clients[3].quick(1)).ok()), 1);
+    // The caller is lost, and its handlers with it.
+    drop(held);
+    drop(caller);
+    until("no call runs", || (server.report().limits[0].running == 0).then_some(()));
+}
+
+#[test]
+fn a_limit_of_nothing_does_not_start() {
+    let error = node().serve(desk(&Gate::default()).limit_quick(0)).start().unwrap_err();
+    assert!(error.to_string().contains("limit of a service or method"), "{error}");
+}
