@@ -40,6 +40,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "half-made sessions: a frame that comes before its session is up keeps its receive slot",
     },
     Mutant { name: "settings_are_not_sent", what: "settings: a node does not begin its lanes" },
+    Mutant {
+        name: "slots_return_before_their_completion",
+        what: "buffers: a send slot is free again as soon as its frame is posted",
+    },
     Mutant { name: "receive_is_not_reposted", what: "repost: one receive of each batch is not posted again" },
     Mutant {
         name: "fin_is_not_sent",

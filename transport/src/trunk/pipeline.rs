@@ -14,6 +14,7 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::{mem, slice};
+use trunkline_mutants::mutant;
 use trunkline_verbs::{
     IoAddress, PostError, QueuePair, RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest,
     Sge, SrqNumber, Time,
@@ -308,6 +309,13 @@ impl Pipeline {
         if signaled {
             self.unsignaled = 0;
         }
+        let slot = match slot {
+            Some(early) if mutant!(slots_return_before_their_completion) => {
+                res.sends.put_back_slot(early);
+                None
+            }
+            slot => slot,
+        };
         self.in_flight.push_back(Posted { sequence, record, slot });
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         Ready { wr_id, operation, data, flags, srq }
