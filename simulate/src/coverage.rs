@@ -87,6 +87,8 @@ kinds! {
     NodeShutDown "node shut down under load" true,
     NodeDrained "node drained under load" true,
     CallRefusedDraining "call refused by a draining server" false,
+    CallFoundRoom "call that waited for room" false,
+    ChainRefused "chain of nested calls refused for lack of room" false,
     CallRefusedByLimit "call refused by the limit of its method" false,
     HandlerForwarded "handler finished with nested calls while its node drained" false,
     CookieReturned "cookie returned by a stranger" false,

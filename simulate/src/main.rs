@@ -9,7 +9,7 @@
 //! | `strangers` | forge connection requests; what no node does for them |
 //! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
 //! | `departed` | what must be true of requests as they leave |
-//! | `service`, `client`, `ordered`, `late` | what nodes offer, and what programs do with it |
+//! | `service`, `chain`, `client`, `ordered`, `late` | what nodes offer, and what programs do with it |
 //! | `plan` | what the seed decides beforehand; `run` carries it out |
 //! | `oracle` | what must be true of every call |
 //! | `credits` | what must be true of credits, slots and memory |
@@ -28,6 +28,7 @@ mod announced;
 mod attacker;
 mod budgets;
 mod campaign;
+mod chain;
 mod cli;
 mod client;
 mod coverage;

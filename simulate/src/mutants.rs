@@ -58,6 +58,14 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "budget: a peer stays charged with handlers that have ended",
     },
     Mutant {
+        name: "admission_is_lost",
+        what: "admission: calls that wait for room are never looked at again",
+    },
+    Mutant {
+        name: "reserved_share_is_used_by_all",
+        what: "admission: calls of programs use the share of those of handlers",
+    },
+    Mutant {
         name: "limits_of_services_are_not_kept",
         what: "budget: more calls of a method run at once than its limit allows",
     },

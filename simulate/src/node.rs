@@ -1,7 +1,9 @@
 //! A simulated node: a process with its address, its device and its incarnations.
 
+use crate::chain::{ChainServer, Link};
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
+use crate::run::admission;
 use crate::scheduler::Scheduler;
 use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,6 +34,8 @@ pub(crate) struct SimNode {
     plan: NodePlan,
     rc: bool,
     handlers: Limit,
+    /// Calls that it may have under way; that of every node, if none is given.
+    calls: Option<Limit>,
     /// Clients of the process that its handlers share with the program.
     shared: SharedClients,
     /// Where it listens.
@@ -60,6 +64,7 @@ impl SimNode {
             plan,
             rc,
             handlers: HANDLERS,
+            calls: None,
             shared: SharedClients::default(),
             address,
             slot: Slot::new(),
@@ -72,6 +77,11 @@ impl SimNode {
     #[cfg(test)]
     pub(crate) fn with_handlers(self, handlers: Limit) -> Self {
         Self { handlers, ..self }
+    }
+
+    /// The same, with other limits of handlers and of calls under way.
+    pub(crate) fn with_limits(self, handlers: Limit, calls: Limit) -> Self {
+        Self { handlers, calls: Some(calls), ..self }
     }
 
     /// Makes clients of these servers for its handlers to share.
@@ -141,6 +151,15 @@ impl SimNode {
             .pollers(self.plan.pollers)
             .handler_limit(self.handlers)
             .decoded_bytes(DECODED_BYTES);
+        let node = match self.calls {
+            Some(calls) => node.call_limit(calls),
+            None => node,
+        };
+        let timers = scheduler.timers.clone();
+        let link = move |context: &trunkline::PollerContext| {
+            Link::new(context.clone(), timers.clone(), admission::TIMEOUT)
+        };
+        let node = node.serve(ChainServer::with_context(link));
         // The methods of every other process have other numbers.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(|| Idler)) };
         let node = node.serve(WorkServer::with_context(make).limit_few(FEW)).start();

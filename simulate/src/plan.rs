@@ -109,6 +109,8 @@ pub(crate) struct Plan {
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
     /// How the peer misbehaves that breaks the rules of the session protocol, if there is one.
     pub(crate) hostility: Option<Hostility>,
+    /// Whether two more nodes with little room call each other, in one run of eight: they take as long as many faults.
+    pub(crate) has_chains: bool,
     /// How long faults go on.
     pub(crate) lasts: Duration,
 }
@@ -164,6 +166,7 @@ impl Plan {
             faults,
             forgeries: forgeries(seed, lasts),
             hostility: hostility(seed),
+            has_chains: seed.is_multiple_of(8),
             lasts,
             nodes,
         }

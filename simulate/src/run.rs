@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
+pub(crate) mod admission;
 mod away;
 mod calm;
 mod chaos;
@@ -62,6 +63,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     healthy = healthy
         && run.calm()
         && run.idle()
+        && run.callers_find_room()
         && run.one_is_hostile()
         && run.one_is_greedy()
         && run.a_host_is_greedy()

@@ -256,7 +256,7 @@ impl Table {
 
     /// Sends the requests of calls that wait, as far as there is room now. Returns whether it has looked.
     pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Vec<u8>)) -> bool {
-        if mutant!(admission_is_lost) || !self.waiting.begin_round(carrier.now()) {
+        if !self.waiting.begin_round(carrier.now()) || mutant!(admission_is_lost) {
             return false;
         }
         for call in self.waiting.abandoned() {

@@ -1,0 +1,44 @@
+//! A service whose handlers call each other, back and forth between two nodes.
+
+use crate::timers::Timers;
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline::{PollerContext, Status};
+
+/// Calls that need further calls.
+#[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
+pub(crate) trait Chain {
+    /// Makes the rest of a chain of so many calls: the next one at `to`, whose next one is at `back`.
+    async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
+
+    /// Waits.
+    async fn hold(&self, wait_us: u64);
+}
+
+/// Its handler.
+#[derive(Debug)]
+pub(crate) struct Link {
+    poller: PollerContext,
+    timers: Timers,
+    /// Time limit of each call that it makes.
+    timeout: Duration,
+}
+
+impl Link {
+    pub(crate) fn new(poller: PollerContext, timers: Timers, timeout: Duration) -> Self {
+        Self { poller, timers, timeout }
+    }
+}
+
+impl Chain for Link {
+    async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status> {
+        let Some(rest) = rest.checked_sub(1) else { return Ok(()) };
+        let server: SocketAddr = to.parse().map_err(|_| Status::invalid_argument("no address"))?;
+        let next = ChainLocal::connect(&self.poller, server)?.with_timeout(self.timeout);
+        next.chain(rest, back, to).await
+    }
+
+    async fn hold(&self, wait_us: u64) {
+        self.timers.sleep(Duration::from_micros(wait_us)).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! Callers that find no room at their own node: programs wait, and handlers have a share that is left to them.
+//!
+//! Two more nodes, each with room for eight calls under way. First one's programs use up what they may: further ones wait
+//! until there is room, and a call that its handler makes does not. Then 64 programs make calls whose handlers
+//! call each other, eight deep across both nodes. None waits for itself; each is told of the lack of room instead, and all
+//! succeed that repeat such a call after a random pause.
+
+use super::Run;
+use crate::chain::ChainClient;
+use crate::coverage::Kind;
+use crate::node::SimNode;
+use crate::plan::NodePlan;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use trunkline::{Code, Limit};
+
+/// Calls that each of the nodes may have under way, and handlers that it runs at once.
+const ROOM: Limit = Limit { per_peer: 8, in_all: 8 };
+const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
+/// Time limit of each call. Nothing may end by it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Calls at once that wait at their server, and how long each does.
+const HOLDS: usize = 16;
+const HOLD: Duration = Duration::from_millis(20);
+/// All of them are done within this: what is not under way waits for those that are.
+const HELD_BY: Duration = Duration::from_millis(100);
+
+/// Programs that make calls of this depth, and their longest pause.
+const CALLERS: usize = 64;
+const DEPTH: u8 = 8;
+const PAUSE_US: u64 = 200_000;
+/// All of them have succeeded within this.
+const ALL_BY: Duration = Duration::from_secs(20);
+
+/// A node with little room, its process, and how the other one is called from it.
+struct End {
+    node: SimNode,
+    process: u64,
+    client: Rc<ChainClient>,
+}
+
+impl Run {
+    /// Programs and handlers of two nodes with little room get through.
+    pub(super) fn callers_find_room(&mut self) -> bool {
+        if !self.plan.has_chains {
+            return true;
+        }
+        self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("little room"));
+        let Some(mut ends) = self.two_ends() else { return self.fail("a node does not start") };
+        let found = self.handlers_have_a_share(&ends) && self.chains_get_through(&ends);
+        for end in &mut ends {
+            end.node.kill(&mut self.scheduler);
+        }
+        found && self.is_unbroken()
+    }
+
+    fn two_ends(&mut self) -> Option<[End; 2]> {
+        // That of a hostile peer may be the next one.
+        let host = self.nodes.len() + 1;
+        let pollers = self.random.u16(1..=2);
+        let plan = |host| NodePlan { host, pollers, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 0 };
+        let node = |index| SimNode::new(index, plan(index), self.plan.rc).with_limits(HANDLERS, ROOM);
+        let mut nodes = [node(host), node(host + 1)];
+        for node in &mut nodes {
+            node.start(&mut self.scheduler, None);
+        }
+        let addresses = [nodes[1].address, nodes[0].address];
+        let mut clients = Vec::new();
+        for (node, server) in nodes.iter().zip(addresses) {
+            let (process, running) = node.running()?;
+            let client = ChainClient::connect(running, server).ok()?.with_timeout(TIMEOUT);
+            clients.push((process, Rc::new(client)));
+        }
+        let mut ends = nodes.into_iter().zip(clients);
+        let mut end = || ends.next().map(|(node, (process, client))| End { node, process, client });
+        Some([end()?, end()?])
+    }
+
+    /// Programs of one node use up its room, but for what is left to handlers; one of those finds it.
+    fn handlers_have_a_share(&mut self, ends: &[End; 2]) -> bool {
+        let [near, far] = ends;
+        let held = Rc::new(Cell::new(0));
+        let wait = HOLD.as_micros().try_into().unwrap_or(u64::MAX);
+        for _ in 0..HOLDS {
+            let (client, held, oracle) =
+                (Rc::clone(&near.client), Rc::clone(&held), self.scheduler.oracle.clone());
+            self.scheduler.tasks.add(near.process, async move {
+                match client.hold(wait).await {
+                    Ok(()) => held.set(held.get() + 1),
+                    Err(status) => oracle.fail(format!("a call that waits for room fails: {status}")),
+                }
+            });
+        }
+        let began = self.scheduler.now();
+        self.scheduler.run_until(began + HOLD / 2, |_| false);
+        let (nested, done) = (Rc::clone(&far.client), Rc::new(Cell::new(false)));
+        let (noted, oracle) = (Rc::clone(&done), self.scheduler.oracle.clone());
+        let (to, back) = (far.node.address.to_string(), near.node.address.to_string());
+        self.scheduler.tasks.add(far.process, async move {
+            match nested.chain(1, to, back).await {
+                Ok(()) => noted.set(true),
+                Err(status) => oracle.fail(format!("a handler has no room for a call: {status}")),
+            }
+        });
+        if !self.scheduler.run_until(began + HOLD, |_| done.get()) {
+            return self.fail("a handler waits for room that is left to it");
+        }
+        if !self.scheduler.run_until(began + HELD_BY, |_| held.get() == HOLDS) {
+            return self.fail("calls still wait for room long after there was some");
+        }
+        self.scheduler.coverage.add(Kind::CallFoundRoom, HOLDS as u64);
+        self.count_credits();
+        self.is_unbroken()
+    }
+
+    /// Programs of both nodes make calls that need more room than there is for all at once.
+    fn chains_get_through(&mut self, ends: &[End; 2]) -> bool {
+        let through = Rc::new(Cell::new(0));
+        for caller in 0..CALLERS {
+            let (end, other) = (&ends[caller % 2], &ends[1 - caller % 2]);
+            self.add_caller(end, (end.node.address, other.node.address), &through);
+        }
+        let limit = self.scheduler.now() + ALL_BY;
+        if !self.scheduler.run_until(limit, |_| through.get() == CALLERS) {
+            let text = format!("{} of {CALLERS} callers of nested calls get through", through.get());
+            return self.fail(&text);
+        }
+        self.count_credits();
+        self.is_unbroken()
+    }
+
+    fn add_caller(&mut self, end: &End, (here, there): (SocketAddr, SocketAddr), through: &Rc<Cell<usize>>) {
+        let (client, through) = (Rc::clone(&end.client), Rc::clone(through));
+        let (timers, coverage) = (self.scheduler.timers.clone(), Arc::clone(&self.scheduler.coverage));
+        let (oracle, mut random) = (self.scheduler.oracle.clone(), self.random.fork());
+        self.scheduler.tasks.add(end.process, async move {
+            loop {
+                match client.chain(DEPTH, here.to_string(), there.to_string()).await {
+                    Ok(()) => return through.set(through.get() + 1),
+                    Err(status) if status.code() == Code::ResourceExhausted => {
+                        coverage.count(Kind::ChainRefused);
+                        timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
+                    }
+                    Err(status) => return oracle.fail(format!("a chain of calls fails: {status}")),
+                }
+            }
+        });
+    }
+}
