@@ -11,7 +11,7 @@
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
 //! | `command` | what the machines of a node ask of each other, and how they are reached |
-//! | `peer_key` | the name of a peer |
+//! | `peer_key`, `peer_hash` | the name of a peer, and how tables find it |
 //! | `body` | what is sent without a copy, and may be the program's to drop |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
@@ -44,6 +44,7 @@ mod log_limit;
 mod no_nic;
 mod node;
 mod options;
+mod peer_hash;
 mod peer_key;
 mod poller;
 mod provider;

@@ -1,33 +1,107 @@
 //! The name of a peer within a node. Everything may use it.
 #![forbid(unsafe_code)]
 
+use std::cmp::Ordering;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// A peer node as this node's pollers know it: by the address that it listens on. So the key stays the same over
 /// reconnects, also when the peer was forgotten meanwhile, and what is charged to it stays charged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerKey(SocketAddr);
+pub struct PeerKey(Words);
+
+/// Keys are compared for each message, so the address is kept in words.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Words {
+    /// The halves of the IP address; IPv4 as IPv4 inside of IPv6.
+    high: u64,
+    low: u64,
+    port: u16,
+    hint: Hint,
+}
+
+/// Where the poller that made the key has the peer in its tables, which verify it. It is no part of the name: all
+/// hints are equal.
+#[derive(Clone, Copy)]
+struct Hint(u32);
+
+impl Hint {
+    /// Of a key that no poller made.
+    const NOWHERE: Self = Self(u32::MAX);
+}
+
+impl PartialEq for Hint {
+    #[inline]
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Hint {}
+
+impl PartialOrd for Hint {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Hint {
+    #[inline]
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}
+
+impl Hash for Hint {
+    #[inline]
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 impl PeerKey {
     /// The peer that listens at `address`, in any spelling of it: IPv4 inside of IPv6 is IPv4, and there is no
     /// flow label.
     #[must_use]
+    #[inline]
     pub const fn new(address: SocketAddr) -> Self {
-        Self(SocketAddr::new(address.ip().to_canonical(), address.port()))
+        let ip = match address.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let (high, low) = halves(ip.to_bits());
+        Self(Words { high, low, port: address.port(), hint: Hint::NOWHERE })
     }
 
     /// Where the peer listens.
     #[must_use]
     pub fn address(self) -> SocketAddr {
-        self.0
+        SocketAddr::new(self.host(), self.0.port)
     }
 
     /// The host of the peer, by its IP address.
     #[must_use]
     pub fn host(self) -> IpAddr {
-        self.0.ip()
+        let Words { high, low, .. } = self.0;
+        Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
     }
+
+    /// The key as a poller makes it that has the peer at this place of its table.
+    pub(crate) fn at(self, place: usize) -> Self {
+        let hint = u32::try_from(place).map_or(Hint::NOWHERE, Hint);
+        Self(Words { hint, ..self.0 })
+    }
+
+    /// Where tables of the poller that made the key may have the peer: beyond all places if nobody knows.
+    #[inline]
+    pub(crate) fn hint(self) -> usize {
+        usize::try_from(self.0.hint.0).unwrap_or(usize::MAX)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the two halves")]
+const fn halves(bits: u128) -> (u64, u64) {
+    ((bits >> 64) as u64, bits as u64)
 }
 
 #[cfg(test)]
@@ -40,13 +114,13 @@ impl PeerKey {
 
 impl fmt::Display for PeerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        fmt::Display::fmt(&self.address(), f)
     }
 }
 
 impl fmt::Debug for PeerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        fmt::Display::fmt(&self.address(), f)
     }
 }
 
@@ -54,12 +128,30 @@ impl fmt::Debug for PeerKey {
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> PeerKey {
+        PeerKey::new(text.parse().unwrap())
+    }
+
     #[test]
     fn all_spellings_of_an_address_are_one_peer() {
-        let key = |text: &str| PeerKey::new(text.parse().unwrap());
         assert_eq!(key("[::ffff:10.0.0.1]:7"), key("10.0.0.1:7"));
         assert_ne!(key("10.0.0.1:7"), key("10.0.0.1:8"));
         assert_eq!(key("10.0.0.1:7").host(), key("10.0.0.1:8").host());
         assert_eq!(key("[::1]:7").to_string(), "[::1]:7");
+    }
+
+    #[test]
+    fn the_address_comes_back_as_it_was() {
+        for text in ["10.1.2.3:7471", "[fe80::1:2:3]:1", "[::10.0.0.1]:65535", "0.0.0.0:0"] {
+            assert_eq!(key(text).address(), text.parse().unwrap());
+        }
+        assert_eq!(key("[::ffff:10.0.0.1]:7").address(), "10.0.0.1:7".parse().unwrap());
+    }
+
+    #[test]
+    fn a_hint_is_no_part_of_the_name() {
+        let (a, b) = (key("10.0.0.1:7"), key("10.0.0.1:7").at(3));
+        assert_eq!((a, a.cmp(&b), b.hint()), (b, Ordering::Equal, 3));
+        assert!(key("10.0.0.1:6").at(9) < a && a < key("10.0.0.2:0").at(0));
     }
 }

@@ -7,7 +7,7 @@ use crate::frame;
 use crate::sizes::MOST_ANNOUNCED;
 use crate::trunk::Outbound;
 use crate::{
-    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token, Toward, Turn,
+    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token, Turn,
 };
 use std::net::SocketAddr;
 use trunkline_verbs::Time;
@@ -26,8 +26,8 @@ impl Carrier for Core {
     }
 
     fn peer(&mut self, address: SocketAddr) -> PeerKey {
-        let key = PeerKey::new(address);
-        if self.peers.name(key) {
+        let (key, needs_session) = self.peers.name(PeerKey::new(address));
+        if needs_session {
             self.ask(key);
         }
         key
@@ -45,13 +45,10 @@ impl Carrier for Core {
             return Err(SendError::BadHeader);
         }
         let own = u32::from(self.res.index.0);
-        let turn = match message.toward {
-            Toward::Poller(poller) => self.peers.knows(message.peer).then(|| Turn(poller.0.into())),
-            Toward::Turn(turn) => self.peers.knows(message.peer).then_some(turn),
-            Toward::Any => self.peers.next_turn(message.peer, own),
-        };
-        let Some(turn) = turn else { return Err(SendError::NoPeer) };
-        let trunk = self.peers.trunk(message.peer).and_then(|slot| self.trunks.get_mut(slot));
+        let place = self.peers.place(message.peer);
+        let route = place.and_then(|place| self.peers.route(place, message.toward, own));
+        let Some((turn, slot)) = route else { return Err(SendError::NoPeer) };
+        let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
         if message.session.is_some_and(is_over) {
             self.res.events.never_sent(message.token, PeerDown::Closed);

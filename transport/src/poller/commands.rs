@@ -95,7 +95,7 @@ impl Core {
     }
 
     fn target_added(&mut self, peer: PeerKey, number: u32, poller: u16, target: QpNumber) {
-        self.peers.add(peer);
+        let peer = self.peers.add(peer);
         self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
         let old = self.targets.add(target, Target::new((peer, number), poller, home));

@@ -14,7 +14,7 @@
 //! | `attach.rs` | taking a device, and releasing one that was removed |
 //! | `audit.rs` | what a simulation counts |
 //! | `carrier.rs` | what the upper half can ask for |
-//! | `queues.rs`, `trunks.rs`, `peers.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
+//! | `queues.rs`, `trunks.rs`, `peers.rs`, `peer_table.rs`, `targets.rs`, `early.rs`, `closings.rs`, `shutdown.rs` | its parts, each with its state |
 //!
 //! What one trunk has and does is in [`crate::trunk`]. Nothing here is shared but what
 //! [`crate::shared::NodeShared`] holds and the rings of [`crate::crossings`]. A poll takes the lock of the CQ.
@@ -28,6 +28,7 @@ mod crossing;
 mod depth;
 mod early;
 mod idle;
+mod peer_table;
 mod peers;
 mod queues;
 mod receives;

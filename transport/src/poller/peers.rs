@@ -1,11 +1,12 @@
 //! The peers as one poller knows them: their trunks, and what waits for a session with them.
 #![forbid(unsafe_code)]
 
+use super::peer_table::PeerTable;
 use crate::budget::{Counted, Shares};
 use crate::command::SessionUp;
+use crate::peer_hash::PeerHash;
 use crate::trunk::{MessageQueue, Resources};
-use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token, Turn};
-use std::collections::BTreeMap;
+use crate::{Connect, PeerDown, PeerEvent, PeerKey, SendFailure, SendOutcome, Token, Toward, Turn};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::Time;
@@ -51,51 +52,66 @@ pub(super) enum Next {
 }
 
 /// All peers that a poller knows.
-#[derive(Debug, Default)]
-pub(super) struct Peers(BTreeMap<PeerKey, Peer>);
+#[derive(Debug)]
+pub(super) struct Peers(PeerTable<Peer>);
 
 impl Peers {
-    /// A peer that dialled us, or that we know.
-    pub(super) fn add(&mut self, key: PeerKey) {
-        self.0.entry(key).or_default().forgotten = false;
+    /// None yet; they are looked up by this hash.
+    pub(super) fn new(hash: PeerHash) -> Self {
+        Self(PeerTable::new(hash))
     }
 
-    /// The upper half names a peer. Returns whether it needs a session.
-    pub(super) fn name(&mut self, key: PeerKey) -> bool {
-        let peer = self.0.entry(key).or_default();
+    /// A peer that dialled us, or that we know. Returns its key, by which it is found most quickly.
+    pub(super) fn add(&mut self, key: PeerKey) -> PeerKey {
+        let (key, peer) = self.0.entry(key);
+        peer.forgotten = false;
+        key
+    }
+
+    /// The upper half names a peer. Returns its key, by which it is found most quickly, and whether it needs a session.
+    pub(super) fn name(&mut self, key: PeerKey) -> (PeerKey, bool) {
+        let (key, peer) = self.0.entry(key);
         peer.named = true;
         peer.forgotten = false;
-        peer.trunk.is_none() && peer.pending.is_none()
+        (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    pub(super) fn knows(&self, key: PeerKey) -> bool {
-        self.0.contains_key(&key)
+    /// The place of a peer that is known, for what follows at once.
+    pub(super) fn place(&self, key: PeerKey) -> Option<usize> {
+        self.0.place(key)
     }
 
-    /// The turn of a message that names no poller. The first is that of the poller with the number of our own,
-    /// so that the pollers of a node spread out.
-    pub(super) fn next_turn(&mut self, key: PeerKey, own: u32) -> Option<Turn> {
-        let peer = self.0.get_mut(&key)?;
-        let turn = Turn(peer.turns.wrapping_add(own));
-        peer.turns = peer.turns.wrapping_add(1);
-        Some(turn)
+    /// Where a message for the peer at this place goes: its turn, which is the next one if it names no poller, and the
+    /// place of the peer's trunk in the poller's table. The first turn is that of the poller with the number of our own, so
+    /// that the pollers of a node spread out.
+    pub(super) fn route(&mut self, place: usize, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
+        let peer = self.0.at(place)?;
+        let turn = match toward {
+            Toward::Poller(poller) => Turn(poller.0.into()),
+            Toward::Turn(turn) => turn,
+            Toward::Any => {
+                peer.turns = peer.turns.wrapping_add(1);
+                Turn(peer.turns.wrapping_sub(1).wrapping_add(own))
+            }
+        };
+        Some((turn, peer.trunk))
     }
 
     /// The place of the peer's trunk in the poller's table.
     pub(super) fn trunk(&self, key: PeerKey) -> Option<usize> {
-        self.0.get(&key).and_then(|peer| peer.trunk)
+        self.0.get(key).and_then(|peer| peer.trunk)
     }
 
     /// What waits for a session with the peer.
     pub(super) fn waiting(&mut self, key: PeerKey) -> Option<&mut MessageQueue> {
-        self.0.get_mut(&key).map(|peer| &mut peer.waiting)
+        self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
     /// Whether any message waits however long a session takes, for the CM machine to be asked for one; `None` when
     /// it was asked, a session is there that follows the one that is being taken down, or nobody would wait for the
     /// answer. The machine answers nobody who asks for a session that is up: who did would never ask again.
     pub(super) fn ask(&mut self, key: PeerKey, now: Time) -> Option<Connect> {
-        let peer = self.0.get_mut(&key).filter(|peer| !peer.asked && peer.pending.is_none())?;
+        let peer = self.0.get_mut(key).filter(|peer| !peer.asked && peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { Connect::FailFast };
         if connect == Connect::FailFast && peer.due_in(now).is_some() {
             return None;
@@ -106,24 +122,25 @@ impl Peers {
 
     /// Why the last attempt to connect to the peer failed.
     pub(super) fn away(&self, key: PeerKey) -> Option<PeerDown> {
-        self.0.get(&key).and_then(|peer| peer.away).map(|(cause, _)| cause)
+        self.0.get(key).and_then(|peer| peer.away).map(|(cause, _)| cause)
     }
 
     /// The same, and how long it takes until the next attempt is due; `None` when a message may wait for one.
     pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
-        self.0.get(&key).and_then(|peer| peer.due_in(now))
+        self.0.get(key).and_then(|peer| peer.due_in(now))
     }
 
     /// The peer connects to us: nobody need wait for our own next attempt.
     pub(super) fn returned(&mut self, key: PeerKey) {
-        if let Some(peer) = self.0.get_mut(&key) {
+        if let Some(peer) = self.0.get_mut(key) {
             peer.away = None;
         }
     }
 
     /// A session is up. Returns it if it can be used now, and keeps it while an earlier one is taken down.
-    pub(super) fn session_up(&mut self, session: Box<SessionUp>) -> Option<Box<SessionUp>> {
-        let peer = self.0.entry(session.peer).or_default();
+    pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
+        let (key, peer) = self.0.entry(session.peer);
+        session.peer = key;
         (peer.asked, peer.away, peer.forgotten) = (false, None, false);
         if peer.dying > 0 || peer.trunk.is_some() {
             peer.pending = Some(session);
@@ -134,19 +151,19 @@ impl Peers {
 
     /// The peer has a trunk now.
     pub(super) fn trunk_made(&mut self, key: PeerKey, slot: usize) {
-        if let Some(peer) = self.0.get_mut(&key) {
+        if let Some(peer) = self.0.get_mut(key) {
             peer.trunk = Some(slot);
         }
     }
 
     /// The peer's trunk can be used: takes what has waited for it.
     pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
-        self.0.get_mut(&key).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
+        self.0.get_mut(key).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
     }
 
     /// The trunk is being taken down.
     pub(super) fn trunk_dying(&mut self, key: PeerKey, slot: usize) {
-        if let Some(peer) = self.0.get_mut(&key)
+        if let Some(peer) = self.0.get_mut(key)
             && peer.trunk == Some(slot)
         {
             peer.trunk = None;
@@ -156,7 +173,7 @@ impl Peers {
 
     /// A trunk that was being taken down is freed.
     pub(super) fn trunk_freed(&mut self, key: PeerKey) -> Next {
-        let Some(peer) = self.0.get_mut(&key) else { return Next::Nothing };
+        let Some(peer) = self.0.get_mut(key) else { return Next::Nothing };
         peer.dying -= 1;
         if peer.dying > 0 {
             return Next::Nothing;
@@ -168,20 +185,20 @@ impl Peers {
             return Next::Ask;
         }
         if peer.forgotten {
-            self.0.remove(&key);
+            self.0.remove(key);
         }
         Next::Nothing
     }
 
     /// Takes out a session that is over before it could be used.
     pub(super) fn take_pending(&mut self, key: PeerKey, number: u32) -> Option<Box<SessionUp>> {
-        let peer = self.0.get_mut(&key)?;
+        let peer = self.0.get_mut(key)?;
         peer.pending.take_if(|session| session.number == number)
     }
 
     /// Takes out all sessions that could not be used yet.
     pub(super) fn take_all_pending(&mut self) -> Vec<SessionUp> {
-        self.0.values_mut().filter_map(|peer| peer.pending.take().map(|session| *session)).collect()
+        self.0.iter_mut().filter_map(|(_, peer)| peer.pending.take().map(|session| *session)).collect()
     }
 
     /// The peer is down, and has no trunk: what waits for a session fails, but for what waits until its deadline, if
@@ -194,11 +211,11 @@ impl Peers {
         keeps_waiting: bool,
         res: &mut Resources,
     ) -> bool {
-        let Some(peer) = self.0.get_mut(&key) else { return false };
+        let Some(peer) = self.0.get_mut(key) else { return false };
         peer.asked = false;
         peer.away = next.map(|next| (cause, next));
         self.fail_waiting(key, cause, keeps_waiting, res);
-        let waits = self.0.get(&key).is_some_and(|peer| !peer.waiting.is_empty());
+        let waits = self.0.get(key).is_some_and(|peer| !peer.waiting.is_empty());
         res.shares.leave(key);
         res.events.peer(key, PeerEvent::Down { cause });
         waits
@@ -212,7 +229,7 @@ impl Peers {
         keeps_waiting: bool,
         res: &mut Resources,
     ) {
-        let Some(peer) = self.0.get_mut(&key) else { return };
+        let Some(peer) = self.0.get_mut(key) else { return };
         let outcome = SendOutcome::Failed(SendFailure { may_have_arrived: false, cause });
         if keeps_waiting && !cause.is_final() && !mutant!(waiting_calls_fail_with_their_attempt) {
             peer.waiting.fail_fast(key, outcome, res);
@@ -223,43 +240,43 @@ impl Peers {
 
     /// The CM machine has forgotten the peer, which may come back.
     pub(super) fn forget(&mut self, key: PeerKey) {
-        let Some(peer) = self.0.get_mut(&key) else { return };
+        let Some(peer) = self.0.get_mut(key) else { return };
         if peer.named || !peer.waiting.is_empty() || peer.trunk.is_some() || peer.pending.is_some() {
             return;
         }
         peer.forgotten = true;
         if peer.dying == 0 {
-            self.0.remove(&key);
+            self.0.remove(key);
         }
     }
 
     /// Removes a message that waits for a session; returns whether it was there.
     pub(super) fn cancel(&mut self, token: Token, shares: &mut Shares) -> bool {
-        self.0.iter_mut().any(|(&key, peer)| peer.waiting.cancel(key, token, shares))
+        self.0.iter_mut().any(|(key, peer)| peer.waiting.cancel(key, token, shares))
     }
 
     /// Fails waiting messages whose deadline has passed.
     pub(super) fn expire(&mut self, res: &mut Resources) {
-        for (&key, peer) in &mut self.0 {
+        for (key, peer) in self.0.iter_mut() {
             peer.waiting.expire(key, res);
         }
     }
 
     /// The earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.0.values().filter_map(|peer| peer.waiting.next_deadline()).min()
+        self.0.iter().filter_map(|(_, peer)| peer.waiting.next_deadline()).min()
     }
 
     /// What waits for sessions.
     pub(super) fn count(&self, counted: &mut Counted) {
-        for (&key, peer) in &self.0 {
+        for (key, peer) in self.0.iter() {
             counted.queued(key, peer.waiting.size());
         }
     }
 
     /// Whether no message waits for a session.
     pub(super) fn is_quiet(&self) -> bool {
-        self.0.values().all(|peer| peer.waiting.is_empty())
+        self.0.iter().all(|(_, peer)| peer.waiting.is_empty())
     }
 }
 
@@ -267,6 +284,7 @@ impl Peers {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use trunkline_machine::Runtime;
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
     use trunkline_verbs::{CqInit, Device, QpInit, QpType};
 
@@ -287,8 +305,8 @@ mod tests {
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         let (key, now) = (PeerKey::new("127.0.0.2:7471".parse().unwrap()), Time(0));
-        let mut peers = Peers::default();
-        assert!(peers.name(key));
+        let mut peers = Peers::new(PeerHash::new(&Runtime::threads()));
+        assert!(peers.name(key).1);
         assert_eq!(peers.ask(key, now), Some(Connect::FailFast));
         assert_eq!(peers.ask(key, now), None, "it was asked");
         assert!(peers.session_up(session(&device, key, 1)).is_some());

@@ -25,6 +25,7 @@ use super::trunks::Trunks;
 use crate::command::{CmCommand, Command, PollerHandle};
 use crate::incarnation::PollerDevice;
 use crate::log_limit::LogLimit;
+use crate::peer_hash::PeerHash;
 use crate::shared::{Alive, NodeShared};
 use crate::trunk::{Event, Resources};
 use crate::{PollerIndex, Upper};
@@ -105,12 +106,13 @@ impl<U: Upper> Poller<U> {
         let Parted { queues: attached, rooms, crossings } = part(device);
         let mut queues = Queues::new(sleeper);
         queues.attach(attached)?;
+        let hash = PeerHash::new(&shared.runtime);
         let core = Core {
             res: Resources::new(index, shared, handle.waker().clone(), rooms),
             queues,
             crossings,
             trunks: Trunks::default(),
-            peers: Peers::default(),
+            peers: Peers::new(hash),
             targets: Targets::default(),
             closings: Closings::default(),
             inbox: Inbox::new(handle),

@@ -1,0 +1,108 @@
+//! The peers of one poller, each at a place of its own, which the hint of its key names.
+#![forbid(unsafe_code)]
+
+use crate::PeerKey;
+use crate::peer_hash::PeerHash;
+use slab::Slab;
+use std::collections::HashMap;
+
+/// A value for each peer. Keys that it has returned are found by their hints; others, such as those made of addresses,
+/// are looked up.
+#[derive(Debug)]
+pub(super) struct PeerTable<T> {
+    entries: Slab<(PeerKey, T)>,
+    places: HashMap<PeerKey, usize, PeerHash>,
+}
+
+impl<T: Default> PeerTable<T> {
+    pub(super) fn new(hash: PeerHash) -> Self {
+        Self { entries: Slab::new(), places: HashMap::with_hasher(hash) }
+    }
+
+    /// The place of a peer, which it keeps until it is removed.
+    #[inline]
+    pub(super) fn place(&self, peer: PeerKey) -> Option<usize> {
+        match self.entries.get(peer.hint()) {
+            Some((key, _)) if *key == peer => Some(peer.hint()),
+            _ => self.places.get(&peer).copied(),
+        }
+    }
+
+    /// The value at a place that [`PeerTable::place`] has returned just now.
+    #[inline]
+    pub(super) fn at(&mut self, place: usize) -> Option<&mut T> {
+        self.entries.get_mut(place).map(|(_, value)| value)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, peer: PeerKey) -> Option<&T> {
+        self.entries.get(self.place(peer)?).map(|(_, value)| value)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, peer: PeerKey) -> Option<&mut T> {
+        self.at(self.place(peer)?)
+    }
+
+    /// The value of a peer, made if it is not there, and the key by which it is found most quickly.
+    #[inline]
+    pub(super) fn entry(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
+        let place = self.place(peer).unwrap_or_else(|| self.add(peer));
+        let (key, value) = &mut self.entries[place];
+        (*key, value)
+    }
+
+    #[cold]
+    fn add(&mut self, peer: PeerKey) -> usize {
+        let entry = self.entries.vacant_entry();
+        let place = entry.key();
+        let key = peer.at(place);
+        entry.insert((key, T::default()));
+        self.places.insert(key, place);
+        place
+    }
+
+    pub(super) fn remove(&mut self, peer: PeerKey) {
+        if let Some(place) = self.places.remove(&peer) {
+            self.entries.remove(place);
+        }
+    }
+
+    /// All peers, in the order of their places.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &T)> {
+        self.entries.iter().map(|(_, (key, value))| (*key, value))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (PeerKey, &mut T)> {
+        self.entries.iter_mut().map(|(_, (key, value))| (*key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_machine::Runtime;
+
+    #[test]
+    fn a_key_finds_its_peer_and_no_other_at_its_place() {
+        let mut table = PeerTable::<u32>::new(PeerHash::new(&Runtime::threads()));
+        let named = PeerKey::numbered;
+        for number in 0..10 {
+            *table.entry(named(number)).1 = number;
+        }
+        let (old, _) = table.entry(named(4));
+        assert_eq!((table.place(old), table.get(old), table.get(named(4))), (Some(4), Some(&4), Some(&4)));
+        table.remove(named(4));
+        assert_eq!((table.get(old), table.get(named(4))), (None, None));
+        *table.entry(named(11)).1 = 11;
+        assert_eq!(table.place(named(11)), Some(4), "the place is taken by another");
+        assert_eq!(table.get(old), None);
+        *table.entry(old).1 = 40;
+        assert_eq!(
+            (table.get(old), table.get(named(4)), table.get(named(11))),
+            (Some(&40), Some(&40), Some(&11))
+        );
+        assert_eq!(table.iter().map(|(_, value)| *value).sum::<u32>(), 45 - 4 + 11 + 40);
+    }
+}
