@@ -11,7 +11,7 @@
 //! | `incarnation` | everything that is made on the device, and ends with it |
 //! | `shared` | what the threads of a node share |
 //! | `command` | what the machines of a node ask of each other, and how they are reached |
-//! | `peer_key`, `peer_hash` | the name of a peer, and how tables find it |
+//! | `peer_key`, `peer_hash`, `peer_map` | the name of a peer, and values by it |
 //! | `body` | what is sent without a copy, and may be the program's to drop |
 //! | `upper` | the seam to the protocol above |
 //! | `poller` | the loop, the way out, the way in |
@@ -46,6 +46,7 @@ mod node;
 mod options;
 mod peer_hash;
 mod peer_key;
+mod peer_map;
 mod poller;
 mod provider;
 mod rendezvous;
@@ -69,6 +70,7 @@ pub use no_nic::NoNic;
 pub use node::Node;
 pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
+pub use peer_map::PeerMap;
 pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport};
 pub use upper::{
     Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,

@@ -6,7 +6,7 @@
 use crate::frame::Number;
 use crate::name::MethodName;
 use std::collections::{BTreeMap, BTreeSet};
-use trunkline_transport::{Origin, PeerKey, SessionNumber};
+use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
 /// A method, and the version of its schema, for which its server has checked it.
 type Key = (u64, u32);
@@ -26,7 +26,7 @@ struct Server {
 pub(super) struct Numbers {
     /// The methods that were asked for: as many as the program has, and no number of another is kept.
     asked: BTreeSet<Key>,
-    servers: BTreeMap<PeerKey, Server>,
+    servers: PeerMap<Server>,
 }
 
 impl Numbers {
@@ -34,7 +34,7 @@ impl Numbers {
     /// asked for.
     pub(super) fn of(&mut self, peer: PeerKey, method: &MethodName) -> Option<(u16, SessionNumber)> {
         let key = key(method);
-        let known = self.servers.get(&peer);
+        let known = self.servers.get(peer);
         let known = known.and_then(|server| Some((*server.methods.get(&key)?, server.session)));
         if known.is_none() {
             self.asked.insert(key);
@@ -49,7 +49,7 @@ impl Numbers {
             return;
         }
         let new = || Server { session: from.session, methods: BTreeMap::new() };
-        let server = self.servers.entry(from.peer).or_insert_with(new);
+        let server = self.servers.get_or_insert_with(from.peer, new);
         if server.session != from.session {
             *server = new();
         }
@@ -58,6 +58,6 @@ impl Numbers {
 
     /// The session is over, or a number was refused.
     pub(super) fn forget(&mut self, peer: PeerKey) {
-        self.servers.remove(&peer);
+        self.servers.remove(peer);
     }
 }

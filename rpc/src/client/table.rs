@@ -24,8 +24,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerKey, SendError, SendFailure, SendOutcome,
-    SessionNumber, Token, Toward, Turn,
+    Body, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap, SendError, SendFailure,
+    SendOutcome, SessionNumber, Token, Toward, Turn,
 };
 use trunkline_verbs::Time;
 
@@ -80,7 +80,7 @@ pub(crate) struct Table {
     waiting: Waiting,
     generation: u32,
     /// Pollers of each peer that is up.
-    pollers: BTreeMap<PeerKey, u16>,
+    pollers: PeerMap<u16>,
     /// The numbers of methods at peers that are up.
     numbers: Numbers,
     scratch: Vec<u8>,
@@ -98,7 +98,7 @@ impl Table {
             deadlines: BTreeSet::new(),
             waiting: Waiting::default(),
             generation: 0,
-            pollers: BTreeMap::new(),
+            pollers: PeerMap::default(),
             numbers: Numbers::default(),
             scratch: Vec::new(),
             unmatched_replies: 0,
@@ -366,7 +366,7 @@ impl Table {
 
     /// A peer reports the number of a method.
     pub(crate) fn learn(&mut self, from: Origin, number: Number) {
-        if self.pollers.contains_key(&from.peer) {
+        if self.pollers.get(from.peer).is_some() {
             self.numbers.learn(from, number);
         }
     }
@@ -386,7 +386,7 @@ impl Table {
 
     /// A peer is lost: no reply will come for requests that were delivered to it.
     pub(crate) fn down(&mut self, peer: PeerKey, cause: PeerDown) {
-        self.pollers.remove(&peer);
+        self.pollers.remove(peer);
         self.forget_numbers(peer);
         let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
         for call in lost {
@@ -524,7 +524,7 @@ impl Table {
             return;
         }
         // Without a session it has left through one that is over, and its handler ends with that.
-        let Some(pollers) = self.pollers.get(&peer).copied() else { return };
+        let Some(pollers) = self.pollers.get(peer).copied() else { return };
         let mut message = Frame {
             peer,
             toward: Toward::Poller(turn.of(pollers)),

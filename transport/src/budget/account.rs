@@ -19,7 +19,7 @@ pub(super) struct Account(AtomicUsize);
 impl Account {
     /// Reserves `want` units, or `need` if there are not so many; returns how many.
     pub(super) fn reserve(&self, need: usize, want: usize, limit: usize) -> Option<usize> {
-        let limit = if mutant!(budgets_have_no_limit) { usize::MAX } else { limit };
+        let limit = in_force(limit);
         let try_reserve = |units: usize| {
             let add = |reserved: usize| reserved.checked_add(units).filter(|&sum| sum <= limit);
             // Nothing else is published by the count, so it needs no order.
@@ -31,7 +31,13 @@ impl Account {
         try_reserve(need).then_some(need)
     }
 
+    /// Whether so many units could be reserved now.
+    pub(super) fn could_reserve(&self, units: usize, limit: usize) -> bool {
+        self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
+    }
+
     /// Units that are reserved.
+    #[inline]
     pub(super) fn reserved(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -41,9 +47,13 @@ impl Account {
     }
 }
 
+fn in_force(limit: usize) -> usize {
+    if mutant!(budgets_have_no_limit) { usize::MAX } else { limit }
+}
+
 /// What is reserved for the peers of a host.
 #[derive(Debug, Default)]
-pub(super) struct OfHost {
+pub(super) struct HostAccounts {
     /// In all.
     pub(super) all: Account,
     /// Of what is set aside.
@@ -54,18 +64,26 @@ pub(super) struct OfHost {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
+    /// Units in use, but for those of what is set aside.
     pub(super) used: AtomicUsize,
+    pub(super) set_aside: AtomicUsize,
     pub(super) refused_to_peer: AtomicU64,
     pub(super) refused_to_host: AtomicU64,
     pub(super) refused_to_all: AtomicU64,
 }
 
-/// Units that a poller reserves at once, of each kind of account.
-#[derive(Debug)]
-pub(super) struct Portion {
+/// Units of each kind of account.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Levels {
     pub(super) per_peer: usize,
     pub(super) per_host: usize,
     pub(super) in_all: usize,
+}
+
+impl Levels {
+    pub(super) fn map(self, of: impl Fn(usize) -> usize) -> Self {
+        Self { per_peer: of(self.per_peer), per_host: of(self.per_host), in_all: of(self.in_all) }
+    }
 }
 
 /// The budget of one resource of a node.
@@ -73,14 +91,16 @@ pub(super) struct Portion {
 pub struct Budget {
     pub(super) name: &'static str,
     pub(super) limit: Limit,
+    /// The same, but for what is set aside.
+    pub(super) levels: Levels,
     /// Units that a poller reserves at once, and keeps; 0 for a limit that is too small to be cut up.
-    pub(super) portion: Portion,
+    pub(super) portions: Levels,
     /// But for what is set aside.
     pub(super) general: Account,
     pub(super) set_aside: Account,
     peers: Mutex<BTreeMap<PeerKey, Arc<Account>>>,
-    hosts: Mutex<BTreeMap<IpAddr, Arc<OfHost>>>,
-    pub(super) published: Box<[Published]>,
+    hosts: Mutex<BTreeMap<IpAddr, Arc<HostAccounts>>>,
+    pub(super) published: Box<[Arc<Published>]>,
 }
 
 impl Budget {
@@ -89,19 +109,17 @@ impl Budget {
     pub fn new(name: &'static str, limit: Limit, pollers: u16) -> Arc<Self> {
         // A poller keeps up to two portions that it does not use.
         let portion = |limit: usize| limit / (2 * UNUSED_PART * usize::from(pollers.max(1)));
+        let whole = Levels { per_peer: limit.per_peer, per_host: limit.per_host(), in_all: limit.in_all };
         Arc::new(Self {
             name,
             limit,
-            portion: Portion {
-                per_peer: portion(limit.per_peer),
-                per_host: portion(limit.per_host()),
-                in_all: portion(limit.in_all),
-            },
+            levels: Levels { in_all: limit.in_all - limit.set_aside(), ..whole },
+            portions: whole.map(portion),
             general: Account::default(),
             set_aside: Account::default(),
             peers: Mutex::default(),
             hosts: Mutex::default(),
-            published: (0..pollers).map(|_| Published::default()).collect(),
+            published: (0..pollers).map(|_| Arc::default()).collect(),
         })
     }
 
@@ -111,7 +129,8 @@ impl Budget {
         let sum = |of: fn(&Published) -> &AtomicU64| {
             self.published.iter().map(|poller| of(poller).load(Ordering::Relaxed)).sum()
         };
-        let used = self.published.iter().map(|poller| poller.used.load(Ordering::Relaxed) as u64);
+        let used = self.published.iter().flat_map(|poller| [&poller.used, &poller.set_aside]);
+        let used = used.map(|units| units.load(Ordering::Relaxed) as u64);
         BudgetReport {
             name: self.name,
             used: used.sum(),
@@ -129,7 +148,7 @@ impl Budget {
     }
 
     /// The accounts of a host, the same ones for all pollers.
-    pub(super) fn host(&self, host: IpAddr) -> Arc<OfHost> {
+    pub(super) fn host(&self, host: IpAddr) -> Arc<HostAccounts> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(hosts.entry(host).or_default())
     }
@@ -140,7 +159,7 @@ impl Budget {
     }
 
     /// A poller does not need the accounts of a host any more.
-    pub(super) fn give_up_host(&self, host: IpAddr, accounts: Arc<OfHost>) {
+    pub(super) fn give_up_host(&self, host: IpAddr, accounts: Arc<HostAccounts>) {
         give_up(&self.hosts, host, accounts);
     }
 }

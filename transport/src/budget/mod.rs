@@ -22,8 +22,10 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod entries;
 mod leaves;
 mod node;
+mod purse;
 mod share;
 mod tally;
 

@@ -1,6 +1,7 @@
 //! The budgets that the transport keeps of a node, and one poller's shares of them.
 #![forbid(unsafe_code)]
 
+use super::share::Room;
 use super::{Budget, BudgetLedger, BudgetReport, Exhausted, Leaves, Limit, Share};
 use crate::PeerKey;
 use std::collections::BTreeMap;
@@ -68,6 +69,16 @@ pub(crate) struct Shares {
     pinned: Share,
     /// Large messages of the peer that we have yet to READ.
     announced: Share,
+    /// What is left to refusals, of messages and of bytes.
+    refusals: [Room; 2],
+}
+
+/// The part of a limit that is left to refusals.
+fn refusals(limit: Limit, part: usize) -> Room {
+    let of_peer = (limit.per_peer / part).max(1);
+    // While others have all but what is set aside, a host runs calls on half of its part of that.
+    let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { of_peer };
+    Room { of_peer, of_all: of_peer.min(set_aside.max(1)) }
 }
 
 impl Shares {
@@ -78,6 +89,10 @@ impl Shares {
             bytes: share(&of.bytes),
             pinned: share(&of.pinned),
             announced: share(&of.announced),
+            refusals: [
+                refusals(of.messages.limit, REFUSALS_OF_MESSAGES),
+                refusals(of.bytes.limit, REFUSALS_OF_BYTES),
+            ],
         }
     }
 
@@ -129,18 +144,9 @@ impl Shares {
     /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
     /// it here; after that a part of the budget is left to refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
-        for (share, part) in
-            [(&mut self.messages, REFUSALS_OF_MESSAGES), (&mut self.bytes, REFUSALS_OF_BYTES)]
-        {
-            if share.used_by(peer) > 0 {
-                let limit = share.limit();
-                let refusals = (limit.per_peer / part).max(1);
-                // While others have all but what is set aside, a host runs calls on half of its part of that.
-                let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { refusals };
-                share.check(peer, refusals, refusals.min(set_aside.max(1)))?;
-            }
-        }
-        Ok(())
+        let [messages, bytes] = self.refusals;
+        self.messages.check(peer, messages)?;
+        self.bytes.check(peer, bytes)
     }
 
     /// The peer is down.

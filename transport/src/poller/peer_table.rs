@@ -20,12 +20,17 @@ impl<T: Default> PeerTable<T> {
     }
 
     /// The place of a peer, which it keeps until it is removed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place(&self, peer: PeerKey) -> Option<usize> {
         match self.entries.get(peer.hint()) {
             Some((key, _)) if *key == peer => Some(peer.hint()),
-            _ => self.places.get(&peer).copied(),
+            _ => self.look_up(peer),
         }
+    }
+
+    #[inline(never)]
+    fn look_up(&self, peer: PeerKey) -> Option<usize> {
+        self.places.get(&peer).copied()
     }
 
     /// The value at a place that [`PeerTable::place`] has returned just now.

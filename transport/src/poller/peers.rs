@@ -69,6 +69,7 @@ impl Peers {
     }
 
     /// The upper half names a peer. Returns its key, by which it is found most quickly, and whether it needs a session.
+    #[inline]
     pub(super) fn name(&mut self, key: PeerKey) -> (PeerKey, bool) {
         let (key, peer) = self.0.entry(key);
         peer.named = true;
@@ -84,6 +85,7 @@ impl Peers {
     /// Where a message for the peer at this place goes: its turn, which is the next one if it names no poller, and the
     /// place of the peer's trunk in the poller's table. The first turn is that of the poller with the number of our own, so
     /// that the pollers of a node spread out.
+    #[inline]
     pub(super) fn route(&mut self, place: usize, toward: Toward, own: u32) -> Option<(Turn, Option<usize>)> {
         let peer = self.0.at(place)?;
         let turn = match toward {

@@ -1,0 +1,141 @@
+//! The peers and hosts that have units of one poller's share: found without a search by the keys that the poller made.
+#![forbid(unsafe_code)]
+
+use super::Budget;
+use super::account::{Account, HostAccounts};
+use super::purse::Purse;
+use crate::{PeerKey, PeerMap};
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct OfPeer {
+    pub(super) account: Arc<Account>,
+    pub(super) purse: Purse,
+    /// The peer is down: its entry goes when nothing of it is used any more.
+    pub(super) is_leaving: bool,
+    /// Its host's place.
+    host: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct OfHost {
+    pub(super) accounts: Arc<HostAccounts>,
+    pub(super) purse: Purse,
+    /// Of the units in use: those of what is set aside.
+    pub(super) set_aside: usize,
+    /// Peers of the host that have an entry.
+    peers: usize,
+}
+
+impl OfHost {
+    /// Takes units of what is set aside. They are few, so there are no portions of them.
+    pub(super) fn take_set_aside(&mut self, units: usize, budget: &Budget) -> bool {
+        let (limit, of_host) = (budget.limit, &self.accounts.set_aside);
+        if of_host.reserve(units, units, limit.set_aside_per_host()).is_none() {
+            return false;
+        }
+        if budget.set_aside.reserve(units, units, limit.set_aside()).is_none() {
+            of_host.release(units);
+            return false;
+        }
+        self.set_aside += units;
+        true
+    }
+
+    /// Whether [`OfHost::take_set_aside`] could take so many units now.
+    pub(super) fn could_take_set_aside(&self, units: usize, budget: &Budget) -> bool {
+        self.accounts.set_aside.could_reserve(units, budget.limit.set_aside_per_host())
+            && budget.set_aside.could_reserve(units, budget.limit.set_aside())
+    }
+
+    /// Puts back up to so many units of what is set aside; returns how many.
+    pub(super) fn put_back_set_aside(&mut self, units: usize, budget: &Budget) -> usize {
+        let units = units.min(self.set_aside);
+        if units > 0 {
+            self.set_aside -= units;
+            self.accounts.set_aside.release(units);
+            budget.set_aside.release(units);
+        }
+        units
+    }
+}
+
+/// All peers and hosts of a share.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    peers: PeerMap<OfPeer>,
+    hosts: Slab<OfHost>,
+    places: BTreeMap<IpAddr, usize>,
+}
+
+impl Entries {
+    /// The entries of a peer and of its host, if the key's hint finds them; [`Entries::find`] finds them always.
+    #[inline(always)]
+    pub(super) fn hinted(&mut self, peer: PeerKey) -> Option<(&mut OfPeer, &mut OfHost)> {
+        let of_peer = self.peers.hinted(peer)?;
+        let of_host = self.hosts.get_mut(of_peer.host)?;
+        Some((of_peer, of_host))
+    }
+
+    /// The entries of a peer and of its host.
+    pub(super) fn find(&mut self, peer: PeerKey) -> Option<(&mut OfPeer, &mut OfHost)> {
+        let of_peer = self.peers.get_mut(peer)?;
+        let of_host = self.hosts.get_mut(of_peer.host)?;
+        Some((of_peer, of_host))
+    }
+
+    /// The same, made if they are not there. The peer is not leaving any more.
+    pub(super) fn make(&mut self, budget: &Budget, peer: PeerKey) -> (&mut OfPeer, &mut OfHost) {
+        let host = peer.host();
+        let Self { peers, hosts, places } = self;
+        let place = *places.entry(host).or_insert_with(|| {
+            hosts.insert(OfHost {
+                accounts: budget.host(host),
+                purse: Purse::default(),
+                set_aside: 0,
+                peers: 0,
+            })
+        });
+        let of_host = &mut hosts[place];
+        let of_peer = peers.get_or_insert_with(peer, || {
+            of_host.peers += 1;
+            let account = budget.account(peer);
+            OfPeer { account, purse: Purse::default(), is_leaving: false, host: place }
+        });
+        of_peer.is_leaving = false;
+        (of_peer, of_host)
+    }
+
+    /// The entry of a peer.
+    #[inline]
+    pub(super) fn get(&self, peer: PeerKey) -> Option<&OfPeer> {
+        self.peers.get(peer)
+    }
+
+    /// All peers, in the order of their keys.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &OfPeer)> {
+        self.peers.iter()
+    }
+
+    /// Releases what is reserved for a peer, and for its host if no other peer of that is left. Returns how many units of
+    /// what is set aside were in use: none, unless the whole share is dropped.
+    pub(super) fn remove(&mut self, budget: &Budget, peer: PeerKey) -> usize {
+        let Some(OfPeer { account, purse, host, .. }) = self.peers.remove(peer) else { return 0 };
+        account.release(purse.reserved());
+        budget.give_up(peer, account);
+        let of_host = &mut self.hosts[host];
+        of_host.peers -= 1;
+        if of_host.peers > 0 {
+            return 0;
+        }
+        let set_aside = of_host.put_back_set_aside(of_host.set_aside, budget);
+        let OfHost { accounts, purse, .. } = self.hosts.remove(host);
+        self.places.remove(&peer.host());
+        accounts.all.release(purse.reserved());
+        budget.give_up_host(peer.host(), accounts);
+        set_aside
+    }
+}
