@@ -1,5 +1,8 @@
+use super::share::Room;
 use super::{Budget, Exhausted, Leaves, Limit, NodeBudgets, NodeLimits, Share, Shares, Tally};
 use crate::PeerKey;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const A: PeerKey = peer(1, 1);
@@ -227,4 +230,67 @@ fn what_others_have_reserved_is_left_all_the_same() {
     assert!(share.take_leaving(A, 1, Leaves::Eighth).is_ok());
     assert!(share.take_leaving(A, 1, Leaves::Eighth).is_err());
     assert_eq!(taken(&mut share, A), 128);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Take(usize, Leaves),
+    PutBack(usize),
+    Check(Room),
+    Leave,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let leaves = prop_oneof![Just(Leaves::Nothing), Just(Leaves::Eighth), Just(Leaves::Quarter)];
+    prop_oneof![
+        6 => (prop_oneof![1..20_usize, 1..200_usize], leaves).prop_map(|(units, leaves)| Step::Take(units, leaves)),
+        4 => (1..100_usize).prop_map(Step::PutBack),
+        1 => (1..100_usize, 0..100_usize)
+            .prop_map(|(of_all, more)| Step::Check(Room { of_peer: of_all + more, of_all })),
+        1 => Just(Step::Leave),
+    ]
+}
+
+/// Units that the peer uses after a step.
+fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result<usize, Exhausted> {
+    match step {
+        Step::Take(units, leaves) => share.take_leaving(peer, units, leaves).map(|()| taken + units),
+        Step::PutBack(units) => {
+            share.put_back(peer, units.min(taken));
+            Ok(taken - units.min(taken))
+        }
+        Step::Check(room) => share.check(peer, room).map(|()| taken),
+        Step::Leave => {
+            share.leave(peer);
+            Ok(taken)
+        }
+    }
+}
+
+proptest! {
+    /// Two pollers and six peers of two hosts. With keys that no poller made, every step goes by the rules; with keys
+    /// that are found by their hints, most are only counted.
+    #[test]
+    fn what_is_only_counted_is_as_by_the_rules(
+        steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
+    ) {
+        let budgets = [Budget::new("things", CUT_UP, 2), Budget::new("things", CUT_UP, 2)];
+        let mut shares = budgets.each_ref().map(|budget| [0, 1].map(|poller| Share::new(budget, poller)));
+        let mut taken = BTreeMap::<_, usize>::new();
+        for (poller, number, step) in steps {
+            let unknown = peer(u8::try_from(number % 2).unwrap(), u16::try_from(number).unwrap());
+            let known = unknown.at(number);
+            let units = taken.entry((poller, number)).or_default();
+            let [counted, by_rules] = &mut shares;
+            let outcomes = [
+                outcome(&mut counted[poller], known, step, *units),
+                outcome(&mut by_rules[poller], unknown, step, *units),
+            ];
+            prop_assert_eq!(outcomes[0], outcomes[1], "{:?} of {}", step, number);
+            *units = outcomes[0].unwrap_or(*units);
+            prop_assert_eq!(counted[poller].used_by(unknown), *units);
+            prop_assert_eq!(budgets[0].report(), budgets[1].report());
+            prop_assert_eq!(budgets[0].report().used, taken.values().sum::<usize>() as u64);
+        }
+    }
 }
