@@ -51,69 +51,97 @@ impl Outbound {
 
 /// Messages in the order in which they leave.
 #[derive(Debug, Default)]
-pub(crate) struct MessageQueue(VecDeque<Outbound>);
+pub(crate) struct MessageQueue {
+    messages: VecDeque<Outbound>,
+    /// No message has an earlier deadline, but the one that had this may have left: it is known exactly only after
+    /// a search of the queue, and one is made no sooner than at this moment.
+    earliest: Option<Time>,
+}
 
 impl MessageQueue {
     pub(crate) fn push(&mut self, message: Outbound) {
-        self.0.push_back(message);
+        self.note(&message);
+        self.messages.push_back(message);
     }
 
     /// The oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
-        let message = self.0.pop_front();
-        if self.0.is_empty() && self.0.capacity() > KEPT {
-            // Room for all that ever waited would be kept for each poller of each peer.
-            self.0 = VecDeque::new();
+        let message = self.messages.pop_front();
+        if self.messages.is_empty() {
+            self.earliest = None;
+            if self.messages.capacity() > KEPT {
+                // Room for all that ever waited would be kept for each poller of each peer.
+                self.messages = VecDeque::new();
+            }
         }
         message
     }
 
     /// Returns a message that could not leave after all to its place.
     pub(super) fn put_back(&mut self, message: Outbound) {
-        self.0.push_front(message);
+        self.note(&message);
+        self.messages.push_front(message);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.messages.is_empty()
     }
 
     /// How many wait.
     pub(super) fn count(&self) -> usize {
-        self.0.len()
+        self.messages.len()
     }
 
     /// How many wait, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
-        (self.0.len(), self.0.iter().map(Outbound::bytes).sum())
+        (self.messages.len(), self.messages.iter().map(Outbound::bytes).sum())
     }
 
     /// Removes a message for the peer; returns whether it was there.
     pub(crate) fn cancel(&mut self, peer: PeerKey, token: Token, shares: &mut Shares) -> bool {
-        let Some(at) = self.0.iter().position(|message| message.token == token) else { return false };
-        let removed = self.0.remove(at);
+        let Some(at) = self.messages.iter().position(|message| message.token == token) else { return false };
+        let removed = self.messages.remove(at);
         removed.inspect(|message| shares.unqueue(peer, message.bytes())).is_some()
     }
 
     /// Fails the messages for the peer whose deadline has passed.
     pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
-        self.0.retain(|message| {
-            let late = message.deadline.is_some_and(|deadline| deadline <= res.time.now());
-            if late {
-                res.shares.unqueue(peer, message.bytes());
-                res.events.never_sent(message.token, PeerDown::Deadline);
-            }
-            !late
+        self.remove_late(res.time.now(), |message| {
+            res.shares.unqueue(peer, message.bytes());
+            res.events.never_sent(message.token, PeerDown::Deadline);
         });
     }
 
-    /// The earliest deadline of a message.
+    fn remove_late(&mut self, now: Time, mut each: impl FnMut(&Outbound)) {
+        if self.earliest.is_none_or(|earliest| earliest > now) {
+            return;
+        }
+        let mut earliest = None::<Time>;
+        self.messages.retain(|message| {
+            let Some(deadline) = message.deadline else { return true };
+            if deadline <= now {
+                each(message);
+                return false;
+            }
+            earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+            true
+        });
+        self.earliest = earliest;
+    }
+
+    /// When [`MessageQueue::expire`] has to look at the messages: no deadline is earlier.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.0.iter().filter_map(|message| message.deadline).min()
+        self.earliest
+    }
+
+    fn note(&mut self, message: &Outbound) {
+        self.earliest = [self.earliest, message.deadline].into_iter().flatten().min();
     }
 
     /// Fails all messages, which are for the peer.
     pub(crate) fn fail(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
-        for message in self.0.drain(..) {
+        self.earliest = None;
+        for message in self.messages.drain(..) {
             res.shares.unqueue(peer, message.bytes());
             res.events.sent(message.token, outcome);
         }
@@ -121,15 +149,64 @@ impl MessageQueue {
 
     /// Fails the messages, which are for the peer, but for those that wait for a session.
     pub(crate) fn fail_fast(&mut self, peer: PeerKey, outcome: SendOutcome, res: &mut Resources) {
-        let waiting = std::mem::take(&mut self.0);
+        let waiting = std::mem::take(&mut self.messages);
         let (waiting, failed) = waiting.into_iter().partition(|message| message.connect == Connect::Wait);
-        self.0 = failed;
+        self.messages = failed;
+        let earliest = self.earliest;
         self.fail(peer, outcome, res);
-        self.0 = waiting;
+        (self.messages, self.earliest) = (waiting, earliest);
     }
 
     /// Whether any message waits for a session, however many attempts to connect fail.
     pub(crate) fn waits(&self) -> bool {
-        self.0.iter().any(|message| message.connect == Connect::Wait)
+        self.messages.iter().any(|message| message.connect == Connect::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(token: u64, deadline: Option<u64>) -> Outbound {
+        Outbound {
+            token: Token(token),
+            toward: Toward::Any,
+            turn: Turn(0),
+            head: Vec::new(),
+            announced: 0,
+            body: Body::default(),
+            deadline: deadline.map(Time),
+            ordered: false,
+            connect: Connect::FailFast,
+        }
+    }
+
+    /// Whatever is pushed, taken out and put back: messages fail at their deadlines, and none is looked for before.
+    #[test]
+    fn messages_fail_at_their_deadlines() {
+        let mut queue = MessageQueue::default();
+        let mut random = 1_u64;
+        for now in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            match random >> 61 {
+                0..3 => queue.push(message(now, Some(now + 1 + (random >> 50) % 400))),
+                3 => queue.push(message(now, None)),
+                4 | 5 => _ = queue.pop(),
+                _ => {
+                    if let Some(front) = queue.pop() {
+                        queue.put_back(front);
+                    }
+                }
+            }
+            let is_late = |message: &Outbound| message.deadline.is_some_and(|deadline| deadline <= Time(now));
+            let late = queue.messages.iter().filter(|&message| is_late(message)).count();
+            let must_look = queue.next_deadline().is_some_and(|deadline| deadline <= Time(now));
+            let mut removed = 0;
+            queue.remove_late(Time(now), |message| removed += usize::from(is_late(message)));
+            assert_eq!(removed, late);
+            let earliest = queue.messages.iter().filter_map(|message| message.deadline).min();
+            assert!(queue.next_deadline() <= earliest || earliest.is_none());
+            assert!(!must_look || queue.next_deadline() == earliest, "a search leaves the exact moment");
+        }
     }
 }
