@@ -20,6 +20,7 @@
 //! | `credit` | who may send how much, pure |
 //! | `budget` | how much of a resource one peer may use, and all together |
 //! | `session` | handshake and connection machine, pure; the CM machine |
+//! | `deadlines` | what is due when, pure |
 //! | `frame`, `sizes` | the header of messages, pure; sizes that the parts agree on |
 //! | [`fuzz`] | targets of fuzzers |
 //! | `buffer` | registered memory: all `unsafe` of the crate |
@@ -33,6 +34,7 @@ mod command;
 mod connections;
 mod credit;
 mod crossings;
+mod deadlines;
 mod epochs;
 mod error;
 mod frame;
@@ -64,6 +66,8 @@ pub use budget::{BudgetReport, Exhausted, Leaves, Limit};
 pub use buffer::RegisteredBuffer;
 pub use command::PollerHandle;
 pub use connections::Connections;
+#[doc(hidden)]
+pub use deadlines::{DeadlineKey, Deadlines};
 pub use error::{DeviceError, StartError};
 pub use log_limit::LogLimit;
 pub use no_nic::NoNic;

@@ -10,7 +10,7 @@ use crate::budget::{Exhausted, Leaves};
 use crate::buffer::Received;
 use crate::frame::FrameError;
 use crate::ledger::UpperLedger;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -353,16 +353,19 @@ impl Message {
         }
     }
 
-    /// The same as shared bytes; costs at most one allocation and, unless it is short, no copy.
+    /// What follows so many bytes, as shared bytes; costs at most one allocation and, unless it is short, no copy.
+    /// Nothing if it is not so long.
     #[must_use]
-    pub fn into_bytes(self) -> Bytes {
-        match self.0 {
-            Content::Owned(bytes) => bytes,
+    pub fn bytes_from(self, start: usize) -> Bytes {
+        let mut bytes = match self.0 {
             Content::Lent(frame) if frame.as_ref().len() <= COPY_BYTES => {
-                Bytes::copy_from_slice(frame.as_ref())
+                return Bytes::copy_from_slice(frame.as_ref().get(start..).unwrap_or_default());
             }
+            Content::Owned(bytes) => bytes,
             Content::Lent(frame) => Bytes::from_owner(frame),
-        }
+        };
+        bytes.advance(start.min(bytes.len()));
+        bytes
     }
 }
 

@@ -52,7 +52,7 @@ impl Response {
     /// `Internal` when the server has sent an error of a type of its own.
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
-        Ok(self.message.into_bytes().slice(self.encoded.end..))
+        Ok(self.message.bytes_from(self.encoded.end))
     }
 
     /// The raw bytes after the encoded part, if the encoded flag is set.

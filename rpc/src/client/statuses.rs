@@ -40,7 +40,7 @@ pub(super) fn status_of(
         status = Status::new(status.code(), "");
     }
     drop(text);
-    status.with_causes(causes).with_details(message.into_bytes().slice(end..))
+    status.with_causes(causes).with_details(message.bytes_from(end))
 }
 
 /// The status with this text.

@@ -15,7 +15,7 @@ use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
@@ -24,8 +24,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap, SendError, SendFailure,
-    SendOutcome, SessionNumber, Token, Toward, Turn,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap,
+    SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Turn,
 };
 use trunkline_verbs::Time;
 
@@ -44,7 +44,8 @@ struct Flight {
     ordered: bool,
     /// A handler or task of this node waits for it.
     nested: bool,
-    deadline: Time,
+    /// Its place among the deadlines.
+    timer: Option<DeadlineKey>,
     /// Which of the peer's pollers has it.
     turn: Turn,
     /// The request is in the peer's memory.
@@ -75,7 +76,8 @@ pub(crate) struct Table {
     /// Most bytes that a decoded reply may take.
     most_decoded: usize,
     flights: Slab<Flight>,
-    deadlines: BTreeSet<(Time, u64)>,
+    /// Of the calls in flight, by their numbers.
+    deadlines: Deadlines<u64>,
     /// The calls that are not in flight for lack of room.
     waiting: Waiting,
     generation: u32,
@@ -95,7 +97,7 @@ impl Table {
             budget,
             most_decoded,
             flights: Slab::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
             waiting: Waiting::default(),
             generation: 0,
             pollers: PeerMap::default(),
@@ -188,7 +190,7 @@ impl Table {
             one_way,
             ordered: order.is_some(),
             nested,
-            deadline,
+            timer: None,
             turn: Turn(0),
             delivered: false,
             answer,
@@ -216,11 +218,10 @@ impl Table {
                 self.finish(call, Ok(Response::empty()));
             }
             Ok((turn, spare)) => {
+                let is_kept = !mutant!(deadline_is_not_kept);
+                let timer = is_kept.then(|| self.deadlines.add(carrier.now(), deadline, call));
                 if let Some(flight) = self.flight(call) {
-                    flight.turn = turn;
-                }
-                if !mutant!(deadline_is_not_kept) {
-                    self.deadlines.insert((deadline, call));
+                    (flight.turn, flight.timer) = (turn, timer);
                 }
                 return Ok(spare);
             }
@@ -419,10 +420,10 @@ impl Table {
             any = true;
             end(call, why.expired());
         }
-        while let Some(&(deadline, call)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+        while let Some(call) = self.deadlines.due(now) {
             any = true;
-            self.deadlines.remove(&(deadline, call));
             let Some(flight) = self.flight(call) else { continue };
+            flight.timer = None;
             let name = flight.name();
             let peer = flight.peer;
             let away = carrier.away(peer);
@@ -454,8 +455,7 @@ impl Table {
 
     /// When `expire` or `admit` is due next.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
-        deadline.into_iter().chain(self.waiting.next_timer()).min()
+        self.deadlines.next().into_iter().chain(self.waiting.next_timer()).min()
     }
 
     /// The node shuts down: refuses calls from outside of handlers and tasks, and ends those in flight. Handlers finish
@@ -498,7 +498,7 @@ impl Table {
     fn finish(&mut self, call: u64, outcome: Outcome) {
         let Some((slot, _)) = parts(call) else { return };
         if let Some(flight) = self.flights.try_remove(slot) {
-            self.deadlines.remove(&(flight.deadline, call));
+            flight.timer.and_then(|timer| self.deadlines.remove(timer));
             self.budget.put_back(flight.peer, 1);
             self.waiting.there_is_room();
             flight.answer.complete(outcome);

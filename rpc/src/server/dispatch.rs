@@ -13,7 +13,7 @@ use crate::inbox::Inbox;
 use crate::name::ServiceName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, LogLimit, Message, Origin, PeerKey, PollerIndex, SendError,
-    SessionNumber, Toward,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, PeerKey, PollerIndex,
+    SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -54,7 +54,8 @@ struct Caller {
 
 struct Running {
     caller: Caller,
-    deadline: Option<Time>,
+    /// The place of its deadline.
+    timer: Option<DeadlineKey>,
     /// What its arguments are charged with, in bytes.
     decoded: usize,
 }
@@ -78,7 +79,7 @@ pub(crate) struct Dispatch {
     by_number: BTreeMap<u16, u32>,
     running: BTreeMap<TaskId, Running>,
     by_key: BTreeMap<Key, TaskId>,
-    deadlines: BTreeSet<(Time, TaskId)>,
+    deadlines: Deadlines<TaskId>,
     scratch: Vec<u8>,
     /// Of one-way calls that were refused.
     log: LogLimit,
@@ -108,7 +109,7 @@ impl Dispatch {
             by_number: BTreeMap::new(),
             running: BTreeMap::new(),
             by_key: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
             scratch: Vec::new(),
             log: LogLimit::default(),
             poller: context.calls(),
@@ -177,12 +178,11 @@ impl Dispatch {
         match started {
             Ok(slot) => {
                 let task = TaskId { table, slot };
-                self.running.insert(task, Running { caller, deadline, decoded });
+                let deadline = deadline.filter(|_| !mutant!(server_keeps_no_deadline));
+                let timer = deadline.map(|deadline| self.deadlines.add(carrier.now(), deadline, task));
+                self.running.insert(task, Running { caller, timer, decoded });
                 // A peer that uses a number twice confuses only its own cancellations.
                 self.by_key.insert(key, task);
-                if !mutant!(server_keeps_no_deadline) {
-                    self.deadlines.extend(deadline.map(|deadline| (deadline, task)));
-                }
             }
             Err(outcome) => {
                 self.ended(key.peer, table);
@@ -249,8 +249,11 @@ impl Dispatch {
     /// Drops the handlers whose deadline has passed. Returns whether there was one.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let mut any = false;
-        while let Some(&(_, task)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+        while let Some(task) = self.deadlines.due(now) {
             any = true;
+            if let Some(running) = self.running.get_mut(&task) {
+                running.timer = None;
+            }
             self.drop_task(task);
         }
         any
@@ -289,7 +292,7 @@ impl Dispatch {
 
     /// When `expire` is due next.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        self.deadlines.next()
     }
 
     /// Handlers that run.
@@ -508,9 +511,7 @@ impl Dispatch {
         }
         self.arguments.put_back(running.caller.key.peer, running.decoded);
         self.by_key.remove(&running.caller.key);
-        if let Some(deadline) = running.deadline {
-            self.deadlines.remove(&(deadline, task));
-        }
+        running.timer.and_then(|timer| self.deadlines.remove(timer));
         Some(running)
     }
 }

@@ -52,7 +52,7 @@ impl Request {
     /// The raw argument: the bytes after the encoded ones.
     #[must_use]
     pub fn into_body(self) -> Bytes {
-        self.message.into_bytes().slice(self.encoded.end..)
+        self.message.bytes_from(self.encoded.end)
     }
 }
 

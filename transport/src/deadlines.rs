@@ -1,0 +1,356 @@
+//! What is due when: a timer wheel.
+//!
+//! Adding and removing costs the same whatever number there is, and allocates nothing once there have been as many. Time is cut into ticks
+//! of about a millisecond. The first level has a list for each of 64 ticks, the next one for each of 64 times 64, and so
+//! on: what is due later moves to a finer level when its time comes near. Due times themselves are exact.
+//!
+//! Not lock-free, and of one thread: pollers have their own.
+#![forbid(unsafe_code)]
+
+use slab::Slab;
+use trunkline_verbs::Time;
+
+/// A tick has 2^20 ns.
+const TICK_BITS: u32 = 20;
+/// A level has 2^6 lists.
+const LEVEL_BITS: u32 = 6;
+const LISTS: usize = 1 << LEVEL_BITS;
+/// Four levels cover 4.9 hours; what is due later is in one list.
+const LEVELS: u32 = 4;
+/// No entry.
+const NONE: usize = usize::MAX;
+
+/// Names what was added, until it is due or removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadlineKey(usize);
+
+/// What is due, and when.
+#[derive(Debug)]
+pub struct Deadlines<T> {
+    entries: Slab<Entry<T>>,
+    /// Nothing is due before this. A lower bound: what it was true of may have been removed.
+    earliest: Time,
+    /// Where time has come to, in ticks; never later than the time.
+    tick: u64,
+    levels: [Level; LEVELS as usize],
+    /// Due later than the levels cover.
+    far: List,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    at: Time,
+    value: T,
+    place: Place,
+    before: usize,
+    after: usize,
+}
+
+/// Which list an entry is in.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Near { level: u32, list: usize },
+    Far,
+}
+
+/// First and last entry of a list.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: usize,
+    last: usize,
+}
+
+impl List {
+    const EMPTY: Self = Self { first: NONE, last: NONE };
+}
+
+#[derive(Debug)]
+struct Level {
+    /// A bit for each list that is not empty.
+    occupied: u64,
+    lists: [List; LISTS],
+}
+
+impl<T> Default for Deadlines<T> {
+    fn default() -> Self {
+        let level = || Level { occupied: 0, lists: [List::EMPTY; LISTS] };
+        Self {
+            entries: Slab::new(),
+            earliest: Time::MAX,
+            tick: 0,
+            levels: std::array::from_fn(|_| level()),
+            far: List::EMPTY,
+        }
+    }
+}
+
+impl<T> Deadlines<T> {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// When to look next: nothing is due before that. `None` when nothing is ever due.
+    #[must_use]
+    pub fn next(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(self.earliest)
+    }
+
+    /// Adds what is due at a time.
+    pub fn add(&mut self, now: Time, at: Time, value: T) -> DeadlineKey {
+        if self.is_empty() {
+            self.tick = tick_of(now);
+            self.earliest = Time::MAX;
+        }
+        self.earliest = self.earliest.min(at);
+        let key = self.entries.insert(Entry { at, value, place: Place::Far, before: NONE, after: NONE });
+        self.link(key, at);
+        DeadlineKey(key)
+    }
+
+    /// Removes what was added and has not been due.
+    pub fn remove(&mut self, DeadlineKey(key): DeadlineKey) -> Option<T> {
+        self.unlink(key);
+        self.entries.try_remove(key).map(|entry| entry.value)
+    }
+
+    /// Takes something that is due.
+    pub fn due(&mut self, now: Time) -> Option<T> {
+        while self.earliest <= now && !self.is_empty() {
+            let mut earliest = self.next_list();
+            let mut at = self.level(0).lists[index(self.tick, 0)].first;
+            while let Some(entry) = self.entries.get(at) {
+                if entry.at <= now {
+                    return self.remove(DeadlineKey(at));
+                }
+                earliest = earliest.min(entry.at);
+                at = entry.after;
+            }
+            self.earliest = earliest;
+            if earliest <= now {
+                self.advance(tick_of(earliest));
+            }
+        }
+        None
+    }
+
+    /// When the list after that of this tick begins.
+    fn next_list(&self) -> Time {
+        for level in 0..LEVELS {
+            // What is in a level is in its present round, and not before the present list.
+            let later = u64::MAX.checked_shl(to_u32(index(self.tick, level)) + 1).unwrap_or(0);
+            let lists = self.level(level).occupied & later;
+            if lists != 0 {
+                let round = self.tick >> (level * LEVEL_BITS) >> LEVEL_BITS << LEVEL_BITS;
+                return start_of((round | u64::from(lists.trailing_zeros())) << (level * LEVEL_BITS));
+            }
+        }
+        if self.far.first == NONE { Time::MAX } else { start_of(self.next_round()) }
+    }
+
+    /// The first tick that the levels do not cover now.
+    fn next_round(&self) -> u64 {
+        ((self.tick >> (LEVELS * LEVEL_BITS)) + 1) << (LEVELS * LEVEL_BITS)
+    }
+
+    /// Time has come to this tick; nothing is in a list between.
+    fn advance(&mut self, tick: u64) {
+        let is_next_round = tick >= self.next_round();
+        self.tick = tick;
+        if is_next_round {
+            let far = std::mem::replace(&mut self.far, List::EMPTY);
+            self.link_again(far);
+        }
+        for level in (1..LEVELS).rev() {
+            let list = index(tick, level);
+            let entries = &mut self.level_mut(level).lists[list];
+            let entries = std::mem::replace(entries, List::EMPTY);
+            self.level_mut(level).occupied &= !(1 << list);
+            self.link_again(entries);
+        }
+    }
+
+    fn link_again(&mut self, list: List) {
+        let mut next = list.first;
+        while let Some(entry) = self.entries.get(next) {
+            let (key, at) = (next, entry.at);
+            next = entry.after;
+            self.link(key, at);
+        }
+    }
+
+    /// Puts an entry at the end of the list that it belongs to now.
+    fn link(&mut self, key: usize, at: Time) {
+        let tick = tick_of(at).max(self.tick);
+        let differs_from = 63 - (tick ^ self.tick | 1).leading_zeros();
+        let level = differs_from / LEVEL_BITS;
+        let place = if level < LEVELS { Place::Near { level, list: index(tick, level) } } else { Place::Far };
+        let list = self.list(place);
+        let before = std::mem::replace(&mut list.last, key);
+        if before == NONE {
+            list.first = key;
+        }
+        if let Some(entry) = self.entries.get_mut(before) {
+            entry.after = key;
+        }
+        if let Place::Near { level, list } = place {
+            self.level_mut(level).occupied |= 1 << list;
+        }
+        if let Some(entry) = self.entries.get_mut(key) {
+            (entry.place, entry.before, entry.after) = (place, before, NONE);
+        }
+    }
+
+    fn unlink(&mut self, key: usize) {
+        let Some(&Entry { place, before, after, .. }) = self.entries.get(key) else { return };
+        match self.entries.get_mut(before) {
+            Some(entry) => entry.after = after,
+            None => self.list(place).first = after,
+        }
+        match self.entries.get_mut(after) {
+            Some(entry) => entry.before = before,
+            None => self.list(place).last = before,
+        }
+        if let Place::Near { level, list } = place
+            && before == NONE
+            && after == NONE
+        {
+            self.level_mut(level).occupied &= !(1 << list);
+        }
+    }
+
+    fn list(&mut self, place: Place) -> &mut List {
+        match place {
+            Place::Near { level, list } => &mut self.level_mut(level).lists[list],
+            Place::Far => &mut self.far,
+        }
+    }
+
+    fn level(&self, level: u32) -> &Level {
+        &self.levels[level as usize]
+    }
+
+    fn level_mut(&mut self, level: u32) -> &mut Level {
+        &mut self.levels[level as usize]
+    }
+}
+
+fn tick_of(time: Time) -> u64 {
+    time.0 >> TICK_BITS
+}
+
+/// When a tick begins; none begins later than time ends.
+fn start_of(tick: u64) -> Time {
+    Time(if tick.leading_zeros() < TICK_BITS { u64::MAX } else { tick << TICK_BITS })
+}
+
+/// Which list of a level a tick is in.
+#[expect(clippy::cast_possible_truncation, reason = "less than 64")]
+fn index(tick: u64, level: u32) -> usize {
+    (tick >> (level * LEVEL_BITS)) as usize % LISTS
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "less than 64")]
+fn to_u32(list: usize) -> u32 {
+    list as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// All that is due, sorted.
+    fn all_due(deadlines: &mut Deadlines<u32>, now: Time) -> Vec<u32> {
+        let mut due = std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
+        due.sort_unstable();
+        due
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Add(u64),
+        Remove(usize),
+        Pass(u64),
+        /// Until the next look.
+        Sleep,
+    }
+
+    /// Durations from nothing to days, none of them preferred.
+    fn duration() -> impl Strategy<Value = u64> {
+        (0..50_u32, any::<u64>()).prop_map(|(bits, number)| number & ((1 << bits) - 1))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => duration().prop_map(Step::Add),
+            2 => any::<usize>().prop_map(Step::Remove),
+            2 => duration().prop_map(Step::Pass),
+            2 => Just(Step::Sleep),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn everything_is_due_at_its_time_unless_it_was_removed(
+            start in duration(),
+            steps in proptest::collection::vec(step(), 1..200),
+        ) {
+            let mut now = Time(start);
+            let (mut deadlines, mut model) = (Deadlines::default(), BTreeMap::new());
+            for (number, step) in (0..).zip(steps) {
+                match step {
+                    Step::Add(after) => {
+                        let at = now.plus_ns(after);
+                        model.insert(number, (at, deadlines.add(now, at, number)));
+                    }
+                    Step::Remove(which) if !model.is_empty() => {
+                        let number = *model.keys().nth(which % model.len()).expect("there are so many");
+                        let (_, key) = model.remove(&number).expect("it is there");
+                        prop_assert_eq!(deadlines.remove(key), Some(number));
+                    }
+                    Step::Remove(_) => {}
+                    Step::Pass(ns) => now = now.plus_ns(ns),
+                    Step::Sleep => {
+                        let earliest = model.values().map(|(at, _)| *at).min();
+                        prop_assert_eq!(deadlines.next().is_some(), earliest.is_some());
+                        prop_assert!(deadlines.next() <= earliest);
+                        now = now.max(deadlines.next().unwrap_or(now));
+                    }
+                }
+                let expected = model.iter().filter(|(_, (at, _))| *at <= now).map(|(number, _)| *number);
+                let expected = expected.collect::<Vec<_>>();
+                model.retain(|_, (at, _)| *at > now);
+                prop_assert_eq!(all_due(&mut deadlines, now), expected);
+                prop_assert_eq!(deadlines.len(), model.len());
+                // Whoever sleeps until then gets further with each look.
+                prop_assert!(deadlines.next().is_none_or(|next| next > now));
+            }
+        }
+    }
+
+    #[test]
+    fn one_deadline_wakes_for_itself_and_a_few_times_before() {
+        let mut deadlines = Deadlines::default();
+        let (mut now, at) = (Time(123), Time(60_000_000_000));
+        let _soon = deadlines.add(now, Time(200), 1);
+        let _late = deadlines.add(now, at, 2);
+        assert_eq!(deadlines.next(), Some(Time(200)));
+        let mut looks = 0;
+        while !deadlines.is_empty() {
+            now = deadlines.next().expect("it is not empty");
+            looks += 1;
+            while deadlines.due(now).is_some() {}
+        }
+        assert_eq!(now, at);
+        assert!(looks <= 6, "{looks}");
+    }
+}
