@@ -189,31 +189,32 @@ impl Header {
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) {
         match *self {
             Self::Request(RequestHeader { call, one_way, asked, time_left_us }) => {
-                let flags = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
-                into.extend([if one_way { ONE_WAY } else { REQUEST }, flags]);
+                let mut header = [0; 32];
+                header[0] = if one_way { ONE_WAY } else { REQUEST };
+                header[1] = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
                 let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
-                into.extend(number.to_le_bytes());
-                into.extend([0; 4]);
-                into.extend(call.to_le_bytes());
-                into.extend(time_left_us.to_le_bytes());
-                into.extend(encoded.to_le_bytes());
+                header[2..4].copy_from_slice(&number.to_le_bytes());
+                header[8..16].copy_from_slice(&call.to_le_bytes());
+                header[16..20].copy_from_slice(&time_left_us.to_le_bytes());
+                header[20..24].copy_from_slice(&encoded.to_le_bytes());
                 let at = into.len();
-                into.extend([0; 8]);
+                into.extend_from_slice(&header);
                 if let Asked::Method(method) = asked {
                     method.emit(one_way, into);
+                    set_length(at + 24, at + 32, into);
                 }
-                set_length(at, at + 8, into);
             }
             Self::Reply { call, code, by, number } => {
-                into.extend([REPLY, 0, code, by.number(), 0, 0, 0, 0]);
-                into.extend(call.to_le_bytes());
-                into.extend(encoded.to_le_bytes());
+                let mut header = [0; 24];
+                (header[0], header[2], header[3]) = (REPLY, code, by.number());
+                header[8..16].copy_from_slice(&call.to_le_bytes());
+                header[16..20].copy_from_slice(&encoded.to_le_bytes());
                 let at = into.len();
-                into.extend([0; 4]);
+                into.extend_from_slice(&header);
                 if let Some(number) = number {
                     number.emit(into);
+                    set_length(at + 20, at + 24, into);
                 }
-                set_length(at, at + 4, into);
             }
             Self::Number { call, number } => {
                 let at = into.len();

@@ -164,7 +164,7 @@ impl Upper for Probe {
     fn enter(&self) {}
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
-        let frame = message.into_bytes();
+        let frame = message.bytes_from(0);
         assert_eq!(frame[0], HEADER[0]);
         let bytes = frame.slice(HEADER.len()..);
         match bytes.first() {
