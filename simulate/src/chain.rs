@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::{PollerContext, Status};
 
+/// Time limit of each call, of programs and of handlers. Nothing may end by it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Calls that need further calls.
 #[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
 pub(crate) trait Chain {
@@ -20,13 +23,11 @@ pub(crate) trait Chain {
 pub(crate) struct Link {
     poller: PollerContext,
     timers: Timers,
-    /// Time limit of each call that it makes.
-    timeout: Duration,
 }
 
 impl Link {
-    pub(crate) fn new(poller: PollerContext, timers: Timers, timeout: Duration) -> Self {
-        Self { poller, timers, timeout }
+    pub(crate) fn new(poller: PollerContext, timers: Timers) -> Self {
+        Self { poller, timers }
     }
 }
 
@@ -34,7 +35,7 @@ impl Chain for Link {
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status> {
         let Some(rest) = rest.checked_sub(1) else { return Ok(()) };
         let server: SocketAddr = to.parse().map_err(|_| Status::invalid_argument("no address"))?;
-        let next = ChainLocal::connect(&self.poller, server)?.with_timeout(self.timeout);
+        let next = ChainLocal::connect(&self.poller, server)?.with_timeout(TIMEOUT);
         next.chain(rest, back, to).await
     }
 

@@ -3,7 +3,6 @@
 use crate::chain::{ChainServer, Link};
 use crate::coverage::Kind;
 use crate::plan::NodePlan;
-use crate::run::admission;
 use crate::scheduler::Scheduler;
 use crate::service::{FEW, Few, IdleServer, Idler, SharedClients, WorkClient, WorkServer, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -156,9 +155,7 @@ impl SimNode {
             None => node,
         };
         let timers = scheduler.timers.clone();
-        let link = move |context: &trunkline::PollerContext| {
-            Link::new(context.clone(), timers.clone(), admission::TIMEOUT)
-        };
+        let link = move |context: &trunkline::PollerContext| Link::new(context.clone(), timers.clone());
         let node = node.serve(ChainServer::with_context(link));
         // The methods of every other process have other numbers.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(|| Idler)) };

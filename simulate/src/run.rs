@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-pub(crate) mod admission;
+mod admission;
 mod away;
 mod calm;
 mod chaos;

@@ -6,7 +6,7 @@
 //! succeed that repeat such a call after a random pause.
 
 use super::Run;
-use crate::chain::ChainClient;
+use crate::chain::{ChainClient, TIMEOUT};
 use crate::coverage::Kind;
 use crate::node::SimNode;
 use crate::plan::NodePlan;
@@ -20,8 +20,6 @@ use trunkline::{Code, Limit};
 /// Calls that each of the nodes may have under way, and handlers that it runs at once.
 const ROOM: Limit = Limit { per_peer: 8, in_all: 8 };
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
-/// Time limit of each call. Nothing may end by it.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Calls at once that wait at their server, and how long each does.
 const HOLDS: usize = 16;
