@@ -86,6 +86,14 @@ impl PeerKey {
         Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
     }
 
+    /// Bits that differ between most peers, for a cache. Whoever chooses addresses can choose them, too.
+    #[inline]
+    pub(crate) fn mix(self) -> usize {
+        let Words { high, low, port, .. } = self.0;
+        let bits = (high ^ low.rotate_left(32) ^ u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::from(bits.to_le_bytes()[7])
+    }
+
     /// The key as a poller makes it that has the peer at this place of its table.
     pub(crate) fn at(self, place: usize) -> Self {
         let hint = u32::try_from(place).map_or(Hint::NOWHERE, Hint);

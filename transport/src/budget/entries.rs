@@ -1,4 +1,4 @@
-//! The peers and hosts that have units of one poller's share: found without a search by the keys that the poller made.
+//! The peers and hosts that have units of a poller's shares of `N` budgets: found without a search by the keys that the poller made.
 #![forbid(unsafe_code)]
 
 use super::Budget;
@@ -10,27 +10,45 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// What a peer has of one budget.
 #[derive(Debug)]
-pub(super) struct OfPeer {
+pub(super) struct ByPeer {
     pub(super) account: Arc<Account>,
     pub(super) purse: Purse,
+}
+
+/// What a host has of one budget.
+#[derive(Debug)]
+pub(super) struct ByHost {
+    pub(super) accounts: Arc<HostAccounts>,
+    pub(super) purse: Purse,
+    /// Of the units in use: those of what is set aside.
+    pub(super) set_aside: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct OfPeer<const N: usize> {
+    pub(super) of: [ByPeer; N],
     /// The peer is down: its entry goes when nothing of it is used any more.
     pub(super) is_leaving: bool,
     /// Its host's place.
     host: usize,
 }
 
+impl<const N: usize> OfPeer<N> {
+    pub(super) fn uses_nothing(&self) -> bool {
+        self.of.iter().all(|of| of.purse.used() == 0)
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct OfHost {
-    pub(super) accounts: Arc<HostAccounts>,
-    pub(super) purse: Purse,
-    /// Of the units in use: those of what is set aside.
-    pub(super) set_aside: usize,
+pub(super) struct OfHost<const N: usize> {
+    pub(super) of: [ByHost; N],
     /// Peers of the host that have an entry.
     peers: usize,
 }
 
-impl OfHost {
+impl ByHost {
     /// Takes units of what is set aside. They are few, so there are no portions of them.
     pub(super) fn take_set_aside(&mut self, units: usize, budget: &Budget) -> bool {
         let (limit, of_host) = (budget.limit, &self.accounts.set_aside);
@@ -45,7 +63,7 @@ impl OfHost {
         true
     }
 
-    /// Whether [`OfHost::take_set_aside`] could take so many units now.
+    /// Whether [`ByHost::take_set_aside`] could take so many units now.
     pub(super) fn could_take_set_aside(&self, units: usize, budget: &Budget) -> bool {
         self.accounts.set_aside.could_reserve(units, budget.limit.set_aside_per_host())
             && budget.set_aside.could_reserve(units, budget.limit.set_aside())
@@ -64,78 +82,94 @@ impl OfHost {
 }
 
 /// All peers and hosts of a share.
-#[derive(Debug, Default)]
-pub(super) struct Entries {
-    peers: PeerMap<OfPeer>,
-    hosts: Slab<OfHost>,
+#[derive(Debug)]
+pub(super) struct Entries<const N: usize> {
+    peers: PeerMap<OfPeer<N>>,
+    hosts: Slab<OfHost<N>>,
     places: BTreeMap<IpAddr, usize>,
 }
 
-impl Entries {
+impl<const N: usize> Default for Entries<N> {
+    fn default() -> Self {
+        Self { peers: PeerMap::default(), hosts: Slab::new(), places: BTreeMap::new() }
+    }
+}
+
+impl<const N: usize> Entries<N> {
     /// The entries of a peer and of its host, if the key's hint finds them; [`Entries::find`] finds them always.
     #[inline(always)]
-    pub(super) fn hinted(&mut self, peer: PeerKey) -> Option<(&mut OfPeer, &mut OfHost)> {
+    pub(super) fn hinted(&mut self, peer: PeerKey) -> Option<(&mut OfPeer<N>, &mut OfHost<N>)> {
         let of_peer = self.peers.hinted(peer)?;
         let of_host = self.hosts.get_mut(of_peer.host)?;
         Some((of_peer, of_host))
     }
 
     /// The entries of a peer and of its host.
-    pub(super) fn find(&mut self, peer: PeerKey) -> Option<(&mut OfPeer, &mut OfHost)> {
+    pub(super) fn find(&mut self, peer: PeerKey) -> Option<(&mut OfPeer<N>, &mut OfHost<N>)> {
         let of_peer = self.peers.get_mut(peer)?;
         let of_host = self.hosts.get_mut(of_peer.host)?;
         Some((of_peer, of_host))
     }
 
     /// The same, made if they are not there. The peer is not leaving any more.
-    pub(super) fn make(&mut self, budget: &Budget, peer: PeerKey) -> (&mut OfPeer, &mut OfHost) {
+    pub(super) fn make(
+        &mut self,
+        budgets: &[Arc<Budget>; N],
+        peer: PeerKey,
+    ) -> (&mut OfPeer<N>, &mut OfHost<N>) {
         let host = peer.host();
         let Self { peers, hosts, places } = self;
-        let place = *places.entry(host).or_insert_with(|| {
-            hosts.insert(OfHost {
-                accounts: budget.host(host),
-                purse: Purse::default(),
-                set_aside: 0,
-                peers: 0,
-            })
-        });
+        let by_host = |budget: &Arc<Budget>| ByHost {
+            accounts: budget.host(host),
+            purse: Purse::default(),
+            set_aside: 0,
+        };
+        let by_peer =
+            |budget: &Arc<Budget>| ByPeer { account: budget.account(peer), purse: Purse::default() };
+        let place = *places
+            .entry(host)
+            .or_insert_with(|| hosts.insert(OfHost { of: budgets.each_ref().map(by_host), peers: 0 }));
         let of_host = &mut hosts[place];
         let of_peer = peers.get_or_insert_with(peer, || {
             of_host.peers += 1;
-            let account = budget.account(peer);
-            OfPeer { account, purse: Purse::default(), is_leaving: false, host: place }
+            OfPeer { of: budgets.each_ref().map(by_peer), is_leaving: false, host: place }
         });
         of_peer.is_leaving = false;
         (of_peer, of_host)
     }
 
     /// The entry of a peer.
-    #[inline]
-    pub(super) fn get(&self, peer: PeerKey) -> Option<&OfPeer> {
+    pub(super) fn get(&self, peer: PeerKey) -> Option<&OfPeer<N>> {
         self.peers.get(peer)
     }
 
     /// All peers, in the order of their keys.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &OfPeer)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerKey, &OfPeer<N>)> {
         self.peers.iter()
     }
 
     /// Releases what is reserved for a peer, and for its host if no other peer of that is left. Returns how many units of
     /// what is set aside were in use: none, unless the whole share is dropped.
-    pub(super) fn remove(&mut self, budget: &Budget, peer: PeerKey) -> usize {
-        let Some(OfPeer { account, purse, host, .. }) = self.peers.remove(peer) else { return 0 };
-        account.release(purse.reserved());
-        budget.give_up(peer, account);
+    pub(super) fn remove(&mut self, budgets: &[Arc<Budget>; N], peer: PeerKey) -> [usize; N] {
+        let Some(OfPeer { of, host, .. }) = self.peers.remove(peer) else { return [0; N] };
+        for (budget, ByPeer { account, purse }) in budgets.iter().zip(of) {
+            account.release(purse.reserved());
+            budget.give_up(peer, account);
+        }
         let of_host = &mut self.hosts[host];
         of_host.peers -= 1;
         if of_host.peers > 0 {
-            return 0;
+            return [0; N];
         }
-        let set_aside = of_host.put_back_set_aside(of_host.set_aside, budget);
-        let OfHost { accounts, purse, .. } = self.hosts.remove(host);
         self.places.remove(&peer.host());
-        accounts.all.release(purse.reserved());
-        budget.give_up_host(peer.host(), accounts);
+        let mut set_aside = [0; N];
+        for ((budget, mut of), set_aside) in
+            budgets.iter().zip(self.hosts.remove(host).of).zip(&mut set_aside)
+        {
+            *set_aside = of.put_back_set_aside(of.set_aside, budget);
+            of.accounts.all.release(of.purse.reserved());
+            budget.give_up_host(peer.host(), of.accounts);
+        }
         set_aside
     }
 }

@@ -61,10 +61,8 @@ impl NodeBudgets {
 /// one until it is in a send slot, a large one until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Messages that wait to leave.
-    messages: Share,
-    /// Their bytes, and those of large messages that the peer has yet to READ.
-    bytes: Share,
+    /// Messages that wait to leave, and their bytes with those of large messages that the peer has yet to READ.
+    queued: Share<2>,
     /// Large messages that the peer has yet to READ: each pins registered memory.
     pinned: Share,
     /// Large messages of the peer that we have yet to READ.
@@ -85,8 +83,7 @@ impl Shares {
     pub(crate) fn new(of: &NodeBudgets, poller: u16) -> Self {
         let share = |budget| Share::new(budget, poller);
         Self {
-            messages: share(&of.messages),
-            bytes: share(&of.bytes),
+            queued: Share::of([&of.messages, &of.bytes], poller),
             pinned: share(&of.pinned),
             announced: share(&of.announced),
             refusals: [
@@ -98,15 +95,13 @@ impl Shares {
 
     /// Charges a peer with a message that has to wait, and leaves a part of the queue to others.
     pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
-        self.messages.take_leaving(peer, 1, leaves)?;
-        self.bytes.take_leaving(peer, bytes, leaves).inspect_err(|_| self.messages.put_back(peer, 1))
+        self.queued.take_each(peer, [1, bytes], leaves)
     }
 
     /// A message does not wait any more.
     pub(crate) fn unqueue(&mut self, peer: PeerKey, bytes: usize) {
         if !mutant!(queued_messages_stay_charged) {
-            self.messages.put_back(peer, 1);
-            self.bytes.put_back(peer, bytes);
+            self.queued.put_back_each(peer, [1, bytes]);
         }
     }
 
@@ -122,13 +117,13 @@ impl Shares {
 
     /// The message was announced: it does not wait any more, and its bytes stay charged.
     pub(crate) fn pinned(&mut self, peer: PeerKey) {
-        self.messages.put_back(peer, 1);
+        self.queued.put_back_each(peer, [1, 0]);
     }
 
     /// A message that was announced to the peer was READ, or never will be.
     pub(crate) fn finish(&mut self, peer: PeerKey, bytes: usize) {
         self.pinned.put_back(peer, 1);
-        self.bytes.put_back(peer, bytes);
+        self.queued.put_back_each(peer, [0, bytes]);
     }
 
     /// The peer announces a message.
@@ -144,27 +139,21 @@ impl Shares {
     /// Whether there is room for the reply to one more call of the peer. Costs nothing while nothing waits for
     /// it here; after that a part of the budget is left to refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
-        let [messages, bytes] = self.refusals;
-        self.messages.check(peer, messages)?;
-        self.bytes.check(peer, bytes)
+        self.queued.check(peer, self.refusals)
     }
 
     /// The peer is down.
     pub(crate) fn leave(&mut self, peer: PeerKey) {
-        for share in [&mut self.messages, &mut self.bytes, &mut self.pinned, &mut self.announced] {
-            share.leave(peer);
-        }
+        self.queued.leave(peer);
+        self.pinned.leave(peer);
+        self.announced.leave(peer);
     }
 
     /// What is charged, next to what was counted one by one.
     pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
         let Counted { messages, bytes, pinned, announced } = counted;
-        vec![
-            self.messages.ledger(messages),
-            self.bytes.ledger(bytes),
-            self.pinned.ledger(pinned),
-            self.announced.ledger(announced),
-        ]
+        let [messages, bytes] = self.queued.ledgers([messages, bytes]);
+        vec![messages, bytes, self.pinned.ledger(pinned), self.announced.ledger(announced)]
     }
 }
 

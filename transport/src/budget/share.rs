@@ -1,4 +1,4 @@
-//! One poller's share of a budget. Its own, so counting needs no atomics but for a new portion.
+//! One poller's shares of budgets. Its own, so counting needs no atomics but for a new portion.
 //!
 //! Most units are taken from what is reserved already, for the peer, its host and all, and put back to it. That is
 //! decided by comparing, in [`Share::take_reserved`] and [`Share::put_back_reserved`]; all rules are in the
@@ -6,10 +6,11 @@
 #![forbid(unsafe_code)]
 
 use super::account::{Levels, Published};
-use super::entries::Entries;
+use super::entries::{Entries, OfPeer};
 use super::purse::Purse;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
+use std::array;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,10 +33,9 @@ enum Level {
     All,
 }
 
-/// What one poller has of a [`Budget`].
+/// What all peers use of one budget.
 #[derive(Debug)]
-pub struct Share {
-    budget: Arc<Budget>,
+struct ByAll {
     published: Arc<Published>,
     /// But for what is set aside.
     purse: Purse,
@@ -43,22 +43,38 @@ pub struct Share {
     set_aside: usize,
     /// The least that the limits can be for uses that leave an eighth, and a quarter.
     below: [Levels; 2],
-    entries: Entries,
+}
+
+impl ByAll {
+    fn new(budget: &Budget, poller: u16) -> Self {
+        Self {
+            published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
+            purse: Purse::default(),
+            set_aside: 0,
+            below: [Leaves::Eighth, Leaves::Quarter]
+                .map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
+        }
+    }
+
+    #[inline]
+    fn publish(&self) {
+        self.published.used.store(self.purse.used(), Ordering::Relaxed);
+    }
+}
+
+/// What one poller has of a [`Budget`], or of `N` that it uses together.
+#[derive(Debug)]
+pub struct Share<const N: usize = 1> {
+    budgets: [Arc<Budget>; N],
+    of: [ByAll; N],
+    entries: Entries<N>,
 }
 
 impl Share {
     /// The share of the poller with this index.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, poller: u16) -> Self {
-        Self {
-            budget: Arc::clone(budget),
-            published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
-            purse: Purse::default(),
-            set_aside: 0,
-            below: [Leaves::Eighth, Leaves::Quarter]
-                .map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
-            entries: Entries::default(),
-        }
+        Self::of([budget], poller)
     }
 
     /// Takes units for a peer.
@@ -67,7 +83,7 @@ impl Share {
     /// Which limit would be exceeded; then nothing was taken.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
-        self.take_leaving(peer, units, Leaves::Nothing)
+        self.take_each(peer, [units], Leaves::Nothing)
     }
 
     /// Takes units for a peer, and leaves a part of each limit free.
@@ -76,6 +92,53 @@ impl Share {
     /// Which limit would be exceeded; then nothing was taken.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
+        self.take_each(peer, [units], leaves)
+    }
+
+    /// Puts back units that were taken for a peer.
+    #[inline]
+    pub fn put_back(&mut self, peer: PeerKey, units: usize) {
+        self.put_back_each(peer, [units]);
+    }
+
+    /// The limits of the whole budget.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        let [budget] = &self.budgets;
+        budget.limit
+    }
+
+    /// Units in use for a peer.
+    #[must_use]
+    pub fn used_by(&self, peer: PeerKey) -> usize {
+        self.entries.get(peer).map_or(0, |of_peer| of_peer.of[0].purse.used())
+    }
+
+    /// What is used by whom, next to what the owner itself counts.
+    #[must_use]
+    pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
+        let [ledger] = self.ledgers([counted]);
+        ledger
+    }
+}
+
+impl<const N: usize> Share<N> {
+    pub(super) fn of(budgets: [&Arc<Budget>; N], poller: u16) -> Self {
+        let of = budgets.map(|budget| ByAll::new(budget, poller));
+        Self { budgets: budgets.map(Arc::clone), of, entries: Entries::default() }
+    }
+
+    /// Takes units of each budget for a peer, and leaves a part of each limit free.
+    ///
+    /// # Errors
+    /// Which limit would be exceeded; then nothing was taken.
+    #[inline]
+    pub(super) fn take_each(
+        &mut self,
+        peer: PeerKey,
+        units: [usize; N],
+        leaves: Leaves,
+    ) -> Result<(), Exhausted> {
         if self.take_reserved(peer, units, leaves) {
             return Ok(());
         }
@@ -84,73 +147,93 @@ impl Share {
 
     /// Takes units if they are reserved on all levels, and are certainly within what a use that leaves so much may take.
     #[inline(always)]
-    fn take_reserved(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> bool {
+    fn take_reserved(&mut self, peer: PeerKey, units: [usize; N], leaves: Leaves) -> bool {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
-        if !of_peer.purse.has(units) || !of_host.purse.has(units) || !self.purse.has(units) {
-            return false;
-        }
-        let below = match leaves {
-            Leaves::Nothing => None,
-            Leaves::Eighth => Some(&self.below[0]),
-            Leaves::Quarter => Some(&self.below[1]),
+        let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
+        let has = |at: usize| {
+            by_peer[at].purse.has(units[at])
+                && by_host[at].purse.has(units[at])
+                && by_all[at].purse.has(units[at])
         };
-        let is_below = below.is_none_or(|limits| {
-            of_peer.purse.is_below(units, &of_peer.account, limits.per_peer)
-                && of_host.purse.is_below(units, &of_host.accounts.all, limits.per_host)
-                && self.purse.is_below(units, &self.budget.general, limits.in_all)
-        });
-        if !is_below || mutant!(another_peer_is_charged) {
+        if mutant!(another_peer_is_charged) || !(0..N).all(has) {
             return false;
         }
-        of_peer.purse.take_reserved(units);
-        of_host.purse.take_reserved(units);
-        self.purse.take_reserved(units);
-        self.publish();
+        if leaves != Leaves::Nothing {
+            let which = usize::from(leaves == Leaves::Quarter);
+            let is_below = |at: usize| {
+                let (limits, general) = (&by_all[at].below[which], &self.budgets[at].general);
+                by_peer[at].purse.is_below(units[at], &by_peer[at].account, limits.per_peer)
+                    && by_host[at].purse.is_below(units[at], &by_host[at].accounts.all, limits.per_host)
+                    && by_all[at].purse.is_below(units[at], general, limits.in_all)
+            };
+            if !(0..N).all(is_below) {
+                return false;
+            }
+        }
+        (0..N).for_each(|at| {
+            by_peer[at].purse.take_reserved(units[at]);
+            by_host[at].purse.take_reserved(units[at]);
+            by_all[at].purse.take_reserved(units[at]);
+            by_all[at].publish();
+        });
         true
     }
 
     #[cold]
     #[inline(never)]
-    fn take_by_the_limits(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
+    fn take_by_the_limits(
+        &mut self,
+        peer: PeerKey,
+        units: [usize; N],
+        leaves: Leaves,
+    ) -> Result<(), Exhausted> {
         let peer = charged(&self.entries, peer);
-        let taken = self.take_on_all_levels(peer, units, leaves);
+        let refused = (0..N).find_map(|at| {
+            let level = self.take_on_all_levels(at, peer, units[at], leaves).err()?;
+            (0..at).for_each(|taken| self.put_back_on_all_levels(taken, peer, units[taken]));
+            Some((at, level))
+        });
         self.settle(peer);
-        let level = match taken {
-            Ok(()) => return Ok(()),
-            Err(level) => level,
-        };
-        Err(self.refusal(level))
+        refused.map_or(Ok(()), |(at, level)| Err(self.refusal(at, level)))
     }
 
-    /// Takes units by the rules. `Err` is the level whose limit would be exceeded.
-    fn take_on_all_levels(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Level> {
-        let Budget { levels, portions, .. } = &*self.budget;
+    /// Takes units of one budget by the rules. `Err` is the level whose limit would be exceeded.
+    fn take_on_all_levels(
+        &mut self,
+        at: usize,
+        peer: PeerKey,
+        units: usize,
+        leaves: Leaves,
+    ) -> Result<(), Level> {
+        let (of_peer, of_host) = self.entries.make(&self.budgets, peer);
+        let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
+        let budget = &*self.budgets[at];
+        let Budget { levels, portions, .. } = budget;
         let take = if leaves == Leaves::Nothing { Purse::take } else { Purse::take_below };
         let within = |limit| leaves.limit(limit, units);
-        let (of_peer, of_host) = self.entries.make(&self.budget, peer);
-        if !take(&mut of_peer.purse, units, portions.per_peer, &of_peer.account, within(levels.per_peer)) {
+        if !take(&mut by_peer.purse, units, portions.per_peer, &by_peer.account, within(levels.per_peer)) {
             return Err(Level::Peer);
         }
         let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { within(levels.per_host) };
-        if !take(&mut of_host.purse, units, portions.per_host, &of_host.accounts.all, per_host) {
-            of_peer.purse.put_back(units, portions.per_peer, &of_peer.account);
+        if !take(&mut by_host.purse, units, portions.per_host, &by_host.accounts.all, per_host) {
+            by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
             return Err(Level::Host);
         }
-        if take(&mut self.purse, units, portions.in_all, &self.budget.general, within(levels.in_all)) {
+        if take(&mut by_all.purse, units, portions.in_all, &budget.general, within(levels.in_all)) {
             return Ok(());
         }
-        if of_host.take_set_aside(units, &self.budget) {
-            self.set_aside += units;
+        if by_host.take_set_aside(units, budget) {
+            by_all.set_aside += units;
             return Ok(());
         }
-        of_peer.purse.put_back(units, portions.per_peer, &of_peer.account);
-        of_host.purse.put_back(units, portions.per_host, &of_host.accounts.all);
+        by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
+        by_host.purse.put_back(units, portions.per_host, &by_host.accounts.all);
         Err(Level::All)
     }
 
-    /// Puts back units that were taken for a peer.
+    /// Puts back units of each budget that were taken for a peer.
     #[inline]
-    pub fn put_back(&mut self, peer: PeerKey, units: usize) {
+    pub(super) fn put_back_each(&mut self, peer: PeerKey, units: [usize; N]) {
         if !self.put_back_reserved(peer, units) {
             self.put_back_and_release(peer, units);
         }
@@ -158,140 +241,156 @@ impl Share {
 
     /// Puts back units if they stay reserved on all levels.
     #[inline(always)]
-    fn put_back_reserved(&mut self, peer: PeerKey, units: usize) -> bool {
+    fn put_back_reserved(&mut self, peer: PeerKey, units: [usize; N]) -> bool {
         let Some((of_peer, of_host)) = self.entries.hinted(peer) else { return false };
-        if !of_peer.purse.keeps(units) || !of_host.purse.keeps(units) || !self.purse.keeps(units) {
+        let (by_peer, by_host, by_all) = (&mut of_peer.of, &mut of_host.of, &mut self.of);
+        let keeps = |at: usize| {
+            by_peer[at].purse.keeps(units[at])
+                && by_host[at].purse.keeps(units[at])
+                && by_all[at].purse.keeps(units[at])
+        };
+        if !(0..N).all(keeps) {
             return false;
         }
-        of_peer.purse.keep(units);
-        of_host.purse.keep(units);
-        self.purse.keep(units);
-        self.publish();
+        (0..N).for_each(|at| {
+            by_peer[at].purse.keep(units[at]);
+            by_host[at].purse.keep(units[at]);
+            by_all[at].purse.keep(units[at]);
+            by_all[at].publish();
+        });
         true
     }
 
     #[cold]
     #[inline(never)]
-    fn put_back_and_release(&mut self, peer: PeerKey, units: usize) {
-        let (budget, portions) = (&*self.budget, &self.budget.portions);
-        let Some((of_peer, of_host)) = self.entries.find(peer) else { return };
-        of_peer.purse.put_back(units, portions.per_peer, &of_peer.account);
-        let is_over = of_peer.is_leaving && of_peer.purse.used() == 0;
-        of_host.purse.put_back(units, portions.per_host, &of_host.accounts.all);
-        // What is set aside comes first.
-        let set_aside = of_host.put_back_set_aside(units, budget);
-        self.set_aside -= set_aside;
-        self.purse.put_back(units - set_aside, portions.in_all, &budget.general);
+    fn put_back_and_release(&mut self, peer: PeerKey, units: [usize; N]) {
+        (0..N).for_each(|at| self.put_back_on_all_levels(at, peer, units[at]));
         self.settle(peer);
-        if is_over {
+        let is_over = |(of_peer, _): (&mut OfPeer<N>, _)| of_peer.is_leaving && of_peer.uses_nothing();
+        if self.entries.find(peer).is_some_and(is_over) {
             self.remove(peer);
         }
+    }
+
+    /// Puts back units of one budget.
+    fn put_back_on_all_levels(&mut self, at: usize, peer: PeerKey, units: usize) {
+        let Some((of_peer, of_host)) = self.entries.find(peer) else { return };
+        let (by_peer, by_host, by_all) = (&mut of_peer.of[at], &mut of_host.of[at], &mut self.of[at]);
+        let budget = &*self.budgets[at];
+        let portions = &budget.portions;
+        by_peer.purse.put_back(units, portions.per_peer, &by_peer.account);
+        by_host.purse.put_back(units, portions.per_host, &by_host.accounts.all);
+        // What is set aside comes first.
+        let set_aside = by_host.put_back_set_aside(units, budget);
+        by_all.set_aside -= set_aside;
+        by_all.purse.put_back(units - set_aside, portions.in_all, &budget.general);
     }
 
     /// Completes a change by the rules: what follows may be counted only, unless the peer is leaving, or its host
     /// uses what is set aside.
     fn settle(&mut self, peer: PeerKey) {
-        let portions = &self.budget.portions;
-        if let Some((of_peer, of_host)) = self.entries.find(peer) {
-            of_peer.purse.settle(portions.per_peer, of_peer.is_leaving);
-            of_host.purse.settle(portions.per_host, of_host.set_aside > 0);
+        let mut found = self.entries.find(peer);
+        for (at, (by_all, budget)) in self.of.iter_mut().zip(&self.budgets).enumerate() {
+            let portions = &budget.portions;
+            if let Some((of_peer, of_host)) = &mut found {
+                of_peer.of[at].purse.settle(portions.per_peer, of_peer.is_leaving);
+                let by_host = &mut of_host.of[at];
+                by_host.purse.settle(portions.per_host, by_host.set_aside > 0);
+            }
+            by_all.purse.settle(portions.in_all, false);
+            by_all.publish();
+            by_all.published.set_aside.store(by_all.set_aside, Ordering::Relaxed);
         }
-        self.purse.settle(portions.in_all, false);
-        self.publish();
-        self.published.set_aside.store(self.set_aside, Ordering::Relaxed);
     }
 
-    /// Whether a peer that uses any units could take so many more. It does not take them, so they may be gone
-    /// to another poller afterwards.
+    /// Whether a peer could take so many more units of each budget of which it uses any. It does not take them, so they may
+    /// be gone to another poller afterwards.
     ///
     /// # Errors
     /// Which limit would be exceeded.
     #[inline]
-    pub(super) fn check(&mut self, peer: PeerKey, room: Room) -> Result<(), Exhausted> {
-        if let Some((of_peer, of_host)) = self.entries.hinted(peer)
-            && (of_peer.purse.used() == 0
+    pub(super) fn check(&mut self, peer: PeerKey, rooms: [Room; N]) -> Result<(), Exhausted> {
+        if let Some((of_peer, of_host)) = self.entries.hinted(peer) {
+            let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
+            let has_room = |at: usize| {
+                let (own, Room { of_peer, of_all }) = (&by_peer[at], rooms[at]);
                 // Of its own limit a peer needs more than a poller keeps reserved for it.
-                || of_peer.purse.reaches(room.of_peer, &of_peer.account, self.budget.limit.per_peer)
-                    && of_host.purse.has(room.of_all)
-                    && self.purse.has(room.of_all))
-        {
-            return Ok(());
+                own.purse.used() == 0
+                    || own.purse.reaches(of_peer, &own.account, self.budgets[at].limit.per_peer)
+                        && by_host[at].purse.has(of_all)
+                        && by_all[at].purse.has(of_all)
+            };
+            if (0..N).all(has_room) {
+                return Ok(());
+            }
         }
-        self.check_by_the_limits(peer, room).map_err(|level| self.refusal(level))
+        let refused = (0..N).find_map(|at| Some((at, self.check_by_the_limits(at, peer, rooms[at]).err()?)));
+        refused.map_or(Ok(()), |(at, level)| Err(self.refusal(at, level)))
     }
 
     #[inline(never)]
-    fn check_by_the_limits(&mut self, peer: PeerKey, room: Room) -> Result<(), Level> {
-        let (budget, levels) = (&*self.budget, &self.budget.levels);
+    fn check_by_the_limits(&mut self, at: usize, peer: PeerKey, room: Room) -> Result<(), Level> {
         let Some((of_peer, of_host)) = self.entries.find(peer) else { return Ok(()) };
-        if of_peer.purse.used() == 0 {
+        let (by_peer, by_host, by_all) = (&of_peer.of[at], &of_host.of[at], &self.of[at]);
+        let (budget, levels) = (&*self.budgets[at], &self.budgets[at].levels);
+        if by_peer.purse.used() == 0 {
             return Ok(());
         }
-        let could_peer = |units| of_peer.purse.could_take(units, &of_peer.account, levels.per_peer);
+        let could_peer = |units| by_peer.purse.could_take(units, &by_peer.account, levels.per_peer);
         let per_host = if mutant!(hosts_have_no_limit) { usize::MAX } else { levels.per_host };
         if !could_peer(room.of_all) {
             return Err(Level::Peer);
         }
-        if !of_host.purse.could_take(room.of_all, &of_host.accounts.all, per_host) {
+        if !by_host.purse.could_take(room.of_all, &by_host.accounts.all, per_host) {
             return Err(Level::Host);
         }
-        if !self.purse.could_take(room.of_all, &budget.general, levels.in_all)
-            && !of_host.could_take_set_aside(room.of_all, budget)
+        if !by_all.purse.could_take(room.of_all, &budget.general, levels.in_all)
+            && !by_host.could_take_set_aside(room.of_all, budget)
         {
             return Err(Level::All);
         }
         if could_peer(room.of_peer) { Ok(()) } else { Err(Level::Peer) }
     }
 
-    /// The limits of the whole budget.
-    #[must_use]
-    pub fn limit(&self) -> Limit {
-        self.budget.limit
-    }
-
-    /// Units in use for a peer.
-    #[must_use]
-    pub fn used_by(&self, peer: PeerKey) -> usize {
-        self.entries.get(peer).map_or(0, |of_peer| of_peer.purse.used())
-    }
-
     /// The peer is down: what is reserved for it is released, now or when it is put back.
     pub fn leave(&mut self, peer: PeerKey) {
         let Some((of_peer, _)) = self.entries.find(peer) else { return };
-        if of_peer.purse.used() == 0 {
+        if of_peer.uses_nothing() {
             return self.remove(peer);
         }
         of_peer.is_leaving = true;
-        of_peer.purse.release_unused(&of_peer.account);
+        for of in &mut of_peer.of {
+            of.purse.release_unused(&of.account);
+        }
         self.settle(peer);
     }
 
-    /// What is used by whom, next to what the owner itself counts.
-    #[must_use]
-    pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
-        let used = self.entries.iter().map(|(peer, of_peer)| (peer, of_peer.purse.used()));
-        BudgetLedger {
-            name: self.budget.name,
-            limit: self.budget.limit,
-            used: used.filter(|(_, used)| *used > 0).collect(),
-            counted,
-        }
+    /// What is used by whom, next to what the owner itself counts, of each budget.
+    pub(super) fn ledgers(&self, counted: [BTreeMap<PeerKey, usize>; N]) -> [BudgetLedger; N] {
+        let mut counted = counted.into_iter();
+        array::from_fn(|at| {
+            let used = self.entries.iter().map(|(peer, of_peer)| (peer, of_peer.of[at].purse.used()));
+            BudgetLedger {
+                name: self.budgets[at].name,
+                limit: self.budgets[at].limit,
+                used: used.filter(|(_, used)| *used > 0).collect(),
+                counted: counted.next().unwrap_or_default(),
+            }
+        })
     }
 
     fn remove(&mut self, peer: PeerKey) {
-        self.set_aside -= self.entries.remove(&self.budget, peer);
-    }
-
-    #[inline]
-    fn publish(&self) {
-        self.published.used.store(self.purse.used(), Ordering::Relaxed);
+        let set_aside = self.entries.remove(&self.budgets, peer);
+        for (by_all, set_aside) in self.of.iter_mut().zip(set_aside) {
+            by_all.set_aside -= set_aside;
+        }
     }
 
     /// Counts a refusal, and names the limit.
     #[cold]
-    fn refusal(&self, level: Level) -> Exhausted {
-        let Budget { name, limit, levels, .. } = &*self.budget;
-        let published = &self.published;
+    fn refusal(&self, at: usize, level: Level) -> Exhausted {
+        let Budget { name, limit, levels, .. } = &*self.budgets[at];
+        let published = &self.of[at].published;
         let (counter, refusal) = match level {
             Level::Peer => (&published.refused_to_peer, Exhausted::Peer { name, limit: limit.per_peer }),
             Level::Host => (&published.refused_to_host, Exhausted::Host { name, limit: levels.per_host }),
@@ -303,19 +402,21 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl<const N: usize> Drop for Share<N> {
     fn drop(&mut self) {
-        self.budget.general.release(self.purse.reserved());
         for peer in self.entries.iter().map(|(peer, _)| peer).collect::<Vec<_>>() {
             self.remove(peer);
         }
-        self.published.used.store(0, Ordering::Relaxed);
-        self.published.set_aside.store(0, Ordering::Relaxed);
+        for (by_all, budget) in self.of.iter().zip(&self.budgets) {
+            budget.general.release(by_all.purse.reserved());
+            by_all.published.used.store(0, Ordering::Relaxed);
+            by_all.published.set_aside.store(0, Ordering::Relaxed);
+        }
     }
 }
 
 /// Who is charged: the peer itself.
-fn charged(entries: &Entries, peer: PeerKey) -> PeerKey {
+fn charged<const N: usize>(entries: &Entries<N>, peer: PeerKey) -> PeerKey {
     if !mutant!(another_peer_is_charged) {
         return peer;
     }

@@ -259,7 +259,7 @@ fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result
             share.put_back(peer, units.min(taken));
             Ok(taken - units.min(taken))
         }
-        Step::Check(room) => share.check(peer, room).map(|()| taken),
+        Step::Check(room) => share.check(peer, [room]).map(|()| taken),
         Step::Leave => {
             share.leave(peer);
             Ok(taken)
@@ -292,5 +292,27 @@ proptest! {
             prop_assert_eq!(budgets[0].report(), budgets[1].report());
             prop_assert_eq!(budgets[0].report().used, taken.values().sum::<usize>() as u64);
         }
+    }
+}
+
+#[test]
+fn of_budgets_that_are_used_together_all_is_taken_or_nothing() {
+    let few = Limit { per_peer: 3, in_all: 3 };
+    for peer in [A, A.at(0)] {
+        let budgets = [Budget::new("things", CUT_UP, 1), Budget::new("bytes", few, 1)];
+        let used = || budgets.each_ref().map(|budget| budget.report().used);
+        let mut share = Share::of(budgets.each_ref(), 0);
+        share.take_each(peer, [1, 2], Leaves::Nothing).unwrap();
+        let refusal = share.take_each(peer, [1, 2], Leaves::Nothing).unwrap_err();
+        assert_eq!((refusal, used()), (Exhausted::Peer { name: "bytes", limit: 3 }, [1, 2]));
+        share.put_back_each(peer, [1, 0]);
+        share.leave(peer);
+        assert_eq!(used(), [0, 2]);
+        share.put_back_each(peer, [0, 2]);
+        assert_eq!(
+            (used(), share.ledgers(Default::default()).map(|ledger| ledger.used.len())),
+            ([0, 0], [0, 0])
+        );
+        share.take_each(B, [1, 3], Leaves::Nothing).unwrap();
     }
 }

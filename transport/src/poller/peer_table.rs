@@ -6,17 +6,22 @@ use crate::peer_hash::PeerHash;
 use slab::Slab;
 use std::collections::HashMap;
 
+/// How many places are remembered of peers that were named by address.
+const RECENT: usize = 64;
+
 /// A value for each peer. Keys that it has returned are found by their hints; others, such as those made of addresses,
 /// are looked up.
 #[derive(Debug)]
 pub(super) struct PeerTable<T> {
     entries: Slab<(PeerKey, T)>,
     places: HashMap<PeerKey, usize, PeerHash>,
+    /// Places that [`PeerTable::entry`] looked up, by some bits of the key. An entry may be another peer's by now.
+    recent: [usize; RECENT],
 }
 
 impl<T: Default> PeerTable<T> {
     pub(super) fn new(hash: PeerHash) -> Self {
-        Self { entries: Slab::new(), places: HashMap::with_hasher(hash) }
+        Self { entries: Slab::new(), places: HashMap::with_hasher(hash), recent: [0; RECENT] }
     }
 
     /// The place of a peer, which it keeps until it is removed.
@@ -49,10 +54,16 @@ impl<T: Default> PeerTable<T> {
         self.at(self.place(peer)?)
     }
 
-    /// The value of a peer, made if it is not there, and the key by which it is found most quickly.
+    /// The value of a peer, made if it is not there, and the key by which it is found most quickly. For keys made of
+    /// addresses.
     #[inline]
     pub(super) fn entry(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
-        let place = self.place(peer).unwrap_or_else(|| self.add(peer));
+        let recent = peer.mix() % RECENT;
+        let mut place = self.recent[recent];
+        if self.entries.get(place).is_none_or(|(key, _)| *key != peer) {
+            place = self.look_up(peer).unwrap_or_else(|| self.add(peer));
+            self.recent[recent] = place;
+        }
         let (key, value) = &mut self.entries[place];
         (*key, value)
     }
