@@ -11,7 +11,7 @@ use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, PoisonError, RwLock};
 use trunkline_verbs::{Memory, RemoteAddress};
 
@@ -39,13 +39,16 @@ impl Registry {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// Whether bytes are in a frozen buffer.
+    pub(crate) fn has(&self, bytes: &[u8]) -> bool {
+        let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
+        find(&buffers, bytes).is_some()
+    }
+
     /// A key for bytes that are in a frozen buffer, and for no others; `None` if they are not in one.
     pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
-        let address = bytes.as_ptr().addr() as u64;
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
-        let (&begin, buffer) = buffers.range(..=address).next_back()?;
-        let start = usize::try_from(address - begin).ok()?;
-        let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.length)?;
+        let (buffer, Range { start, end }) = find(&buffers, bytes)?;
         if bytes.len() == buffer.length {
             return Some(Ok(Announced { at: buffer.at, own: None }));
         }
@@ -59,6 +62,15 @@ impl Registry {
         };
         Some(registration.map(announced))
     }
+}
+
+/// The buffer that bytes are in, and where in it.
+fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Frozen, Range<usize>)> {
+    let address = bytes.as_ptr().addr() as u64;
+    let (&begin, buffer) = buffers.range(..=address).next_back()?;
+    let start = usize::try_from(address - begin).ok()?;
+    let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.length)?;
+    Some((buffer, start..end))
 }
 
 /// What a peer needs to READ bytes of a buffer. Their key, unless it is the buffer's, is invalid once this is dropped.

@@ -83,6 +83,7 @@ impl Core {
         // What was granted were receives of its SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
+        self.res.copies.clear();
         self.res.shared.cm.command(CmCommand::Released { poller: self.res.index });
     }
 }

@@ -138,6 +138,8 @@ impl<U: Upper> Poller<U> {
         }
         self.stage = Stage::Poll;
         self.core.push_out();
+        // What is left to copy has its next turn at once.
+        self.worked |= !self.core.res.copies.is_empty();
         self.shut_down();
         self.core.timers();
         if self.core.is_finished() {

@@ -25,6 +25,7 @@ impl Core {
     /// Stages and posts what the trunks have, then announces credit that no frame took along.
     pub(super) fn push_out(&mut self) {
         self.flush_marked();
+        self.copy_in_turn();
         self.announce_credit();
         if !self.res.marked.is_empty() {
             self.flush_marked();
@@ -35,14 +36,25 @@ impl Core {
     pub(super) fn flush_marked(&mut self) {
         let mut marked = self.res.marked.take();
         for slot in marked.drain(..) {
-            let Some(trunk) = self.trunks.get_mut(slot) else { continue };
-            if let Err(error) = trunk.push_out(&mut self.res) {
-                let removed = error.cause == VerbsError::Gone;
-                let cause = if removed { PeerDown::DeviceRemoved } else { PeerDown::DeviceFailed };
-                self.break_trunk(slot, cause);
-            }
+            self.push_trunk(slot);
         }
         self.res.marked.put_back(marked);
+    }
+
+    /// Copies what is left of this turn's piece, for the trunks that have waited for their turn.
+    fn copy_in_turn(&mut self) {
+        while let Some(slot) = self.res.copies.next_trunk() {
+            self.push_trunk(slot);
+        }
+    }
+
+    fn push_trunk(&mut self, slot: usize) {
+        let Some(trunk) = self.trunks.get_mut(slot) else { return };
+        if let Err(error) = trunk.push_out(&mut self.res) {
+            let removed = error.cause == VerbsError::Gone;
+            let cause = if removed { PeerDown::DeviceRemoved } else { PeerDown::DeviceFailed };
+            self.break_trunk(slot, cause);
+        }
     }
 
     fn announce_credit(&mut self) {

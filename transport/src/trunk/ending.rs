@@ -121,6 +121,7 @@ impl Trunk {
 
     /// Gives up what was never posted.
     fn fail_unposted(&mut self, res: &mut Resources) {
+        res.copies.remove(self.pipeline.slot());
         let outcome = self.failure(false);
         self.pipeline.abandon_staged(&mut res.sends, &mut res.events, outcome);
         for lane in &mut self.lanes {

@@ -16,6 +16,15 @@ use trunkline_verbs::{SrqNumber, Time};
 /// Credit frames per lane that the device has not seen acknowledged, at most.
 const CREDITS_OUT: u8 = 2;
 
+/// Queues of a lane: small messages that are not ordered; ordered ones of any size; large ones that are not ordered,
+/// before their copy and after it, or without one; and those that are being copied.
+pub(super) const SMALL: usize = 0;
+pub(super) const ORDERED: usize = 1;
+pub(super) const LARGE: usize = 2;
+pub(super) const COPYING: usize = 3;
+/// Messages leave from these, in turns.
+const LEAVING: usize = 3;
+
 /// One of the peer's pollers.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -27,8 +36,10 @@ pub(super) struct Lane {
     pub(super) spender: Spender,
     /// What that poller may send to us.
     pub(super) pair: GrantId,
-    /// Messages that wait to leave: those that are not ordered, and those that are.
-    pub(super) queues: [MessageQueue; 2],
+    /// Messages that wait to leave.
+    pub(super) queues: [MessageQueue; 4],
+    /// Which queue is next to send.
+    turn: usize,
     pub(super) fins: VecDeque<Fin>,
     /// Credit frames that the device has not seen acknowledged.
     pub(super) credits_out: u8,
@@ -49,6 +60,7 @@ impl Lane {
             spender: Spender::new(now_ms),
             pair,
             queues: Default::default(),
+            turn: SMALL,
             fins: VecDeque::new(),
             credits_out: 0,
             requests_out: 0,
@@ -64,16 +76,40 @@ impl Lane {
     }
 
     /// Adds a message, with which the peer was charged.
-    pub(super) fn push(&mut self, message: Outbound, now_ms: u64) {
+    pub(super) fn push(&mut self, message: Outbound, is_large: bool, now_ms: u64) {
         self.begin_to_wait(now_ms);
-        self.queues[usize::from(message.ordered)].push(message);
+        let queue = match (message.ordered, is_large) {
+            (true, _) => ORDERED,
+            (false, true) => LARGE,
+            (false, false) => SMALL,
+        };
+        self.queues[queue].push(message);
     }
 
-    /// Whether a message that is sent now would overtake none that waits here and that it must not overtake.
+    /// The queue whose turn it is to send, of as many as [`Lane::queues_in_turn`]; then it is the next one's.
+    pub(super) fn next_queue(&mut self) -> usize {
+        let queue = self.turn;
+        self.turn = (queue + 1) % LEAVING;
+        queue
+    }
+
+    /// From how many queues messages leave.
+    pub(super) const fn queues_in_turn() -> usize {
+        LEAVING
+    }
+
+    /// Whether anything waits that may have to be copied.
+    pub(super) fn may_have_copies(&self) -> bool {
+        self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Whether a small message that is sent now would overtake none that waits here and that it must not overtake, and
+    /// takes from a large one no credit that this waits for.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
-        let [unordered, in_order] = &self.queues;
+        let [small, in_order, large, _] = &self.queues;
         let may_pass = !ordered || (in_order.is_empty() && !self.waits_for_read(ordered));
-        unordered.is_empty() && self.fins.is_empty() && may_pass
+        let leaves_credit = large.is_empty() || self.spender.available() > 1;
+        small.is_empty() && self.fins.is_empty() && may_pass && leaves_credit
     }
 
     /// Whether a small message must wait until the peer has READ those that went before it. That is how order is kept

@@ -7,7 +7,7 @@ use crate::buffer::{Block, NotNow, Received};
 use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
 use crate::rendezvous::{Hold, PATIENCE_MS, Piece, REQUESTS_PER_LANE, Sink, Source};
 use crate::sizes::EAGER_BYTES;
-use crate::{Body, Message, PeerDown, SendFailure, SendOutcome};
+use crate::{Message, PeerDown, SendFailure, SendOutcome};
 use std::time::Duration;
 use trunkline_mutants::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
@@ -17,13 +17,14 @@ const HEAD_IN_FRAME: usize = 4096;
 
 impl Trunk {
     /// Stages the announcement of a large message, if it can leave now.
-    pub(super) fn try_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
+    pub(super) fn try_request(&mut self, res: &mut Resources, lane: usize, message: &mut Outbound) -> bool {
         let blocked = !self.lanes[lane].is_open()
             || self.lanes[lane].requests_out >= self.large_messages.min(REQUESTS_PER_LANE)
             || self.lanes[lane].spender.available() == 0
             || !self.pipeline.has_room()
             || !res.sends.has_room()
-            || !res.sends.has_slot();
+            || !res.sends.has_slot()
+            || message.copying.as_ref().is_some_and(|copying| !copying.is_whole());
         if blocked || !res.shares.pin(self.peer) {
             return false;
         }
@@ -34,25 +35,28 @@ impl Trunk {
                 return false;
             }
             Err(NotNow::Refused(cause)) => {
-                tracing::warn!(peer = %self.peer, bytes = message.bytes(), %cause, "a message cannot be registered");
                 res.shares.unpin(self.peer);
-                res.shares.unqueue(self.peer, message.bytes());
-                res.events.never_sent(message.token, PeerDown::NotRegistered(cause));
+                self.cannot_register(res, message, cause);
             }
         }
         true
     }
 
-    fn stage_request(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> Result<(), NotNow> {
-        let has_room = message.head.len() <= HEAD_IN_FRAME.min(self.max_frame / 2);
-        let announced =
-            if has_room && !message.body.is_empty() { message.head.len() } else { message.announced };
+    fn stage_request(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        message: &mut Outbound,
+    ) -> Result<(), NotNow> {
+        let is_copied = message.copying.as_ref().is_some_and(|copying| copying.is_whole());
+        let lent = if is_copied { None } else { Some(self.lend(res, message)?) };
+        let announced = self.announced_of(message);
         let (head, copied_head) = message.head.split_at_checked(announced).ok_or(NotNow::Wait)?;
         let header = frame::upper_header(head).and_then(|header| head.split_at_checked(header));
         let (header, extensions) = header.ok_or(NotNow::Wait)?;
-        let hold = self.hold(res, copied_head, &message.body)?;
         let id = self.sources.next_id();
-        let at = hold.remote_address();
+        let copied = message.copying.as_ref().map(|copying| copying.block().remote_address());
+        let at = lent.as_ref().map(Hold::remote_address).or(copied).ok_or(NotNow::Wait)?;
         let announcement = Announcement {
             id,
             body: (copied_head.len() + message.body.len()) as u64,
@@ -63,6 +67,8 @@ impl Trunk {
         let begin = [header[0], header[1] | flags::ANNOUNCES];
         let parts: [&[u8]; 4] = [&begin, &header[2..], &announcement.emit(), extensions];
         let place = self.place(res, lane, &parts).ok_or(NotNow::Wait)?;
+        let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
+        let hold = lent.or(copied).ok_or(NotNow::Wait)?;
         let (token, bytes, ordered) = (message.token, message.bytes(), message.ordered);
         self.sources.add(Source { token, lane, bytes, ordered, _hold: hold });
         self.lanes[lane].request_left(ordered);
@@ -73,19 +79,23 @@ impl Trunk {
         Ok(())
     }
 
-    /// Memory that the peer can READ the message from, and nothing else by the same key: the application's own if
-    /// it is registered, else a copy. There is none while the pool for copies is used up.
-    fn hold(&self, res: &Resources, head: &[u8], body: &Body) -> Result<Hold, NotNow> {
-        if head.is_empty()
-            && body.len() > EAGER_BYTES / 2
-            && let Some(announced) = res.shared.registry.announce(body)
-        {
-            return Ok(Hold::Lent { at: announced?, _bytes: body.clone() });
-        }
-        let block = res.shared.sources.take(head.len() + body.len(), Some(self.peer), Some(&res.waker))?;
-        block.write(0, head);
-        block.write(head.len(), body);
-        Ok(Hold::Copied(block))
+    /// The application's own memory, if it is registered, for the peer to READ and nothing else by the same key. What is
+    /// not is copied first.
+    fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
+        let announced = Some(&message.body).filter(|_| self.is_lendable(message));
+        let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;
+        Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
+    }
+
+    /// Whether the peer can READ all that is not in the announcing frame from the message's body.
+    pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
+        self.announced_of(message) == message.head.len() && message.body.len() > EAGER_BYTES / 2
+    }
+
+    /// Bytes of a message's head that are in the announcing frame.
+    pub(super) fn announced_of(&self, message: &Outbound) -> usize {
+        let has_room = message.head.len() <= HEAD_IN_FRAME.min(self.max_frame / 2);
+        if has_room && !message.body.is_empty() { message.head.len() } else { message.announced }
     }
 
     /// The peer asks us to READ a message.

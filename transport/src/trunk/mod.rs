@@ -11,12 +11,14 @@
 //! | `pipeline.rs` | from staged frames to posted work and its completions |
 //! | `receiving.rs` | checked frames of the peer |
 //! | `large.rs` | rendezvous, both sides |
+//! | `copying.rs` | large messages into memory that the peer may READ |
 //! | `timers.rs` | deadlines, keepalive, credit that is released |
 //! | `ending.rs` | being taken down, in two phases |
 //! | `lane.rs`, `queue.rs` | one of the peer's pollers; messages that wait |
 //! | `resources.rs` | what all trunks of a poller share |
 #![forbid(unsafe_code)]
 
+mod copying;
 mod ending;
 mod lane;
 mod large;
@@ -65,6 +67,8 @@ pub(crate) struct Trunk {
     pipeline: Pipeline,
     sources: Sources,
     sinks: Sinks,
+    /// Which of the lanes' queues copies next.
+    next_copy: usize,
     /// When the peer has been silent for so long that a keepalive is due, in milliseconds of the poller.
     keepalive_due_ms: u64,
     /// A keepalive is staged or in flight.
@@ -111,6 +115,7 @@ impl Trunk {
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),
             sinks: Sinks::new(u32::from(session.read_depth.max(1))),
+            next_copy: 0,
             // The first keepalive is due at once: a QP waits longer for its first answer than for later ones, and a
             // peer that dies before it has sent anything must not be noticed later than others.
             keepalive_due_ms: res.time.now_ms(),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::Resources;
+use super::copying::Copying;
 use crate::budget::Shares;
 use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
 use std::collections::VecDeque;
@@ -25,6 +26,8 @@ pub(crate) struct Outbound {
     pub(super) body: Body,
     pub(super) deadline: Option<Time>,
     pub(super) ordered: bool,
+    /// Of a large message: what the peer will READ.
+    pub(super) copying: Option<Box<Copying>>,
     connect: Connect,
 }
 
@@ -40,6 +43,7 @@ impl Outbound {
             body: message.body.clone(),
             deadline: message.deadline,
             ordered: message.ordered,
+            copying: None,
             connect: message.connect,
         }
     }
@@ -177,6 +181,7 @@ mod tests {
             body: Body::default(),
             deadline: deadline.map(Time),
             ordered: false,
+            copying: None,
             connect: Connect::FailFast,
         }
     }

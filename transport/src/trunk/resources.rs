@@ -4,6 +4,7 @@
 //! so that a trunk can use one while it holds another.
 #![forbid(unsafe_code)]
 
+use super::copying::CopyTurns;
 use super::pipeline::Ready;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
@@ -31,6 +32,7 @@ pub(crate) struct Resources {
     pub(crate) shares: Shares,
     pub(crate) events: Events,
     pub(crate) marked: Marked,
+    pub(crate) copies: CopyTurns,
     /// What a flush is about to post; empty in between, for its room.
     pub(super) ready: Vec<Ready>,
 }
@@ -45,12 +47,13 @@ impl Resources {
         let time = TurnTime::new(shared.runtime.clock().now());
         let (events, marked) = (Events::default(), Marked::default());
         let shares = Shares::new(&shared.budgets, index.0);
-        let ready = Vec::new();
-        Self { index, shared, waker, time, sends, receives, grants, shares, events, marked, ready }
+        let (copies, ready) = (CopyTurns::new(shared.runtime.is_simulated()), Vec::new());
+        Self { index, shared, waker, time, sends, receives, grants, shares, events, marked, copies, ready }
     }
 
     /// Reads the clock: a turn begins.
     pub(crate) fn tick(&mut self) {
+        self.copies.begin();
         self.time.tick(self.shared.runtime.clock());
     }
 }

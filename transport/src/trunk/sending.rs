@@ -3,6 +3,7 @@
 //! A message leaves when its lane has credit, a slot is free and the send queue has room.
 #![forbid(unsafe_code)]
 
+use super::lane::Lane;
 use super::pipeline::{Place, Record, Staged};
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
@@ -39,7 +40,8 @@ impl Trunk {
             && self.try_eager(res, lane, (message.head, &message.body), (message.token, message.deadline));
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
-            self.lanes[lane].push(Outbound::new(message, turn), res.time.now_ms());
+            let is_large = !self.is_eager(bytes);
+            self.lanes[lane].push(Outbound::new(message, turn), is_large, res.time.now_ms());
             self.mark(res);
         }
         Ok(())
@@ -50,7 +52,8 @@ impl Trunk {
         let cause = if message.bytes() > self.max_message {
             PeerDown::TooLarge { bytes: message.bytes(), limit: self.max_message }
         } else if let Some(lane) = self.lane_of(message.toward, message.turn) {
-            self.lanes[lane].push(message, res.time.now_ms());
+            let is_large = !self.is_eager(message.bytes());
+            self.lanes[lane].push(message, is_large, res.time.now_ms());
             return self.mark(res);
         } else {
             PeerDown::Restarted
@@ -65,11 +68,16 @@ impl Trunk {
         queues.any(|queue| queue.cancel(self.peer, token, shares))
     }
 
-    /// Stages what can leave, and posts it.
+    /// Stages what can leave, and posts it; then copies what has its turn.
     ///
     /// # Errors
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
     pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PostError> {
+        self.post(res)?;
+        if self.copy_some(res) { self.post(res) } else { Ok(()) }
+    }
+
+    fn post(&mut self, res: &mut Resources) -> Result<(), PostError> {
         self.pump(res);
         self.drop_late(res);
         // What staging marked is posted right here.
@@ -141,7 +149,7 @@ impl Trunk {
     }
 
     /// Whether a message goes by SEND.
-    fn is_eager(&self, bytes: usize) -> bool {
+    pub(super) fn is_eager(&self, bytes: usize) -> bool {
         bytes <= self.max_frame && bytes <= SLOT_BYTES
     }
 
@@ -153,23 +161,31 @@ impl Trunk {
         for lane in 0..self.lanes.len() {
             self.stage_settings(res, lane);
             self.stage_fins(res, lane);
-            // In turns, so that neither queue waits for all of the other.
-            while self.try_front(res, lane, 0) | self.try_front(res, lane, 1) {}
+            self.stage_queued(res, lane);
         }
         self.stage_reads(res);
     }
 
+    /// Stages what can leave of a lane's queues, in turns, so that none waits for all of another.
+    fn stage_queued(&mut self, res: &mut Resources, lane: usize) {
+        let mut idle = 0;
+        while idle < Lane::queues_in_turn() {
+            let queue = self.lanes[lane].next_queue();
+            idle = if self.try_front(res, lane, queue) { 0 } else { idle + 1 };
+        }
+    }
+
     /// Stages the oldest message of one of a lane's queues, if there is one and it can leave.
     fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
-        let Some(front) = self.lanes[lane].queues[queue].pop() else { return false };
-        let staged = self.try_message(res, lane, &front);
+        let Some(mut front) = self.lanes[lane].queues[queue].pop() else { return false };
+        let staged = self.try_message(res, lane, &mut front);
         if !staged {
             self.lanes[lane].queues[queue].put_back(front);
         }
         staged
     }
 
-    fn try_message(&mut self, res: &mut Resources, lane: usize, message: &Outbound) -> bool {
+    fn try_message(&mut self, res: &mut Resources, lane: usize, message: &mut Outbound) -> bool {
         let bytes = message.bytes();
         if !self.is_eager(bytes) {
             return self.try_request(res, lane, message);
