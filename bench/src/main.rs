@@ -4,6 +4,7 @@
 //! ratio: each turn makes a number of socket round trips, then as many calls of the same size.
 
 mod echo;
+mod fair;
 mod floor;
 mod peer;
 mod table;
@@ -55,17 +56,24 @@ enum Role {
     /// The other process; started by the program itself.
     #[command(hide = true)]
     Peer,
+    /// Small calls next to large ones.
+    Fair(fair::Load),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
-    if options.role.is_some() {
+    if let Some(Role::Peer) = options.role {
         return peer::serve(options.peer_address, options.pollers);
     }
     let peer = Peer::start(options.peer_address, options.pollers)?;
     let node =
         Node::builder().listen(SocketAddr::new(options.address, 0)).pollers(options.pollers).start()?;
     let client = EchoClient::connect(&node, peer.service)?;
+    if let Some(Role::Fair(load)) = &options.role {
+        fair::measure(load, &client)?;
+        node.shutdown();
+        return Ok(());
+    }
     let mut socket = Socket::connect(peer.socket)?;
     let bar = ProgressBar::new(options.sizes.len() as u64 * u64::from(options.turns))
         .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta}")?);
