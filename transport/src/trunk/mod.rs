@@ -40,7 +40,7 @@ use crate::budget::Counted;
 use crate::command::SessionUp;
 use crate::credit::GrantId;
 use crate::ledger::Spending;
-use crate::rendezvous::{Sinks, Sources};
+use crate::rendezvous::{READS_OUT, Sinks, Sources};
 use crate::settings::Settings;
 use ending::Health;
 use lane::Lane;
@@ -114,7 +114,7 @@ impl Trunk {
             is_open: false,
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),
-            sinks: Sinks::new(u32::from(session.read_depth.max(1))),
+            sinks: Sinks::new(u32::from(session.read_depth).clamp(1, READS_OUT)),
             next_copy: 0,
             // The first keepalive is due at once: a QP waits longer for its first answer than for later ones, and a
             // peer that dies before it has sent anything must not be noticed later than others.
