@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline::{Code, Limit};
+use trunkline::{Code, Limit, Status};
 
 /// Calls that each of the nodes may have under way, and handlers that it runs at once.
 const ROOM: Limit = Limit { per_peer: 8, in_all: 8 };
@@ -59,10 +59,12 @@ impl Run {
     fn two_ends(&mut self) -> Option<[End; 2]> {
         // That of a hostile peer may be the next one.
         let host = self.nodes.len() + 1;
-        let pollers = self.random.u16(1..=2);
-        let plan = |host| NodePlan { host, pollers, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 0 };
-        let node = |index| SimNode::new(index, plan(index), self.plan.rc).with_limits(HANDLERS, ROOM);
-        let mut nodes = [node(host), node(host + 1)];
+        let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
+        let node = |host, pollers| {
+            let plan = NodePlan { host, pollers, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 0 };
+            SimNode::new(host, plan, self.plan.rc).with_limits(HANDLERS, ROOM)
+        };
+        let mut nodes = [node(host, pollers[0]), node(host + 1, pollers[1])];
         for node in &mut nodes {
             node.start(&mut self.scheduler, None);
         }
@@ -139,7 +141,7 @@ impl Run {
             loop {
                 match client.chain(DEPTH, here.to_string(), there.to_string()).await {
                     Ok(()) => return through.set(through.get() + 1),
-                    Err(status) if status.code() == Code::ResourceExhausted => {
+                    Err(status) if is_lack_of_room(&status) => {
                         coverage.count(Kind::ChainRefused);
                         timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
                     }
@@ -148,4 +150,10 @@ impl Run {
             }
         });
     }
+}
+
+/// Whether a handler of a chain was refused a call by its own node. Handlers forward that status, so the reason is left
+/// out of it, and its text names the budget.
+fn is_lack_of_room(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")
 }
