@@ -110,33 +110,54 @@ const fn lengths() -> [u8; 256] {
     lengths
 }
 
+/// What follows a BTH.
+type Layout = Option<(Headers, PayloadRule)>;
+
 impl Opcode {
     /// The headers and the payload that follow a BTH with this opcode; `None` for opcodes that do
     /// not exist or that this device does not implement.
     #[must_use]
-    pub fn layout(self) -> Option<(Headers, PayloadRule)> {
-        if self == Self::CNP {
-            return Some((Headers::empty(), PayloadRule::Any));
+    pub fn layout(self) -> Layout {
+        static LAYOUTS: [Layout; 256] = layouts();
+        LAYOUTS[usize::from(self.0)]
+    }
+}
+
+/// The layout of each opcode.
+const fn layouts() -> [Layout; 256] {
+    let mut layouts = [None; 256];
+    let mut code = 0;
+    while code <= u8::MAX as usize {
+        #[expect(clippy::cast_possible_truncation, reason = "it is no larger than the largest byte")]
+        let opcode = Opcode(code as u8);
+        layouts[code] = layout(opcode);
+        code += 1;
+    }
+    layouts
+}
+
+const fn layout(opcode: Opcode) -> Layout {
+    if opcode.0 == Opcode::CNP.0 {
+        return Some((Headers::empty(), PayloadRule::Any));
+    }
+    let operation = opcode.operation();
+    let Some((headers, rule)) = reliable(operation) else { return None };
+    match opcode.service() {
+        Service::RC => Some((headers, rule)),
+        Service::XRC if operation.is_response() => Some((headers, rule)),
+        // contract rocev2 2.3: in each request and in no response.
+        Service::XRC => Some((headers.union(Headers::XRCETH), rule)),
+        // contract rocev2 2.1: UC has the SENDs and WRITEs only, and no invalidation.
+        Service::UC if operation.0 <= Operation::WRITE_ONLY_IMM.0 => Some((headers, rule)),
+        Service::UD if matches!(operation, Operation::SEND_ONLY | Operation::SEND_ONLY_IMM) => {
+            Some((headers.union(Headers::DETH), rule))
         }
-        let operation = self.operation();
-        let (headers, rule) = reliable(operation)?;
-        match self.service() {
-            Service::RC => Some((headers, rule)),
-            Service::XRC if operation.is_response() => Some((headers, rule)),
-            // contract rocev2 2.3: in each request and in no response.
-            Service::XRC => Some((headers | Headers::XRCETH, rule)),
-            // contract rocev2 2.1: UC has the SENDs and WRITEs only, and no invalidation.
-            Service::UC if operation.0 <= Operation::WRITE_ONLY_IMM.0 => Some((headers, rule)),
-            Service::UD if matches!(operation, Operation::SEND_ONLY | Operation::SEND_ONLY_IMM) => {
-                Some((headers | Headers::DETH, rule))
-            }
-            _ => None,
-        }
+        _ => None,
     }
 }
 
 /// The RC column of contract rocev2 2.2.
-fn reliable(operation: Operation) -> Option<(Headers, PayloadRule)> {
+const fn reliable(operation: Operation) -> Layout {
     use Operation as O;
     let none = Headers::empty();
     Some(match operation {
@@ -149,13 +170,13 @@ fn reliable(operation: Operation) -> Option<(Headers, PayloadRule)> {
         O::SEND_ONLY_IMM => (Headers::IMMEDIATE, PayloadRule::Any),
         O::WRITE_FIRST => (Headers::RETH, PayloadRule::Full),
         O::WRITE_ONLY => (Headers::RETH, PayloadRule::Any),
-        O::WRITE_ONLY_IMM => (Headers::RETH | Headers::IMMEDIATE, PayloadRule::Any),
+        O::WRITE_ONLY_IMM => (Headers::RETH.union(Headers::IMMEDIATE), PayloadRule::Any),
         O::READ_REQUEST => (Headers::RETH, PayloadRule::None),
         O::READ_RESPONSE_FIRST => (Headers::AETH, PayloadRule::Full),
         O::READ_RESPONSE_LAST => (Headers::AETH, PayloadRule::Some),
         O::READ_RESPONSE_ONLY => (Headers::AETH, PayloadRule::Any),
         O::ACKNOWLEDGE => (Headers::AETH, PayloadRule::None),
-        O::ATOMIC_ACKNOWLEDGE => (Headers::AETH | Headers::ATOMIC_ACK, PayloadRule::None),
+        O::ATOMIC_ACKNOWLEDGE => (Headers::AETH.union(Headers::ATOMIC_ACK), PayloadRule::None),
         O::COMPARE_SWAP | O::FETCH_ADD => (Headers::ATOMIC, PayloadRule::None),
         O::SEND_LAST_INV => (Headers::INVALIDATE, PayloadRule::Some),
         O::SEND_ONLY_INV => (Headers::INVALIDATE, PayloadRule::Any),

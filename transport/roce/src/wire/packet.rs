@@ -145,57 +145,38 @@ impl<'a> Packet<'a> {
 
     /// Appends the headers only, for senders that gather the payload from registered memory. They set
     /// `bth.pad` to [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
+    #[inline]
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
-        let mut written = Written { bytes: [0; _], length: 0 };
-        written.put(self.bth.to_bytes());
+        out.extend_from_slice(&self.bth.to_bytes());
         if let Some((reserved, srq)) = self.xrceth {
-            written.put(with_top(reserved, srq.get()));
+            out.extend_from_slice(&with_top(reserved, srq.get()));
         }
         if let Some(deth) = self.deth {
-            written.put(deth.qkey.to_be_bytes());
-            written.put(with_top(deth.reserved, deth.source.get()));
+            out.extend_from_slice(&deth.qkey.to_be_bytes());
+            out.extend_from_slice(&with_top(deth.reserved, deth.source.get()));
         }
         if let Some(reth) = self.reth {
-            written.put(reth.address.0.to_be_bytes());
-            written.put(reth.rkey.0.to_be_bytes());
-            written.put(reth.length.to_be_bytes());
+            out.extend_from_slice(&reth.address.0.to_be_bytes());
+            out.extend_from_slice(&reth.rkey.0.to_be_bytes());
+            out.extend_from_slice(&reth.length.to_be_bytes());
         }
         if let Some(atomic) = self.atomic {
-            written.put(atomic.address.0.to_be_bytes());
-            written.put(atomic.rkey.0.to_be_bytes());
-            written.put(atomic.swap_or_add.to_be_bytes());
-            written.put(atomic.compare.to_be_bytes());
+            out.extend_from_slice(&atomic.address.0.to_be_bytes());
+            out.extend_from_slice(&atomic.rkey.0.to_be_bytes());
+            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
+            out.extend_from_slice(&atomic.compare.to_be_bytes());
         }
         if let Some(aeth) = self.aeth {
-            written.put(with_top(aeth.syndrome, aeth.msn));
+            out.extend_from_slice(&with_top(aeth.syndrome, aeth.msn));
         }
         if let Some(original) = self.atomic_ack {
-            written.put(original.to_be_bytes());
+            out.extend_from_slice(&original.to_be_bytes());
         }
         if let Some(immediate) = self.immediate {
-            written.put(immediate.to_be_bytes());
+            out.extend_from_slice(&immediate.to_be_bytes());
         }
         if let Some(rkey) = self.invalidate {
-            written.put(rkey.0.to_be_bytes());
-        }
-        out.extend_from_slice(&written.bytes[..written.length]);
-    }
-}
-
-/// Headers as they are written, so that a batch of packets grows once for all headers of one.
-struct Written {
-    bytes: [u8; ALL_HEADERS],
-    length: usize,
-}
-
-/// Length in bytes of a packet with every header there is; no opcode has them all.
-const ALL_HEADERS: usize = BTH_LENGTH + 4 + 8 + 16 + 28 + 4 + 8 + 4 + 4;
-
-impl Written {
-    fn put<const N: usize>(&mut self, field: [u8; N]) {
-        if let Some(room) = self.bytes[self.length..].first_chunk_mut() {
-            *room = field;
-            self.length += N;
+            out.extend_from_slice(&rkey.0.to_be_bytes());
         }
     }
 }
@@ -231,8 +212,11 @@ pub const fn pad_for(length: usize) -> u8 {
 }
 
 /// Appends `pad` zero bytes, at most 3.
+#[inline]
 pub fn emit_pad(pad: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[0; 3][..usize::from(pad & 3)]);
+    for _ in 0..pad & 3 {
+        out.push(0);
+    }
 }
 
 /// A word with `top` as its first byte and a 24-bit number in the other three.

@@ -20,6 +20,7 @@ pub(super) struct PacketView<'a> {
 
 impl<'a> PacketView<'a> {
     /// Checks the version, the opcode and each rule on lengths that does not depend on the path MTU.
+    #[inline]
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         let bth = Bth::parse(bytes)?;
         if bth.version != 0 {
@@ -75,11 +76,14 @@ impl Bth {
     ///
     /// # Errors
     /// [`WireError::ShortBth`].
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         use layout::bth as at;
         let short = WireError::ShortBth(bytes.len());
         let bth: &[u8; BTH_LENGTH] = bytes.first_chunk().ok_or(short)?;
-        let u24 = |start: usize| u32::from_be_bytes([0, bth[start], bth[start + 1], bth[start + 2]]);
+        // The byte before each 24-bit number is read with it, and no part of the number.
+        let u24 =
+            |start: usize| u32::from_be_bytes([bth[start - 1], bth[start], bth[start + 1], bth[start + 2]]);
         let flags = bth[at::FLAGS];
         Ok(Self {
             opcode: Opcode(bth[at::OPCODE]),

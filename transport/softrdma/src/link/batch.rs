@@ -86,24 +86,26 @@ impl SendBatch {
         self.entries.push(Entry::new(source, destination, start, length));
     }
 
-    /// As [`Self::push_with`], for a writer that may have nothing to write: when it returns `false`
-    /// no datagram is added. Returns what the writer returned.
-    pub(crate) fn push_if(
+    /// As [`Self::push_with`], for up to `most` datagrams: it ends when the writer returns `false`, having written
+    /// nothing to keep. Returns how many datagrams were added.
+    pub(crate) fn push_run(
         &mut self,
         source: SocketAddr,
         destination: SocketAddr,
-        write: impl FnOnce(&mut Vec<u8>) -> bool,
-    ) -> bool {
+        most: usize,
+        mut write: impl FnMut(&mut Vec<u8>) -> bool,
+    ) -> usize {
         self.make_room();
-        let start = self.bytes.len();
-        let written = write(&mut self.bytes);
-        if written {
+        for count in 0..most {
+            let start = self.bytes.len();
+            if !write(&mut self.bytes) {
+                self.bytes.truncate(start);
+                return count;
+            }
             let length = self.bytes.len().saturating_sub(start);
             self.entries.push(Entry::new(source, destination, start, length));
-        } else {
-            self.bytes.truncate(start);
         }
-        written
+        most
     }
 
     /// Appends a copy of a datagram.

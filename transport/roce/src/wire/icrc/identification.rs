@@ -6,7 +6,7 @@
 //! register to the position of the identification. There the difference must be one that two bytes
 //! can cause: 16 of its 32 bits yield the two bytes, and the other 16 show whether they exist.
 
-use super::{IPV4_HEADER, IpUdp, UDP_HEADER, difference};
+use super::{Flow, IPV4_HEADER, IpUdp, UDP_HEADER};
 use crate::wire::ICRC_LENGTH;
 
 /// The CRC-32 polynomial, reflected.
@@ -74,7 +74,7 @@ const fn powers_of_back() -> [Map; 17] {
 #[must_use]
 pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u16> {
     let zero = IpUdp { v4_identification: 0, ..*headers };
-    let mut register = difference(&zero, payload_with_icrc)?;
+    let mut register = Flow::new(&zero).difference(payload_with_icrc)?;
     if register == 0 {
         return Some(0);
     }

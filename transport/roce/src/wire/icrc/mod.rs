@@ -72,69 +72,125 @@ const TOGETHER: usize = 256 - HEADERS_MAX;
 /// Room for both.
 type Together = [u8; HEADERS_MAX + TOGETHER];
 
-/// Writes the masked headers to the start of `bytes`, for a UDP payload of so many bytes including the ICRC; returns
-/// their length. Longer payloads than 65,535 bytes can't be sent and count as 65,535.
-fn put_headers(bytes: &mut Together, headers: &IpUdp, udp_payload_length: usize) -> usize {
-    let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER));
+/// Computes the ICRCs of packets that have the same headers below the BTH, the lengths aside, and writes those once.
+#[derive(Debug, Clone)]
+pub struct Flow {
+    headers: IpUdp,
+    /// The masked headers, and room for the start of a packet.
+    bytes: Together,
+    /// Length in bytes of the masked headers.
+    start: usize,
+    /// A CRC of the LRH alone.
+    seeded: Hasher,
+}
+
+impl Flow {
+    /// For packets with these headers.
+    #[must_use]
+    pub fn new(headers: &IpUdp) -> Self {
+        let mut bytes: Together = [0; _];
+        let start = put_headers(&mut bytes, headers);
+        Self { headers: *headers, bytes, start, seeded: Hasher::new_with_initial(SEED) }
+    }
+
+    /// The headers that it is for.
+    #[must_use]
+    pub const fn headers(&self) -> &IpUdp {
+        &self.headers
+    }
+
+    /// The ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least significant byte
+    /// comes first.
+    #[must_use]
+    pub fn icrc(&mut self, payload_without_icrc: &[u8]) -> u32 {
+        put_lengths(
+            &mut self.bytes,
+            self.start,
+            payload_without_icrc.len().saturating_add(super::ICRC_LENGTH),
+        );
+        let (first, rest) = payload_without_icrc.split_at(payload_without_icrc.len().min(TOGETHER));
+        let end = self.start + first.len();
+        self.bytes[self.start..end].copy_from_slice(first);
+        if first.len() > CONGESTION {
+            self.bytes[self.start + CONGESTION] = 0xff;
+        }
+        let mut crc = self.seeded.clone();
+        crc.update(&self.bytes[..end]);
+        if !rest.is_empty() {
+            crc.update(rest);
+        }
+        crc.finalize()
+    }
+
+    /// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+    #[must_use]
+    pub fn check(&mut self, payload_with_icrc: &[u8]) -> bool {
+        self.difference(payload_with_icrc) == Some(0)
+    }
+
+    /// The packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four bytes.
+    fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
+        let (packet, found) = payload_with_icrc.split_last_chunk()?;
+        Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
+    }
+}
+
+/// Writes the masked headers without their lengths to the start of `bytes`; returns how many bytes they take.
+fn put_headers(bytes: &mut Together, headers: &IpUdp) -> usize {
     if let Some((source, destination)) = headers.v4() {
         let (ip, udp) = bytes.split_at_mut(IPV4_HEADER);
-        let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
         let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
         // Type of service, time to live and checksum are masked.
         ip[..2].copy_from_slice(&[0x45, 0xff]);
-        ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[4..6].copy_from_slice(&headers.v4_identification.to_be_bytes());
         ip[6..8].copy_from_slice(&flags.to_be_bytes());
         ip[8..12].copy_from_slice(&[0xff, PROTOCOL_UDP, 0xff, 0xff]);
         ip[12..16].copy_from_slice(&source.octets());
         ip[16..].copy_from_slice(&destination.octets());
-        put_udp(udp, headers, udp_length);
+        put_udp(udp, headers);
         IPV4_HEADER + UDP_HEADER
     } else {
         let (ip, udp) = bytes.split_at_mut(IPV6_HEADER);
         let (source, destination) = headers.v6();
         // Traffic class, flow label and hop limit are masked.
         ip[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
-        ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
         ip[6..8].copy_from_slice(&[PROTOCOL_UDP, 0xff]);
         ip[8..24].copy_from_slice(&source.octets());
         ip[24..].copy_from_slice(&destination.octets());
-        put_udp(udp, headers, udp_length);
+        put_udp(udp, headers);
         HEADERS_MAX
     }
 }
 
-/// Writes a UDP header whose checksum is masked.
-fn put_udp(udp: &mut [u8], headers: &IpUdp, length: u16) {
+/// Writes a UDP header whose checksum is masked, without its length.
+fn put_udp(udp: &mut [u8], headers: &IpUdp) {
     udp[..2].copy_from_slice(&headers.source.port().to_be_bytes());
     udp[2..4].copy_from_slice(&headers.destination.port().to_be_bytes());
-    udp[4..6].copy_from_slice(&length.to_be_bytes());
     udp[6..8].copy_from_slice(&[0xff, 0xff]);
+}
+
+/// Writes the lengths into masked headers that end at `start`, for a UDP payload of so many bytes including the ICRC.
+/// Longer payloads than 65,535 bytes can't be sent and count as 65,535.
+fn put_lengths(bytes: &mut Together, start: usize, udp_payload_length: usize) {
+    let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER)).to_be_bytes();
+    if start == HEADERS_MAX {
+        bytes[4..6].copy_from_slice(&udp_length);
+        bytes[IPV6_HEADER + 4..IPV6_HEADER + 6].copy_from_slice(&udp_length);
+    } else {
+        let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
+        bytes[2..4].copy_from_slice(&total.to_be_bytes());
+        bytes[IPV4_HEADER + 4..IPV4_HEADER + 6].copy_from_slice(&udp_length);
+    }
 }
 
 fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least significant byte comes
-/// first.
+/// The ICRC of one packet, as [`Flow::icrc`] returns it.
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
-    let mut bytes: Together = [0; _];
-    let length = payload_without_icrc.len().saturating_add(super::ICRC_LENGTH);
-    let start = put_headers(&mut bytes, headers, length);
-    let (first, rest) = payload_without_icrc.split_at(payload_without_icrc.len().min(TOGETHER));
-    let end = start + first.len();
-    bytes[start..end].copy_from_slice(first);
-    if first.len() > CONGESTION {
-        bytes[start + CONGESTION] = 0xff;
-    }
-    let mut crc = Hasher::new_with_initial(SEED);
-    crc.update(&bytes[..end]);
-    if !rest.is_empty() {
-        crc.update(rest);
-    }
-    crc.finalize()
+    Flow::new(headers).icrc(payload_without_icrc)
 }
 
 /// Appends the ICRC to a packet.
@@ -146,14 +202,7 @@ pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
 /// Whether a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
 #[must_use]
 pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
-    difference(headers, payload_with_icrc) == Some(0)
-}
-
-/// The packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
-/// bytes.
-fn difference(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u32> {
-    let (packet, found) = payload_with_icrc.split_last_chunk()?;
-    Some(u32::from_le_bytes(*found) ^ icrc(headers, packet))
+    Flow::new(headers).check(payload_with_icrc)
 }
 
 #[cfg(test)]
@@ -232,15 +281,20 @@ mod tests {
             [headers("[fe80::1]:49476", "[fe80::2]:4791", 0), headers("10.0.0.1:50000", "10.0.0.2:4791", 7)]
         {
             let packet: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0] ^ 0x5a).collect();
-            for length in 0..packet.len() {
+            let mut flow = Flow::new(&headers);
+            // Long and short in turn, so that something of the one before would be left.
+            for length in (0..packet.len()).zip((0..packet.len()).rev()).flat_map(|(low, high)| [low, high]) {
                 let mut masked: Together = [0; _];
-                let start = put_headers(&mut masked, &headers, length + 4);
+                let start = put_headers(&mut masked, &headers);
+                put_lengths(&mut masked, start, length + 4);
                 let mut crc = Hasher::new_with_initial(SEED);
                 crc.update(&masked[..start]);
                 for (at, byte) in packet[..length].iter().enumerate() {
                     crc.update(&[if at == CONGESTION { 0xff } else { *byte }]);
                 }
-                assert_eq!(crc.finalize(), icrc(&headers, &packet[..length]), "{length} bytes");
+                let expected = crc.finalize();
+                assert_eq!(icrc(&headers, &packet[..length]), expected, "{length} bytes");
+                assert_eq!(flow.icrc(&packet[..length]), expected, "{length} bytes after others");
             }
         }
     }

@@ -9,7 +9,8 @@ use crate::link::{Judge, Link, ReceiveBatch, SendBatch};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use trunkline_roce::engine::Transmit;
-use trunkline_roce::wire::{IpUdp, Mad, icrc, mad_packet};
+use trunkline_roce::wire::icrc::{self, Flow};
+use trunkline_roce::wire::{IpUdp, Mad, mad_packet};
 use trunkline_verbs::{Counter, Mtu, Psn, Time, VerbsError};
 
 /// Datagrams taken off the link at once.
@@ -34,7 +35,7 @@ impl LinkEndpoint {
     pub(super) fn new(link: Box<dyn Link>) -> Self {
         Self {
             link,
-            outgoing: Outgoing(SendBatch::new()),
+            outgoing: Outgoing { batch: SendBatch::new(), flow: None },
             received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
             opened: Vec::new(),
             // The link may have descriptors from the start.
@@ -108,7 +109,7 @@ impl LinkEndpoint {
     pub(super) fn send(&mut self, now: Time) -> usize {
         let before = self.outgoing.len();
         if before > 0 {
-            self.link.send(&mut self.outgoing.0, now);
+            self.link.send(&mut self.outgoing.batch, now);
         }
         before - self.outgoing.len()
     }
@@ -148,34 +149,40 @@ impl LinkEndpoint {
     pub(super) fn cut(&mut self) {
         self.link = Box::new(NoLink::after(&*self.link));
         self.descriptors_changed += 1;
-        self.outgoing.0.clear();
+        self.outgoing.batch.clear();
     }
 }
 
 /// Packets on their way to the link, each with its ICRC.
 #[derive(Debug)]
-pub(super) struct Outgoing(SendBatch);
+pub(super) struct Outgoing {
+    batch: SendBatch,
+    /// Of the packets that were added last.
+    flow: Option<Flow>,
+}
 
 impl Outgoing {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.batch.len()
     }
 
-    /// Appends the packet that `write` appends; returns whether there was one.
-    pub(super) fn push(
+    /// Appends the packets that `write` appends, one by one, until it has no more or there are `most`; returns how
+    /// many.
+    pub(super) fn push_run(
         &mut self,
         route: &Route,
-        write: impl FnOnce(&mut Vec<u8>) -> Option<Transmit>,
-    ) -> bool {
+        most: usize,
+        mut write: impl FnMut(&mut Vec<u8>) -> Option<Transmit>,
+    ) -> usize {
         let (source, destination) = (route.source(), route.destination());
-        let headers = IpUdp::new(source, destination);
-        self.0.push_if(source, destination, |out| {
+        let flow = flow_of(&mut self.flow, source, destination);
+        self.batch.push_run(source, destination, most, |out| {
             let start = out.len();
             if write(out).is_none() {
                 return false;
             }
-            let crc = icrc::icrc(&headers, &out[start..]);
+            let crc = flow.icrc(&out[start..]);
             out.extend_from_slice(&crc.to_le_bytes());
             true
         })
@@ -184,11 +191,21 @@ impl Outgoing {
     /// Appends a management datagram.
     pub(super) fn push_mad(&mut self, source: SocketAddr, destination: SocketAddr, psn: Psn, mad: &Mad) {
         let headers = IpUdp::new(source, destination);
-        self.0.push_with(source, destination, |out| {
+        self.batch.push_with(source, destination, |out| {
             let start = out.len();
             mad_packet(psn, &mad.to_bytes()).emit(out);
             let crc = icrc::icrc(&headers, &out[start..]);
             out.extend_from_slice(&crc.to_le_bytes());
         });
     }
+}
+
+/// The last flow, if it is this one; otherwise it becomes this one.
+fn flow_of(last: &mut Option<Flow>, source: SocketAddr, destination: SocketAddr) -> &mut Flow {
+    let headers = IpUdp::new(source, destination);
+    match last {
+        Some(flow) if *flow.headers() == headers => {}
+        _ => *last = None,
+    }
+    last.get_or_insert_with(|| Flow::new(&headers))
 }

@@ -41,7 +41,8 @@ use crate::device::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use trunkline_roce::wire::{IpUdp, icrc};
+use trunkline_roce::wire::IpUdp;
+use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_verbs::Time;
 
 /// Pairs of addresses remembered at most. Forged sources can fill the table, never grow it.
@@ -99,23 +100,33 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Pair, Peer>,
-    /// The soft peer that was seen last, so that its packets cost no look-up.
-    last_soft: Option<Pair>,
+    /// The ports that the last packet of a soft peer came from and to, so that the next one costs no look-up.
+    last_soft: Option<Flow>,
 }
 
 impl Peers {
     /// Whether a sender, to an address of ours, is of our own kind: only identification 0 is worth a try.
     pub(super) fn is_soft(&self, pair: Pair) -> bool {
-        self.last_soft == Some(pair) || matches!(self.known.get(&pair), Some(Peer::Soft))
+        let is_last = self.last_soft.as_ref().is_some_and(|flow| {
+            let headers = flow.headers();
+            (headers.source.ip(), headers.destination.ip()) == pair
+        });
+        is_last || matches!(self.known.get(&pair), Some(Peer::Soft))
     }
 
     /// Checks the ICRC of a datagram; `None` when it is wrong.
     pub(super) fn check(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Verdict> {
+        if let Some(flow) = self.last_soft.as_mut().filter(|flow| is_between(flow, datagram)) {
+            return flow.check(datagram.bytes).then_some(Verdict::Taken { is_soft: true });
+        }
         let headers = IpUdp::new(datagram.source, datagram.destination);
         let pair = (datagram.source.ip(), datagram.destination.ip());
-        let is_soft = self.is_soft(pair);
-        if is_soft || pair.0.is_ipv6() {
-            return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft });
+        if self.is_soft(pair) {
+            let flow = self.last_soft.insert(Flow::new(&headers));
+            return flow.check(datagram.bytes).then_some(Verdict::Taken { is_soft: true });
+        }
+        if pair.0.is_ipv6() {
+            return icrc::check(&headers, datagram.bytes).then_some(Verdict::Taken { is_soft: false });
         }
         let identification = icrc::solve_identification(&headers, datagram.bytes)?;
         Some(self.judge(pair, identification, now))
@@ -160,11 +171,14 @@ impl Peers {
                 self.last_soft = None;
             }
         }
-        if matches!(peer, Peer::Soft) {
-            self.last_soft = Some(pair);
-        }
         self.known.insert(pair, peer);
     }
+}
+
+/// Whether a datagram belongs to a flow.
+fn is_between(flow: &Flow, datagram: Datagram<'_>) -> bool {
+    let headers = flow.headers();
+    headers.source == datagram.source && headers.destination == datagram.destination
 }
 
 impl Identification {

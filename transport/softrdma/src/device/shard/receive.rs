@@ -44,7 +44,9 @@ impl Shard {
         };
         let counters = &mut self.resources.counters;
         let body = &datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH];
-        let packet = match Packet::parse(body) {
+        // Not moved out of the result: it is large.
+        let parsed = Packet::parse(body);
+        let packet = match &parsed {
             Ok(packet) => packet,
             Err(error) => {
                 counters.malformed += 1;
@@ -58,11 +60,11 @@ impl Shard {
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
         } else if packet.bth.destination == QP1 {
-            self.handle_mad(&packet, datagram);
-        } else if verdict == Verdict::Unsure && !self.proves_itself(&packet, datagram, origin) {
+            self.handle_mad(packet, datagram);
+        } else if verdict == Verdict::Unsure && !self.proves_itself(packet, datagram, origin) {
             self.resources.counters.unproven += 1;
         } else {
-            self.handle_for_qp(&packet, (datagram, origin), now);
+            self.handle_for_qp(packet, (datagram, origin), now);
         }
     }
 

@@ -117,19 +117,13 @@ impl Qp {
             let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
             let mut target =
                 QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
-            while sent < PACKETS_IN_TURN
-                && outgoing.push(route, |out| responder.poll_transmit(&mut target, out))
-            {
-                sent += 1;
-            }
+            sent +=
+                outgoing.push_run(route, PACKETS_IN_TURN, |out| responder.poll_transmit(&mut target, out));
         }
         if let Some(requester) = &mut self.requester {
             let memory = QpMemory { keys: &resources.keys, pd: self.pd };
-            while sent < PACKETS_IN_TURN
-                && outgoing.push(route, |out| requester.poll_transmit(now, &memory, out))
-            {
-                sent += 1;
-            }
+            sent += outgoing
+                .push_run(route, PACKETS_IN_TURN - sent, |out| requester.poll_transmit(now, &memory, out));
         }
         sent == PACKETS_IN_TURN
     }
@@ -142,7 +136,7 @@ impl Qp {
     ) {
         let (Some(route), Some(responder)) = (&self.route, &mut self.responder) else { return };
         for _ in 0..FINAL_ACK_COPIES {
-            if !has_room(outgoing) || !outgoing.push(route, |out| responder.final_ack(out)) {
+            if !has_room(outgoing) || outgoing.push_run(route, 1, |out| responder.final_ack(out)) == 0 {
                 return;
             }
         }
