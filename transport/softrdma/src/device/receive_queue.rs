@@ -109,9 +109,12 @@ impl ReceiveQueue {
         let (wr_id, count) = self.requests[self.head];
         taken.wr_id = wr_id;
         taken.sges.clear();
-        taken.sges.extend_from_slice(&self.sges[self.head * self.stride..][..count]);
-        taken.bytes = taken.sges.iter().map(|sge| u64::from(sge.length)).sum();
-        self.head = (self.head + 1) % self.requests.len();
+        taken.bytes = 0;
+        for sge in &self.sges[self.head * self.stride..][..count] {
+            taken.sges.push(*sge);
+            taken.bytes += u64::from(sge.length);
+        }
+        self.head = if self.head + 1 == self.requests.len() { 0 } else { self.head + 1 };
         self.length -= 1;
         true
     }

@@ -22,6 +22,23 @@ struct Entry {
     scheduled: Scheduled,
 }
 
+/// A QP's place on the list of those that want service.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    number: u32,
+    is_ready: &'a mut bool,
+    ready: &'a mut VecDeque<u32>,
+}
+
+impl Turn<'_> {
+    /// Puts the QP on the list, unless it is there.
+    pub(super) fn take(self) {
+        if !std::mem::replace(self.is_ready, true) {
+            self.ready.push_back(self.number);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(in crate::device) struct QpTable {
@@ -84,20 +101,21 @@ impl QpTable {
         self.entries.numbers()
     }
 
-    /// The QP that a packet names, if it may come to it.
+    /// The QP that a packet names, if it may come to it, and how it gets service.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
         datagram: Datagram<'_>,
         origin: Origin,
         counters: &mut ShardCounters,
-    ) -> Option<&mut Qp> {
-        let Some(Entry { qp, .. }) = self.entries.get_mut(bth.destination.get()).map(|entry| &mut **entry)
-        else {
+    ) -> Option<(&mut Qp, Turn<'_>)> {
+        let Self { entries, ready, .. } = self;
+        let number = bth.destination.get();
+        let Some(Entry { qp, is_ready, .. }) = entries.get_mut(number).map(|entry| &mut **entry) else {
             counters.unknown_qp += 1;
             return None;
         };
-        if !qp.is_connected(datagram, origin) {
+        if !qp.is_connected(&datagram, origin) {
             counters.wrong_address += 1;
             return None;
         }
@@ -109,16 +127,13 @@ impl QpTable {
             counters.wrong_service += 1;
             return None;
         }
-        Some(qp)
+        Some((qp, Turn { number, is_ready, ready }))
     }
 
     /// Puts a QP on the list of those that want service.
     pub(in crate::device) fn mark_ready(&mut self, number: u32) {
-        if let Some(entry) = self.entries.get_mut(number)
-            && !entry.is_ready
-        {
-            entry.is_ready = true;
-            self.ready.push_back(number);
+        if let Some(entry) = self.entries.get_mut(number) {
+            Turn { number, is_ready: &mut entry.is_ready, ready: &mut self.ready }.take();
         }
     }
 

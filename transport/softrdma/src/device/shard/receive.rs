@@ -91,12 +91,14 @@ impl Shard {
             && self
                 .qps
                 .get(packet.bth.destination.get())
-                .is_some_and(|qp| qp.is_connected(datagram, origin) && qp.has_outstanding(&packet.bth))
+                .is_some_and(|qp| qp.is_connected(&datagram, origin) && qp.has_outstanding(&packet.bth))
     }
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, (datagram, origin): (Datagram<'_>, Origin), now: Time) {
         let Self { qps, resources, peers, link, .. } = self;
-        let Some(qp) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else { return };
+        let Some((qp, turn)) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else {
+            return;
+        };
         let source = Heard { from: datagram.source, is_member: origin.is_member };
         // Members are of our kind, and so is who shares an address with us.
         let pair = (datagram.source.ip(), datagram.destination.ip());
@@ -122,7 +124,7 @@ impl Shard {
                 return;
             }
         }
-        qps.mark_ready(packet.bth.destination.get());
+        turn.take();
     }
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
@@ -132,9 +134,11 @@ impl Shard {
         if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
             return;
         }
-        let qp = self.qps.addressed(&bth, datagram, origin, &mut self.resources.counters);
-        if qp.is_some_and(|qp| qp.handle_malformed(&bth)) {
-            self.qps.mark_ready(bth.destination.get());
+        let addressed = self.qps.addressed(&bth, datagram, origin, &mut self.resources.counters);
+        if let Some((qp, turn)) = addressed
+            && qp.handle_malformed(&bth)
+        {
+            turn.take();
         }
     }
 }

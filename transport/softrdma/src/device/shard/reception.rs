@@ -30,11 +30,55 @@ pub(super) enum ReceiveSource {
 #[derive(Debug)]
 pub(in crate::device) struct Reception {
     source: ReceiveSource,
-    /// The receive of the message in progress, when `in_use`; else room for the next.
+    held: HeldReceive,
+}
+
+/// The receive of the message in progress.
+#[derive(Debug, Default)]
+pub(super) struct HeldReceive {
+    /// The receive, when `in_use`; else room for the next.
     taken: Taken,
     in_use: bool,
-    /// The SRQ that the message in progress named.
+    /// The SRQ that the message named.
     srq: Option<SrqNumber>,
+}
+
+impl HeldReceive {
+    /// Whether a message holds a receive, and of which SRQ.
+    pub(super) fn message(&self) -> Option<Option<SrqNumber>> {
+        self.in_use.then_some(self.srq)
+    }
+
+    /// Forgets the message in progress.
+    pub(super) fn drop_message(&mut self) {
+        self.in_use = false;
+    }
+
+    /// Takes a receive for a message that names `srq`; `false` when none is posted.
+    pub(super) fn begin(
+        &mut self,
+        receives: &mut Receives<'_>,
+        srq: Option<SrqNumber>,
+        events: &AsyncEvents,
+    ) -> bool {
+        if !receives.take(&mut self.taken, events) {
+            return false;
+        }
+        self.in_use = true;
+        self.srq = srq;
+        true
+    }
+
+    /// The message ends; returns the program's number of its receive.
+    pub(super) fn end(&mut self) -> u64 {
+        self.in_use = false;
+        self.taken.wr_id
+    }
+
+    /// The receive.
+    pub(super) fn taken(&self) -> &Taken {
+        &self.taken
+    }
 }
 
 impl ReceiveSource {
@@ -63,13 +107,13 @@ impl Reception {
     }
 
     pub(super) fn new(source: ReceiveSource) -> Self {
-        Self { source, taken: Taken::default(), in_use: false, srq: None }
+        Self { source, held: HeldReceive::default() }
     }
 
     /// Ends a half-received message, when the QP goes to ERR (contract I2), and flushes a receive
     /// queue of the QP's own.
     pub(super) fn flush(&mut self, number: QpNumber, srqs: &mut SrqTable, completer: &mut Completer<'_>) {
-        let Self { source, taken, in_use, srq } = self;
+        let Self { source, held: HeldReceive { taken, in_use, srq } } = self;
         let Some(mut receives) = source.select(srqs, *srq) else {
             *in_use = false;
             return;
@@ -93,12 +137,7 @@ impl Reception {
 
     /// Forgets the message in progress.
     pub(super) fn drop_message(&mut self) {
-        self.in_use = false;
-    }
-
-    /// Whether a message holds a receive, and of which SRQ.
-    pub(super) fn message(&self) -> Option<Option<SrqNumber>> {
-        self.in_use.then_some(self.srq)
+        self.held.drop_message();
     }
 
     /// The source of receives.
@@ -114,54 +153,33 @@ impl Reception {
         }
     }
 
-    /// The receives that a message which names `srq` uses.
+    /// The receives that a message which names `srq` uses, and the receive of the message in progress.
     pub(super) fn select<'a>(
         &'a mut self,
         srqs: &'a mut SrqTable,
         srq: Option<SrqNumber>,
-    ) -> Option<Receives<'a>> {
-        self.source.select(srqs, srq)
+    ) -> Option<(Receives<'a>, &'a mut HeldReceive)> {
+        let receives = self.source.select(srqs, srq)?;
+        Some((receives, &mut self.held))
     }
 
-    /// Takes a receive for a message that names `srq`; `false` when none is posted.
-    pub(super) fn begin(
-        &mut self,
-        srqs: &mut SrqTable,
-        srq: Option<SrqNumber>,
-        events: &AsyncEvents,
-    ) -> bool {
-        let Some(mut receives) = self.source.select(srqs, srq) else { return false };
-        if !receives.take(&mut self.taken, events) {
-            return false;
-        }
-        self.in_use = true;
-        self.srq = srq;
-        true
-    }
-
-    /// The receive of the message in progress ends with `completion`, whose `wr_id` is filled in.
-    pub(super) fn end(
+    /// The message in progress ends in an error of its receive: with `completion`, whose `wr_id` is filled in.
+    pub(super) fn fail(
         &mut self,
         srqs: &mut SrqTable,
         completer: &mut Completer<'_>,
         completion: Completion,
-        solicited: bool,
     ) {
-        self.in_use = false;
-        let completion = Completion { wr_id: self.taken.wr_id, ..completion };
-        if let Some(receives) = self.source.select(srqs, self.srq) {
-            completer.complete(receives.cq(), completion, solicited);
+        let Self { source, held } = self;
+        let completion = Completion { wr_id: held.end(), ..completion };
+        if let Some(receives) = source.select(srqs, held.srq) {
+            completer.complete(receives.cq(), completion, false);
         }
-    }
-
-    /// The receive of the message in progress.
-    pub(super) fn taken(&self) -> &Taken {
-        &self.taken
     }
 
     /// Forgets everything without completions, when the QP goes to RESET.
     pub(in crate::device) fn reset(&mut self) {
-        self.in_use = false;
+        self.held.drop_message();
         if let ReceiveSource::Own { queue, .. } = &mut self.source {
             queue.clear();
         }

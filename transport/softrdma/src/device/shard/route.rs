@@ -16,7 +16,7 @@
 //! | 2, 4, ... | 4791: the peer may have moved |
 //! | 3, 5, ... | where it has proved to be: the process that holds 4791 may be the silent one |
 
-use crate::link::ROCE_PORT;
+use crate::link::{Datagram, ROCE_PORT};
 use std::net::{IpAddr, SocketAddr};
 
 /// Time-outs after which the peer may have moved.
@@ -59,6 +59,12 @@ impl Route {
         self.destination
     }
 
+    /// Whether a datagram has come from the one address to the other.
+    pub(super) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
+        is_same_address(&self.destination, &datagram.source)
+            && is_same_address(&self.source, &datagram.destination)
+    }
+
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
     pub(super) fn heard(&mut self, source: Heard, soft: impl FnOnce() -> bool) {
         self.silences = 0;
@@ -80,6 +86,15 @@ impl Route {
         self.silences = self.silences.saturating_add(1);
         let use_roce_port = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
         self.destination.set_port(if use_roce_port { ROCE_PORT } else { self.seen });
+    }
+}
+
+/// Whether two ports are at the same address.
+fn is_same_address(one: &SocketAddr, other: &SocketAddr) -> bool {
+    match (one, other) {
+        (SocketAddr::V4(one), SocketAddr::V4(other)) => one.ip() == other.ip(),
+        (SocketAddr::V6(one), SocketAddr::V6(other)) => one.ip() == other.ip(),
+        _ => false,
     }
 }
 

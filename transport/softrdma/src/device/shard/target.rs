@@ -5,11 +5,11 @@
 //! Nothing is touched by a packet that is refused.
 
 use super::outbox::MemberOutbox;
-use super::reception::Reception;
+use super::reception::{HeldReceive, Reception};
 use super::resources::{Completer, Resources};
 use super::shared_tgt::{RemoteCall, RemoteOutcome, SharedTgt};
-use super::srq_table::SrqTable;
-use crate::device::keys::{Found, Keys, PdNumber, Refused, append};
+use super::srq_table::{Receives, SrqTable};
+use crate::device::keys::{Found, Keys, Refused, append};
 use crate::device::unknown_srq::UnknownSrq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::engine::{NakCode, Place, Placement, ReadOutcome, ReadPiece, RemoteRange, Target, Work};
@@ -21,39 +21,44 @@ use trunkline_verbs::{
 /// The target of one QP for the length of a call into the engine.
 pub(super) struct QpTarget<'a> {
     number: QpNumber,
+    reception: &'a mut Reception,
     keys: &'a Keys,
     srqs: &'a mut SrqTable,
-    reception: &'a mut Reception,
     completer: Completer<'a>,
     unknown_srq: UnknownSrq,
-    /// SRQs of other members, for a TGT that is shared and executed here.
-    remote: Option<Remote<'a>>,
-    /// Called before a placement is completed, for a TGT that another member executes.
-    on_placed: Option<&'a dyn Fn()>,
-}
-
-/// A shared TGT during a call.
-struct Remote<'a> {
-    shared: &'a mut dyn SharedTgt,
-    serial: u64,
-    now: Time,
     outbox: &'a mut MemberOutbox,
+    sharing: Sharing<'a>,
 }
 
-impl<'a> Remote<'a> {
-    fn parts(&mut self, tgt: QpNumber) -> (&mut dyn SharedTgt, RemoteCall<'_>) {
-        let Self { shared, serial, now, outbox } = self;
-        (*shared, RemoteCall { tgt, serial: *serial, now: *now, outbox })
+/// Other processes' part in a target.
+enum Sharing<'a> {
+    /// None.
+    Alone,
+    /// A TGT that is shared and executed here; it reaches SRQs of other members.
+    Executed { shared: &'a mut dyn SharedTgt, serial: u64, now: Time },
+    /// A TGT that another member executes: what is called before the program can see what was placed.
+    OfMember(&'a dyn Fn()),
+}
+
+impl Sharing<'_> {
+    /// Notes that a packet was placed. Called before its completion.
+    fn note_placed(&self) {
+        match self {
+            Self::Alone => {}
+            Self::Executed { shared, serial, .. } => shared.note_placed(*serial),
+            Self::OfMember(on_placed) => on_placed(),
+        }
     }
 }
 
 impl<'a> QpTarget<'a> {
     /// Of a QP that receives by itself.
     pub(super) fn new(number: QpNumber, reception: &'a mut Reception, resources: &'a mut Resources) -> Self {
-        Self::with(number, reception, resources).0
+        Self::with(number, reception, resources, Sharing::Alone)
     }
 
-    /// Of a TGT that is executed here; `serial` is that of the responder's next placement.
+    /// Of a QP that is executed here, perhaps a TGT that is shared; `serial` is that of the responder's next
+    /// placement.
     pub(super) fn of_shared(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -62,9 +67,8 @@ impl<'a> QpTarget<'a> {
         serial: u64,
         now: Time,
     ) -> Self {
-        let (target, outbox) = Self::with(number, reception, resources);
-        let remote = shared.map(|shared| Remote { shared, serial, now, outbox });
-        Self { remote, ..target }
+        let sharing = shared.map_or(Sharing::Alone, |shared| Sharing::Executed { shared, serial, now });
+        Self::with(number, reception, resources, sharing)
     }
 
     /// Of a TGT that another member executes; `on_placed` is called before the program can see what was
@@ -75,21 +79,37 @@ impl<'a> QpTarget<'a> {
         resources: &'a mut Resources,
         on_placed: &'a dyn Fn(),
     ) -> Self {
-        Self { on_placed: Some(on_placed), ..Self::new(number, reception, resources) }
+        Self::with(number, reception, resources, Sharing::OfMember(on_placed))
     }
 
     fn with(
         number: QpNumber,
         reception: &'a mut Reception,
         resources: &'a mut Resources,
-    ) -> (Self, &'a mut MemberOutbox) {
+        sharing: Sharing<'a>,
+    ) -> Self {
         let Resources { keys, srqs, counters, events, unknown_srq, outbox, .. } = resources;
         let completer = Completer { events, counters };
-        let unknown_srq = *unknown_srq;
-        let target =
-            Self { number, keys, srqs, reception, completer, unknown_srq, remote: None, on_placed: None };
-        (target, outbox)
+        Self { number, reception, keys, srqs, completer, unknown_srq: *unknown_srq, outbox, sharing }
     }
+}
+
+/// The part of a target that a packet of a message concerns, once its SRQ was found here.
+struct Here<'a, 'b> {
+    number: QpNumber,
+    keys: &'a Keys,
+    completer: &'a mut Completer<'b>,
+    sharing: &'a Sharing<'b>,
+    receives: Receives<'a>,
+    held: &'a mut HeldReceive,
+}
+
+/// The bytes of a packet, and where they belong in its message.
+struct Part<'a> {
+    offset: u32,
+    payload: &'a [u8],
+    last: bool,
+    immediate: Option<u32>,
 }
 
 /// A completion-to-be of a receive.
@@ -99,6 +119,9 @@ struct Ending {
     immediate: Option<u32>,
     solicited: bool,
 }
+
+/// A receive that ends in an error of its own, and the refusal of its message (contract G10).
+struct Failed(CompletionStatus, NakCode);
 
 impl QpTarget<'_> {
     fn unknown_srq(&mut self) -> Placement {
@@ -113,22 +136,12 @@ impl QpTarget<'_> {
         }
     }
 
-    /// Notes, for a shared TGT, that a packet was placed. Called before its completion.
-    fn note_placed(&self) {
-        if let Some(remote) = &self.remote {
-            remote.shared.note_placed(remote.serial);
-        } else if let Some(on_placed) = self.on_placed {
-            on_placed();
-        }
-    }
-
     /// What becomes of a packet whose SRQ is not here.
     fn place_elsewhere(&mut self, request: &Place<'_>) -> Placement {
         self.reception.drop_message();
-        if let Some(remote) = &mut self.remote {
-            let serial = remote.serial;
-            let (shared, call) = remote.parts(self.number);
-            if shared.place(call, request) {
+        if let Sharing::Executed { shared, serial, now } = &mut self.sharing {
+            let (tgt, serial, now) = (self.number, *serial, *now);
+            if shared.place(RemoteCall { tgt, serial, now, outbox: self.outbox }, request) {
                 return Placement::Later;
             }
             if shared.was_placed(serial, request) {
@@ -138,9 +151,23 @@ impl QpTarget<'_> {
         self.unknown_srq()
     }
 
+    /// Ends the receive in use in an error and refuses the message.
+    fn fail(&mut self, Failed(status, code): Failed) -> Placement {
+        let completion = Completion {
+            status,
+            opcode: CompletionOpcode::Receive,
+            qp_number: self.number,
+            ..Completion::default()
+        };
+        self.reception.fail(self.srqs, &mut self.completer, completion);
+        Placement::Nak(code)
+    }
+}
+
+impl Here<'_, '_> {
     /// Takes a receive for a message; `false` when none is posted.
     fn take(&mut self, srq: Option<SrqNumber>) -> bool {
-        self.reception.begin(self.srqs, srq, self.completer.events)
+        self.held.begin(&mut self.receives, srq, self.completer.events)
     }
 
     /// Completes the receive in use.
@@ -149,68 +176,84 @@ impl QpTarget<'_> {
         flags.set(CompletionFlags::WITH_IMMEDIATE, ending.immediate.is_some());
         flags.set(CompletionFlags::SOLICITED, ending.solicited);
         let completion = Completion {
+            wr_id: self.held.end(),
             status: CompletionStatus::Success,
             opcode: ending.opcode,
             byte_length: ending.byte_length,
             immediate: ending.immediate.unwrap_or(0),
             qp_number: self.number,
             flags,
-            ..Completion::default()
         };
-        self.reception.end(self.srqs, &mut self.completer, completion, ending.solicited);
+        self.completer.complete(self.receives.cq(), completion, ending.solicited);
     }
 
-    /// Ends the receive in use in an error of its own and refuses the message (contract G10).
-    fn fail(&mut self, status: CompletionStatus, code: NakCode) -> Placement {
-        let completion = Completion {
-            status,
-            opcode: CompletionOpcode::Receive,
-            qp_number: self.number,
-            ..Completion::default()
-        };
-        self.reception.end(self.srqs, &mut self.completer, completion, false);
-        Placement::Nak(code)
-    }
-
-    fn place_send(&mut self, request: &Place<'_>, offset: u32, payload: &[u8], first: bool) -> Placement {
+    fn send(&mut self, request: &Place<'_>, part: &Part<'_>, first: bool) -> Result<Placement, Failed> {
         if first {
             // A message that never ended, because its QP was reset meanwhile, holds nothing.
-            self.reception.drop_message();
+            self.held.drop_message();
             if !self.take(request.srq) {
-                return Placement::Rnr;
+                return Ok(Placement::Rnr);
             }
         } else {
-            match self.reception.message() {
-                None => return Placement::Nak(NakCode::INVALID_REQUEST),
+            match self.held.message() {
+                None => return Ok(Placement::Nak(NakCode::INVALID_REQUEST)),
                 // contract G11
                 Some(srq) if srq != request.srq => {
-                    return self.fail(CompletionStatus::WorkRequestFlushed, NakCode::INVALID_REQUEST);
+                    return Err(Failed(CompletionStatus::WorkRequestFlushed, NakCode::INVALID_REQUEST));
                 }
                 Some(_) => {}
             }
         }
-        if u64::from(offset) + payload.len() as u64 > self.reception.taken().bytes() {
-            return self.fail(CompletionStatus::LocalLengthError, NakCode::INVALID_REQUEST);
+        let Part { offset, payload, last, immediate } = *part;
+        let taken = self.held.taken();
+        if u64::from(offset) + payload.len() as u64 > taken.bytes() {
+            return Err(Failed(CompletionStatus::LocalLengthError, NakCode::INVALID_REQUEST));
         }
-        let Some(pd) = self.reception.select(self.srqs, request.srq).map(|receives| receives.lkey_pd())
-        else {
-            return self.unknown_srq();
-        };
-        match self.reception.taken().scatter(self.keys, pd, offset, payload) {
-            Ok(()) => Placement::Placed,
-            Err(_) => self.fail(CompletionStatus::LocalProtectionError, NakCode::REMOTE_OPERATIONAL),
+        if taken.scatter(self.keys, self.receives.lkey_pd(), offset, payload).is_err() {
+            return Err(Failed(CompletionStatus::LocalProtectionError, NakCode::REMOTE_OPERATIONAL));
         }
+        self.sharing.note_placed();
+        if last {
+            let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+            self.end(&Ending {
+                opcode: CompletionOpcode::Receive,
+                byte_length: offset.saturating_add(length),
+                immediate,
+                solicited: request.solicited,
+            });
+        }
+        Ok(Placement::Placed)
     }
 
-    fn place_write(&mut self, rkey_pd: PdNumber, range: RemoteRange, offset: u32, payload: &[u8]) -> bool {
+    fn write(&mut self, request: &Place<'_>, part: &Part<'_>, range: RemoteRange) -> Placement {
+        let Part { offset, payload, last, immediate } = *part;
+        let notifies = last && immediate.is_some();
+        if notifies && self.receives.posted() == 0 {
+            return Placement::Rnr;
+        }
+        if !self.copy(range, offset, payload) {
+            return Placement::Nak(NakCode::REMOTE_ACCESS);
+        }
+        self.sharing.note_placed();
+        if notifies && self.take(request.srq) {
+            self.end(&Ending {
+                opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
+                byte_length: range.length,
+                immediate,
+                solicited: request.solicited,
+            });
+        }
+        Placement::Placed
+    }
+
+    /// Writes a part of a range; `false` when that is not allowed.
+    fn copy(&self, range: RemoteRange, offset: u32, payload: &[u8]) -> bool {
         if range.length == 0 {
             return payload.is_empty();
         }
-        let start = range.start;
         let length = range.length as usize;
         // The whole range each time: the region may have gone since the first packet.
-        let whole = self.keys.range(start.rkey.0, rkey_pd, start.address, length, Access::REMOTE_WRITE);
-        match whole {
+        match self.range(range.start, length, Access::REMOTE_WRITE) {
             Ok(found) if offset as usize + payload.len() <= length => {
                 found.memory.write(found.offset + offset as usize, payload).is_ok()
             }
@@ -218,14 +261,13 @@ impl QpTarget<'_> {
         }
     }
 
-    fn atomic(
-        &mut self,
-        rkey_pd: PdNumber,
-        remote: RemoteAddress,
-        apply: impl FnOnce(&AtomicU64) -> u64,
-    ) -> Placement {
-        let found = self.keys.range(remote.rkey.0, rkey_pd, remote.address, 8, Access::REMOTE_ATOMIC);
-        match found {
+    /// Checks a range that the peer names.
+    fn range(&self, start: RemoteAddress, length: usize, needs: Access) -> Result<Found<'_>, Refused> {
+        self.keys.range(start.rkey.0, self.receives.rkey_pd(), start.address, length, needs)
+    }
+
+    fn atomic(&self, remote: RemoteAddress, apply: impl FnOnce(&AtomicU64) -> u64) -> Placement {
+        match self.range(remote, 8, Access::REMOTE_ATOMIC) {
             Ok(range) => match range.memory.atomic(range.offset, apply) {
                 Ok(old) => Placement::Atomic(old),
                 Err(_) => Placement::Nak(NakCode::INVALID_REQUEST),
@@ -237,79 +279,55 @@ impl QpTarget<'_> {
 
 impl Target for QpTarget<'_> {
     fn place(&mut self, request: &Place<'_>) -> Placement {
-        let settled = self.remote.as_mut().and_then(|remote| remote.shared.settled(remote.serial));
-        if let Some(outcome) = settled {
+        if let Sharing::Executed { shared, serial, .. } = &mut self.sharing
+            && let Some(outcome) = shared.settled(*serial)
+        {
             return self.placement(outcome);
         }
-        let selected = self.reception.select(self.srqs, request.srq);
-        let Some((rkey_pd, posted)) = selected.map(|receives| (receives.rkey_pd(), receives.posted())) else {
+        let Self { number, reception, keys, srqs, completer, sharing, .. } = self;
+        let Some((receives, held)) = reception.select(srqs, request.srq) else {
             return self.place_elsewhere(request);
         };
+        let mut here = Here { number: *number, keys, completer, sharing, receives, held };
         match request.work {
             Work::Send { offset, payload, first, last, immediate } => {
-                let placed = self.place_send(request, offset, payload, first);
-                if placed == Placement::Placed {
-                    self.note_placed();
+                match here.send(request, &Part { offset, payload, last, immediate }, first) {
+                    Ok(placement) => placement,
+                    Err(failed) => self.fail(failed),
                 }
-                if last && placed == Placement::Placed {
-                    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                    self.end(&Ending {
-                        opcode: CompletionOpcode::Receive,
-                        byte_length: offset.saturating_add(length),
-                        immediate,
-                        solicited: request.solicited,
-                    });
-                }
-                placed
             }
             Work::Write { range, offset, payload, last, immediate, .. } => {
-                let notifies = last && immediate.is_some();
-                if notifies && posted == 0 {
-                    return Placement::Rnr;
-                }
-                if !self.place_write(rkey_pd, range, offset, payload) {
-                    return Placement::Nak(NakCode::REMOTE_ACCESS);
-                }
-                self.note_placed();
-                if notifies && self.take(request.srq) {
-                    self.end(&Ending {
-                        opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
-                        byte_length: range.length,
-                        immediate,
-                        solicited: request.solicited,
-                    });
-                }
-                Placement::Placed
+                here.write(request, &Part { offset, payload, last, immediate }, range)
             }
             Work::Read { range } => {
-                let start = range.start;
                 let length = range.length as usize;
-                let readable = length == 0
-                    || self
-                        .keys
-                        .range(start.rkey.0, rkey_pd, start.address, length, Access::REMOTE_READ)
-                        .is_ok();
-                if readable { Placement::Placed } else { Placement::Nak(NakCode::REMOTE_ACCESS) }
+                if length == 0 || here.range(range.start, length, Access::REMOTE_READ).is_ok() {
+                    Placement::Placed
+                } else {
+                    Placement::Nak(NakCode::REMOTE_ACCESS)
+                }
             }
-            Work::CompareSwap { remote, compare, swap } => self.atomic(rkey_pd, remote, |word| {
+            Work::CompareSwap { remote, compare, swap } => here.atomic(remote, |word| {
                 match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(old) | Err(old) => old,
                 }
             }),
             Work::FetchAdd { remote, add } => {
-                self.atomic(rkey_pd, remote, |word| word.fetch_add(add, Ordering::AcqRel))
+                here.atomic(remote, |word| word.fetch_add(add, Ordering::AcqRel))
             }
         }
     }
 
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome {
         let selected = self.reception.select(self.srqs, piece.srq);
-        let Some(pd) = selected.map(|receives| receives.rkey_pd()) else {
-            let number = self.number;
-            let fetched = self.remote.as_mut().and_then(|remote| {
-                let (shared, call) = remote.parts(number);
-                shared.read(call, piece, out)
-            });
+        let Some(pd) = selected.map(|(receives, _)| receives.rkey_pd()) else {
+            let fetched = match &mut self.sharing {
+                Sharing::Executed { shared, serial, now } => {
+                    let (tgt, serial, now) = (self.number, *serial, *now);
+                    shared.read(RemoteCall { tgt, serial, now, outbox: self.outbox }, piece, out)
+                }
+                Sharing::Alone | Sharing::OfMember(_) => None,
+            };
             let refused = match fetched {
                 Some(Ok(outcome)) => return outcome,
                 Some(Err(outcome)) => self.placement(outcome),

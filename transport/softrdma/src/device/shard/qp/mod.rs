@@ -156,12 +156,10 @@ impl Qp {
     /// Whether such packets may come to it (contract rocev2 8.3: both addresses, not the UDP source port). The
     /// peer of a QP that has heard from a member of this host stays one: when it dies, its address and
     /// ports may become another user's.
-    pub(super) fn is_connected(&self, datagram: Datagram<'_>, origin: Origin) -> bool {
-        self.route.is_some_and(|route| {
-            route.destination().ip() == datagram.source.ip()
-                && route.source().ip() == datagram.destination.ip()
-                && (origin.is_member || !route.is_to_member())
-        })
+    pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
+        self.route
+            .as_ref()
+            .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
     /// Counts one more handle, if it is a TGT of the domain; returns whether it is.
