@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::account::{Levels, Published};
-use super::entries::{Entries, OfPeer};
+use super::entries::Entries;
 use super::purse::Purse;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
@@ -266,9 +266,8 @@ impl<const N: usize> Share<N> {
     fn put_back_and_release(&mut self, peer: PeerKey, units: [usize; N]) {
         (0..N).for_each(|at| self.put_back_on_all_levels(at, peer, units[at]));
         self.settle(peer);
-        let is_over = |(of_peer, _): (&mut OfPeer<N>, _)| of_peer.is_leaving && of_peer.uses_nothing();
-        if self.entries.find(peer).is_some_and(is_over) {
-            self.remove(peer);
+        if self.entries.find(peer).is_some_and(|(of_peer, _)| of_peer.is_leaving) {
+            self.leave(peer);
         }
     }
 

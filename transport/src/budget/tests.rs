@@ -232,6 +232,24 @@ fn what_others_have_reserved_is_left_all_the_same() {
     assert_eq!(taken(&mut share, A), 128);
 }
 
+/// Nothing is kept for a peer that is leaving. So what it takes then goes by the rules, after which it is not leaving any
+/// more: units are kept for it when all is put back, which the other poller lacks.
+#[test]
+fn a_peer_that_takes_again_is_not_leaving_any_more() {
+    for peer in [A, A.at(0)] {
+        let budget = Budget::new("things", CUT_UP, 2);
+        let [mut share, mut other] = [0, 1].map(|poller| Share::new(&budget, poller));
+        share.take(peer, 58).unwrap();
+        share.leave(peer);
+        share.put_back(peer, 4);
+        share.take(peer, 1).unwrap();
+        share.put_back(peer, 55);
+        assert!(taken(&mut other, peer) < 256);
+        share.leave(peer);
+        assert!(other.take(peer, 1).is_ok());
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Take(usize, Leaves),
