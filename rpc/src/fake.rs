@@ -2,6 +2,7 @@
 
 use crate::budgets::{Budgets, Limits};
 use crate::call::{Entry, Outcome, Submission};
+use crate::frame::Encoded;
 use crate::inbox::{Inbox, Work};
 use crate::lifecycle::Lifecycle;
 use crate::name::{MethodName, ServiceName};
@@ -12,10 +13,10 @@ use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline_rings::cell::{self, Getter};
+use trunkline_rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
     Carrier, Exhausted, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome,
-    SessionNumber, Token, Toward, Turn, Upper as _,
+    SessionNumber, Taken, Token, Toward, Turn, Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
@@ -44,6 +45,8 @@ pub(crate) struct FakeCarrier {
     pub(crate) refusal: Option<SendError>,
     /// Whether its sessions are over, although it has not said so.
     pub(crate) sessions_are_over: bool,
+    /// The session through which messages leave at once; without one they wait.
+    pub(crate) leaves_through: Option<SessionNumber>,
     /// Why its peers cannot be reached.
     pub(crate) away: Option<PeerDown>,
 }
@@ -57,6 +60,7 @@ impl FakeCarrier {
             holds_messages: false,
             refusal: None,
             sessions_are_over: false,
+            leaves_through: None,
             away: None,
         }
     }
@@ -89,10 +93,13 @@ impl Carrier for FakeCarrier {
         Self::key(address)
     }
 
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError> {
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
         let bytes = message.head.len() + message.body.len();
         if let Some(error) = self.refusal {
             return Err(error);
+        }
+        if message.session.is_some() && self.sessions_are_over {
+            return Err(SendError::SessionOver);
         }
         if bytes > LIMIT {
             return Err(SendError::TooLarge { bytes, limit: LIMIT });
@@ -104,7 +111,8 @@ impl Carrier for FakeCarrier {
             bytes: [message.head, &message.body].concat().into(),
             token: message.token,
         });
-        Ok(Turn(u32::try_from(self.given.len()).unwrap_or_default()))
+        let turn = Turn(u32::try_from(self.given.len()).unwrap_or_default());
+        Ok(Taken { turn, left: self.leaves_through })
     }
 
     fn cancel(&mut self, token: Token) -> bool {
@@ -261,25 +269,27 @@ impl Rig {
         method: &'static MethodName,
         limit: Duration,
         entry: Entry,
-    ) -> Submission<()> {
+    ) -> Submission<Setter<Outcome>> {
+        let mut encoded = Encoded::default();
+        encoded.buffer().push(7);
         Submission {
             connect: trunkline_transport::Connect::FailFast,
             order: self.order,
             server: SocketAddr::new([127, 0, 0, 1].into(), port),
             method,
             one_way: false,
-            encoded: vec![7],
+            encoded,
             body: Bytes::from_static(b"body").into(),
             deadline: self.carrier.now + limit,
             nested: entry == Entry::Reserved,
             entry,
-            answer: (),
+            answer: None,
         }
     }
 
-    fn push(&self, submission: Submission<()>) -> Getter<Outcome> {
+    fn push(&self, submission: Submission<Setter<Outcome>>) -> Getter<Outcome> {
         let (setter, getter) = cell::pair();
-        let _ = self.inbox.push(Work::Call(submission.map(|()| setter)));
+        let _ = self.inbox.push(Work::Call(Submission { answer: Some(setter), ..submission }));
         getter
     }
 

@@ -6,6 +6,7 @@
 
 use crate::call::{Entry, Outcome, Submission};
 use crate::context::Spawn;
+use crate::frame::Encoded;
 use crate::lifecycle::Lifecycle;
 use crate::occupant::Occupant;
 use crossbeam_queue::ArrayQueue;
@@ -54,7 +55,7 @@ pub(crate) struct Inbox {
     /// A caller has dropped a call; the poller finds out which.
     sweep: AtomicBool,
     closed: AtomicBool,
-    spare: ArrayQueue<Vec<u8>>,
+    spare: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
     lifecycle: Arc<Lifecycle>,
@@ -64,7 +65,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Memory of one in bytes, within a few.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
-        + SPARE * (size_of::<Vec<u8>>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
+        + SPARE * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>());
 
     /// Of a poller of this node.
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Self {
@@ -175,12 +176,12 @@ impl Inbox {
     }
 
     /// An empty buffer: a kept one if there is one.
-    pub(crate) fn buffer(&self) -> Vec<u8> {
+    pub(crate) fn buffer(&self) -> Encoded {
         self.spare.pop().unwrap_or_default()
     }
 
     /// Keeps a buffer for a later call.
-    pub(crate) fn rest(&self, mut buffer: Vec<u8>) {
+    pub(crate) fn rest(&self, mut buffer: Encoded) {
         if buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
             let _ = self.spare.push(buffer);

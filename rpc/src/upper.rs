@@ -7,11 +7,12 @@
 use crate::budgets::Budgets;
 use crate::client::Table;
 use crate::context::PollerContext;
-use crate::executor::{Ready, TaskId, Tasks};
+use crate::executor::{Ready, TaskId, Tasks, Turn};
 use crate::frame::{FrameError, Header, NOBODY, Unread};
 use crate::inbox::{Inbox, Work};
 use crate::on_poller::OnPoller;
 use crate::server::{Dispatch, MethodNumbers, Service};
+use std::mem;
 use std::sync::Arc;
 use trunkline_transport::ledger::UpperLedger;
 use trunkline_transport::{
@@ -27,6 +28,8 @@ pub(crate) struct RpcPoller {
     inbox: Arc<Inbox>,
     context: PollerContext,
     ready: Arc<Ready>,
+    /// An empty list, for its room.
+    woken: Vec<TaskId>,
     table: Table,
     dispatch: Dispatch,
     tasks: Tasks,
@@ -51,6 +54,7 @@ impl RpcPoller {
             inbox,
             context,
             ready,
+            woken: Vec::new(),
             table: Table::new(budgets.calls(index), budgets.most_decoded),
             dispatch,
             tasks: Tasks::default(),
@@ -70,7 +74,7 @@ impl RpcPoller {
             any = true;
             match work {
                 Work::Call(submission) => {
-                    self.table.start(carrier, submission, |buffer| self.inbox.rest(buffer));
+                    self.table.start(carrier, submission.of_any(), |buffer| self.inbox.rest(buffer));
                 }
                 Work::Spawn(spawn) => self.tasks.add(spawn(&self.context), &self.ready),
             }
@@ -92,16 +96,25 @@ impl RpcPoller {
     fn run_ready(&mut self, carrier: &mut dyn Carrier) -> bool {
         // Tasks that are woken meanwhile wait for the next turn.
         let count = self.ready.len();
+        let mut woken = mem::take(&mut self.woken);
+        self.ready.take_woken(&mut woken);
         for _ in 0..count {
             let Some(task) = self.ready.pop() else { break };
-            if task.table == TaskId::SPAWNED {
-                self.inbox.occupant().task();
-                self.tasks.poll(task.slot);
-            } else {
-                self.dispatch.poll(carrier, task);
-            }
+            self.poll(carrier, task);
         }
-        count > 0
+        let any = count > 0 || !woken.is_empty();
+        woken.drain(..).for_each(|task| self.poll(carrier, task));
+        self.woken = woken;
+        any
+    }
+
+    fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
+        if task.table == TaskId::SPAWNED {
+            self.inbox.occupant().task();
+            self.tasks.poll(task.slot);
+        } else {
+            self.dispatch.poll(carrier, task);
+        }
     }
 
     /// A message that is not a frame, or one of which too much is unknown: who waits for an answer gets one.
@@ -132,10 +145,10 @@ impl RpcPoller {
 }
 
 impl Upper for RpcPoller {
-    type Here = OnPoller;
+    type Here = (Turn, OnPoller);
 
-    fn enter(&self) -> OnPoller {
-        OnPoller::enter(self.inbox.lifecycle())
+    fn enter(&self) -> Self::Here {
+        (self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()))
     }
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
@@ -173,11 +186,11 @@ impl Upper for RpcPoller {
         }
     }
 
-    fn peer(&mut self, _: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
+    fn peer(&mut self, carrier: &mut dyn Carrier, peer: PeerKey, event: PeerEvent) {
         match event {
             PeerEvent::Up { pollers, .. } => self.table.up(peer, pollers),
             PeerEvent::Down { cause } => {
-                self.table.down(peer, cause);
+                self.table.down(carrier, peer, cause);
                 self.dispatch.down(peer);
             }
         }

@@ -114,9 +114,12 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
             return Err(format!("{peer:?} has {credits} credits of SRQ {home} {}: {srq:?}", at()));
         }
     }
-    let (bytes, slots) = ledger.early;
-    if bytes > MOST_EARLY || slots > 0 {
-        return Err(format!("{bytes} bytes of early frames are kept {}, in {slots} receive slots", at()));
+    let (bytes, shared) = ledger.early;
+    if bytes > MOST_EARLY || shared > 0 {
+        return Err(format!(
+            "{bytes} bytes of early frames are kept {}, {shared} of these in memory of others",
+            at()
+        ));
     }
     Ok(())
 }

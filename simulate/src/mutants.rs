@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Mutant] = &[
     Mutant { name: "one_peer_takes_all_credit", what: "credit: one peer may hold all that is granted" },
     Mutant {
         name: "early_frames_keep_their_slots",
-        what: "half-made sessions: a frame that comes before its session is up keeps its receive slot",
+        what: "half-made sessions: a frame that comes before its session is up keeps its slot or block",
     },
     Mutant { name: "settings_are_not_sent", what: "settings: a node does not begin its lanes" },
     Mutant {

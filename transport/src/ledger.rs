@@ -24,7 +24,8 @@ pub struct PollerLedger {
     pub granting: Vec<Granting>,
     /// What is granted, by the SRQ that is granted from.
     pub outstanding: Vec<SrqLedger>,
-    /// Bytes of frames that are kept for sessions that are not up, and receive slots that they have.
+    /// Bytes of frames that are kept for sessions that are not up, and how many of them are not in memory of their own: they
+    /// keep a receive slot, or a block of other frames, and so more than is counted.
     pub early: (usize, usize),
     /// Receives that are posted, and the depth of the SRQ; `None` while there is no device.
     pub receives: Option<(u32, u32)>,

@@ -77,6 +77,6 @@ pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
 pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport};
 pub use upper::{
-    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, SendError, SendFailure,
-    SendOutcome, SessionNumber, Token, Toward, Turn, Upper,
+    Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Report, SendError,
+    SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,
 };

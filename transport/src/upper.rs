@@ -75,6 +75,42 @@ pub enum Connect {
     Wait,
 }
 
+/// Which outcomes of a message its sender is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Report {
+    /// Any.
+    #[default]
+    Always,
+    /// Any but that it was delivered, if it has left at once: [`Taken::left`] names its session then, and it was delivered
+    /// if that ends before it has failed.
+    Failure,
+    /// None.
+    Never,
+}
+
+/// By what, and whether, the sender of a message is told of its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    pub(crate) token: Token,
+    pub(crate) report: Report,
+}
+
+impl Receipt {
+    /// That of a message that does not leave at once.
+    pub(crate) fn of_waiting(self) -> Self {
+        Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
+    }
+}
+
+/// What became of a message that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Which of the peer's pollers it is for.
+    pub turn: Turn,
+    /// The session through which it leaves, if it does so at once.
+    pub left: Option<SessionNumber>,
+}
+
 /// A message to send.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
@@ -83,7 +119,7 @@ pub struct Outgoing<'a> {
     /// To which poller there.
     pub toward: Toward,
     /// Through which session; `None` takes whichever is up, or the next one. A message for a session
-    /// that is over fails: an answer must not reach the incarnation that follows the one which asked.
+    /// that is over is refused, or fails if it has waited: an answer must not reach the incarnation that follows the one which asked.
     pub session: Option<SessionNumber>,
     /// Whether it waits when the peer cannot be reached.
     pub connect: Connect,
@@ -104,10 +140,18 @@ pub struct Outgoing<'a> {
     pub body: Body,
     /// Passed back to [`Upper::sent`].
     pub token: Token,
+    /// Of which outcomes.
+    pub report: Report,
     /// After this the message is given up if it has not left yet.
     pub deadline: Option<Time>,
     /// How much of the queue it leaves free, if it has to wait in it.
     pub leaves: Leaves,
+}
+
+impl Outgoing<'_> {
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt { token: self.token, report: self.report }
+    }
 }
 
 /// Why a message was not taken at all.
@@ -133,6 +177,9 @@ pub enum SendError {
         /// When a message begins the next attempt.
         due_in: Duration,
     },
+    /// It is for a session that is over.
+    #[error("the session that the message is for is over")]
+    SessionOver,
     /// Its head does not begin with a header.
     #[error("the message does not begin with a header, or has too long a one")]
     BadHeader,
@@ -325,7 +372,8 @@ pub enum PeerEvent {
 }
 
 /// A received message. It may lend a registered receive buffer, which goes back to its poller
-/// when the message, or the `Bytes` made from it, is dropped, on any thread.
+/// when the message, or the `Bytes` made from it, is dropped, on any thread. One of at most 1024 bytes, its header included,
+/// shares a block of 4 KiB with others instead, which is used again when all of them are dropped.
 #[derive(Debug)]
 pub struct Message(Content);
 
@@ -334,10 +382,6 @@ enum Content {
     Owned(Bytes),
     Lent(Received),
 }
-
-/// A lent message up to this size is copied into the `Bytes` made from it: that costs no more
-/// than lending it, and gives the receive buffer back at once.
-const COPY_BYTES: usize = 1024;
 
 impl Message {
     pub(crate) fn lent(frame: Received) -> Self {
@@ -353,14 +397,11 @@ impl Message {
         }
     }
 
-    /// What follows so many bytes, as shared bytes; costs at most one allocation and, unless it is short, no copy.
-    /// Nothing if it is not so long.
+    /// What follows so many bytes, as shared bytes, without a copy; costs at most one allocation. Nothing if it is not so
+    /// long.
     #[must_use]
     pub fn bytes_from(self, start: usize) -> Bytes {
         let mut bytes = match self.0 {
-            Content::Lent(frame) if frame.as_ref().len() <= COPY_BYTES => {
-                return Bytes::copy_from_slice(frame.as_ref().get(start..).unwrap_or_default());
-            }
             Content::Owned(bytes) => bytes,
             Content::Lent(frame) => Bytes::from_owner(frame),
         };
@@ -390,13 +431,13 @@ pub trait Carrier {
     /// and again, with backoff, whenever something waits to be sent.
     fn peer(&mut self, address: SocketAddr) -> PeerKey;
 
-    /// Takes a message; its outcome comes to [`Upper::sent`], exactly once, and never from
+    /// Takes a message; its outcome comes to [`Upper::sent`] as far as it asks for that, at most once, and never from
     /// inside this call. While there is no session yet it waits in a bounded queue for the attempt to connect that
-    /// is under way, or begins one. Returns which of the peer's pollers it is for.
+    /// is under way, or begins one.
     ///
     /// # Errors
     /// When it was not taken; then no outcome comes, and it may be offered again.
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError>;
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError>;
 
     /// Gives up a message that has not left yet. Returns whether it had not: then the peer will never see it,
     /// and no outcome comes. Does nothing when it has left.

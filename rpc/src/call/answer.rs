@@ -72,7 +72,9 @@ impl LocalCell {
         };
         if let Some(waker) = waker {
             // It may be any program's, of an executor within a handler.
-            let _ended = catch(|| waker.wake());
+            let _ended = catch(|| waker.wake_by_ref());
+            // Cells are used again, often by the same task: then its waker need not be cloned again.
+            self.0.borrow_mut().waker.get_or_insert(waker);
         }
     }
 

@@ -18,7 +18,7 @@ const SPARE_CELLS: usize = 256;
 /// Calls that tasks of a poller have made since its last turn.
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueue {
-    calls: RefCell<VecDeque<Submission<Rc<LocalCell>>>>,
+    calls: RefCell<VecDeque<Submission>>,
     sweep: Cell<bool>,
     spare: Spare,
     cells: RefCell<Vec<Rc<LocalCell>>>,
@@ -28,7 +28,8 @@ pub(crate) struct LocalQueue {
 
 impl LocalQueue {
     /// The oldest call that waits.
-    pub(crate) fn pop(&self) -> Option<Submission<Rc<LocalCell>>> {
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<Submission> {
         self.calls.borrow_mut().pop_front()
     }
 
@@ -74,7 +75,8 @@ impl LocalQueue {
     ///
     /// # Errors
     /// `ResourceExhausted` when the queue is full and the call does not wait.
-    pub(crate) fn push(&self, submission: Submission<Rc<LocalCell>>) -> Result<(), Status> {
+    #[inline]
+    pub(crate) fn push(&self, submission: Submission) -> Result<(), Status> {
         let mut calls = self.calls.borrow_mut();
         if calls.len() >= DEPTH && submission.entry != Entry::Waits {
             return Err(too_many());

@@ -1,6 +1,7 @@
 //! A call on its way to a poller.
 
-use super::Entry;
+use super::{Answer, Entry};
+use crate::frame::Encoded;
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
@@ -10,14 +11,14 @@ use trunkline_verbs::Time;
 
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
 #[derive(Debug)]
-pub(crate) struct Submission<A> {
+pub(crate) struct Submission<A = Answer> {
     /// Where the server listens.
     pub(crate) server: SocketAddr,
     pub(crate) method: &'static MethodName,
     /// Whether no reply is wanted.
     pub(crate) one_way: bool,
     /// The arguments that the codec encoded.
-    pub(crate) encoded: Vec<u8>,
+    pub(crate) encoded: Encoded,
     /// The raw argument; empty without one.
     pub(crate) body: Body,
     /// When the call fails if it has no outcome yet.
@@ -30,13 +31,13 @@ pub(crate) struct Submission<A> {
     pub(crate) nested: bool,
     /// What it does without room.
     pub(crate) entry: Entry,
-    /// Where the outcome goes.
-    pub(crate) answer: A,
+    /// Where the outcome goes; `None` once somebody else sees to that.
+    pub(crate) answer: Option<A>,
 }
 
-impl<A> Submission<A> {
-    /// The same with another kind of answer.
-    pub(crate) fn map<B>(self, answer: impl FnOnce(A) -> B) -> Submission<B> {
+impl<A: Into<Answer>> Submission<A> {
+    /// The same with any kind of answer.
+    pub(crate) fn of_any(self) -> Submission {
         Submission {
             server: self.server,
             method: self.method,
@@ -48,7 +49,7 @@ impl<A> Submission<A> {
             order: self.order,
             nested: self.nested,
             entry: self.entry,
-            answer: answer(self.answer),
+            answer: self.answer.map(A::into),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Channel {
             return Err(shutting_down());
         }
         let mut encoded = inbox.buffer();
-        arguments.encode(&mut encoded).map_err(super::cannot_encode)?;
+        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let (setter, getter) = inbox.cell();
         let submission = Submission {
             server: self.server,
@@ -124,7 +124,7 @@ impl Channel {
             order: self.order.map(Turn),
             nested,
             entry: Entry::here(options.admits(), nested),
-            answer: setter,
+            answer: Some(setter),
         };
         inbox.push(Work::Call(submission)).map_err(|_| too_many())?;
         Ok(SharedWait { getter: Some(getter), inbox })

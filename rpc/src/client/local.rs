@@ -91,7 +91,7 @@ impl LocalChannel {
             return Err(status);
         }
         let mut encoded = self.queue.spare().take();
-        arguments.encode(&mut encoded).map_err(super::cannot_encode)?;
+        arguments.encode(encoded.buffer()).map_err(super::cannot_encode)?;
         let cell = self.queue.cell();
         let submission = Submission {
             server: self.server,
@@ -104,7 +104,7 @@ impl LocalChannel {
             order: self.order,
             nested: true,
             entry: Entry::here(options.admits(), true),
-            answer: Rc::clone(&cell),
+            answer: Some(Rc::clone(&cell).into()),
         };
         self.queue.push(submission)?;
         Ok(LocalWait { cell: Some(cell), queue: &self.queue })

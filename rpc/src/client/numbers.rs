@@ -6,6 +6,7 @@
 use crate::frame::Number;
 use crate::name::MethodName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
 /// A method, and the version of its schema, for which its server has checked it.
@@ -20,6 +21,19 @@ fn key(method: &MethodName) -> Key {
 struct Server {
     session: SessionNumber,
     methods: BTreeMap<Key, u16>,
+    /// The one that was asked for last: calls come in runs.
+    last: Option<(&'static MethodName, u16)>,
+}
+
+impl Server {
+    fn number(&mut self, method: &'static MethodName) -> Option<u16> {
+        if let Some((_, number)) = self.last.filter(|(last, _)| ptr::eq(*last, method)) {
+            return Some(number);
+        }
+        let number = *self.methods.get(&key(method))?;
+        self.last = Some((method, number));
+        Some(number)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -32,12 +46,11 @@ pub(super) struct Numbers {
 impl Numbers {
     /// The number of a method at a server, and the session that it is good for. If there is none, the method will be
     /// asked for.
-    pub(super) fn of(&mut self, peer: PeerKey, method: &MethodName) -> Option<(u16, SessionNumber)> {
-        let key = key(method);
-        let known = self.servers.get(peer);
-        let known = known.and_then(|server| Some((*server.methods.get(&key)?, server.session)));
+    pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
+        let server = self.servers.get_mut(peer);
+        let known = server.and_then(|server| Some((server.number(method)?, server.session)));
         if known.is_none() {
-            self.asked.insert(key);
+            self.asked.insert(key(method));
         }
         known
     }
@@ -48,12 +61,13 @@ impl Numbers {
         if !self.asked.contains(&key) {
             return;
         }
-        let new = || Server { session: from.session, methods: BTreeMap::new() };
+        let new = || Server { session: from.session, methods: BTreeMap::new(), last: None };
         let server = self.servers.get_or_insert_with(from.peer, new);
         if server.session != from.session {
             *server = new();
         }
         server.methods.insert(key, number.number);
+        server.last = None;
     }
 
     /// The session is over, or a number was refused.

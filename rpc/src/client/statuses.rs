@@ -5,20 +5,19 @@ use crate::frame::status_body::{self, StatusTexts};
 use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
-use std::fmt;
 use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::{Message, PeerDown, SendError};
 
-/// The status of a call that the carrier did not take.
-pub(super) fn refused(call: fmt::Arguments<'_>, error: SendError) -> Status {
+/// The status of a call that the carrier did not take, which does not name it yet.
+pub(super) fn refused(error: SendError) -> Status {
     let (code, reason) = match error {
         SendError::NoPeer => (Code::Unavailable, Reason::Draining),
         SendError::BackingOff { cause, .. } => Status::of(cause),
         SendError::TooLarge { .. } => (Code::ResourceExhausted, Reason::TooLarge),
         _ => (Code::ResourceExhausted, Reason::Overloaded),
     };
-    Status::not_run(code, format!("{call}: {error}")).because(reason)
+    Status::not_run(code, error.to_string()).because(reason)
 }
 
 /// The status in a reply.

@@ -6,10 +6,10 @@
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
 use super::statuses::{no_memory, out_of_order, refused, status_of};
-use super::waiting::{Pending, Waiting};
+use super::waiting::Waiting;
 use crate::call::{Answer, Entry, Outcome, Response, Submission, shutting_down};
 use crate::frame::{
-    Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, Unread, send,
 };
 use crate::name::MethodName;
 use crate::reason::Reason;
@@ -24,8 +24,8 @@ use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, PeerDown, PeerKey, PeerMap,
-    SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Turn,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey,
+    PeerMap, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Turn,
 };
 use trunkline_verbs::Time;
 
@@ -48,9 +48,19 @@ struct Flight {
     timer: Option<DeadlineKey>,
     /// Which of the peer's pollers has it.
     turn: Turn,
-    /// The request is in the peer's memory.
-    delivered: bool,
+    progress: Progress,
     answer: Answer,
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It waits to leave, as far as is known.
+    Waits,
+    /// It has left through this session: it is in the peer's memory if the session ends without a word of it.
+    Left(SessionNumber),
+    /// It is in the peer's memory.
+    Delivered,
 }
 
 impl Flight {
@@ -123,47 +133,45 @@ impl Table {
     pub(crate) fn start(
         &mut self,
         carrier: &mut dyn Carrier,
-        submission: Submission<impl Into<Answer>>,
-        rest: impl FnOnce(Vec<u8>),
+        mut call: Submission,
+        rest: impl FnOnce(Encoded),
     ) {
-        let mut call = submission.map(|answer| Some(answer.into()));
         if is_abandoned(&call) {
             return rest(call.encoded);
         }
         let now = carrier.now();
+        if let Some(status) = self.refusal(&call, now) {
+            return end(call, status);
+        }
+        let peer = carrier.peer(call.server);
+        let ahead = if self.waiting.is_empty() { None } else { self.waiting.ahead_of(peer, &call) };
+        match ahead.map_or_else(|| self.attempt(carrier, peer, &mut call), Err) {
+            Ok(()) => rest(call.encoded),
+            Err(why) if call.entry == Entry::Waits => self.waiting.push(peer, call, why, now),
+            Err(why) => {
+                let entry = call.entry;
+                end(call, why.refusal(entry));
+            }
+        }
+    }
+
+    /// Why a call may not begin, if it may not.
+    fn refusal(&self, call: &Submission, now: Time) -> Option<Status> {
         let is_taken = match self.takes {
             Takes::All => true,
             Takes::Nested => call.nested,
             Takes::None => false,
         };
-        let refusal = if !is_taken {
-            Some(shutting_down())
-        } else if call.deadline <= now {
+        if !is_taken {
+            return Some(shutting_down());
+        }
+        (call.deadline <= now).then(|| {
             let text = "the deadline passed before the call could leave";
-            Some(Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired))
-        } else {
-            None
-        };
-        if let Some(status) = refusal {
-            return end(call, status);
-        }
-        let (peer, entry) = (carrier.peer(call.server), call.entry);
-        let ahead = match entry {
-            _ if self.waiting.is_empty() => None,
-            Entry::Reserved => self.waiting.ahead_in_order(peer, &call),
-            Entry::Waits | Entry::Tries => self.waiting.line_to(peer),
-        };
-        let tried = ahead.map_or_else(|| self.attempt(carrier, peer, &mut call), Err);
-        match tried {
-            Ok(Some(spare)) => rest(spare),
-            Ok(None) => {}
-            Err(why) if entry == Entry::Waits => self.waiting.push(peer, call, why, now),
-            Err(why) => end(call, why.refusal(entry)),
-        }
+            Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
+        })
     }
 
-    /// Sends the request of a call for which there is room, and takes its answer; returns the buffer of the encoded
-    /// arguments if that is free.
+    /// Sends the request of a call for which there is room, and takes its answer. What is left of the call is a buffer.
     ///
     /// # Errors
     /// There is no room; then the call is as it was.
@@ -171,18 +179,69 @@ impl Table {
         &mut self,
         carrier: &mut dyn Carrier,
         peer: PeerKey,
-        pending: &mut Pending,
-    ) -> Result<Option<Vec<u8>>, NoRoom> {
-        let Some(answer) = pending.answer.take() else { return Ok(None) };
-        if let Err(exhausted) = self.budget.take_leaving(peer, 1, pending.entry.leaves_calls()) {
-            pending.answer = Some(answer);
-            return Err(NoRoom::Calls(exhausted));
-        }
-        let Submission { server, method, one_way, deadline, connect, order, nested, .. } = *pending;
+        pending: &mut Submission,
+    ) -> Result<(), NoRoom> {
+        let leaves = pending.entry.leaves_calls();
+        self.budget.take_leaving(peer, 1, leaves).map_err(NoRoom::Calls)?;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
-        let flight = Flight {
+        let (asked, session) = self.asked(peer, pending.method);
+        match self.send(carrier, peer, pending, (asked, session)) {
+            // By its hash it waits for the next session. An ordered call must not follow others there.
+            Err(SendError::SessionOver)
+                if pending.order.is_none() && !mutant!(numbers_are_used_after_their_session) =>
+            {
+                let asked = (Asked::from(pending.method), None);
+                self.send(carrier, peer, pending, asked)
+            }
+            sent => sent,
+        }
+        .or_else(|error| {
+            self.budget.put_back(peer, 1);
+            if let SendError::QueueFull(exhausted) = error {
+                return Err(NoRoom::Queue(exhausted));
+            }
+            self.waiting.there_is_room();
+            let status =
+                if error == SendError::SessionOver { out_of_order(PeerDown::Closed) } else { refused(error) };
+            end_with(pending, status);
+            Ok(())
+        })
+    }
+
+    /// Hands the request of a call to the carrier; then the call is in flight.
+    fn send(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        peer: PeerKey,
+        pending: &mut Submission,
+        (asked, session): (Asked, Option<SessionNumber>),
+    ) -> Result<(), SendError> {
+        let Submission { server, method, one_way, deadline, connect, order, nested, entry, .. } = *pending;
+        let flight = self.flights.vacant_entry();
+        let call = number(flight.key(), self.generation);
+        let time_left_us = microseconds(deadline, carrier.now());
+        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
+        let mut out = Outgoing {
+            peer,
+            toward: order.map_or(Toward::Any, Toward::Turn),
+            session,
+            connect,
+            ordered: order.is_some(),
+            head: &[],
+            announced: 0,
+            body: mem::take(&mut pending.body),
+            token: Token(call),
+            report: if one_way { Report::Always } else { Report::Failure },
+            deadline: Some(deadline),
+            leaves: entry.leaves_queue(),
+        };
+        let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
+        let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
+        let Some(answer) = pending.answer.take() else { return Ok(()) };
+        let is_kept = !mutant!(deadline_is_not_kept);
+        flight.insert(Flight {
             generation: self.generation,
             peer,
             server,
@@ -190,73 +249,28 @@ impl Table {
             one_way,
             ordered: order.is_some(),
             nested,
-            timer: None,
-            turn: Turn(0),
-            delivered: false,
+            timer: is_kept.then(|| self.deadlines.add(carrier.now(), deadline, call)),
+            turn: taken.turn,
+            progress: taken.left.map_or(Progress::Waits, Progress::Left),
             answer,
-        };
-        let slot = self.flights.insert(flight);
-        let call = number(slot, self.generation);
-        let (asked, session) = self.asked(carrier, (peer, method), order.is_some());
-        let time_left_us = microseconds(deadline, carrier.now());
-        let header = Header::Request(RequestHeader { call, one_way, asked, time_left_us });
-        let mut frame = Frame {
-            peer,
-            toward: order.map_or(Toward::Any, Toward::Turn),
-            session,
-            connect,
-            ordered: order.is_some(),
-            header,
-            encoded: mem::take(&mut pending.encoded),
-            body: mem::take(&mut pending.body),
-            token: Token(call),
-            deadline: Some(deadline),
-            leaves: pending.entry.leaves_queue(),
-        };
-        match frame.send(carrier, &mut self.scratch) {
-            Ok(_) if one_way && mutant!(one_way_calls_succeed_unsent) => {
-                self.finish(call, Ok(Response::empty()));
-            }
-            Ok((turn, spare)) => {
-                let is_kept = !mutant!(deadline_is_not_kept);
-                let timer = is_kept.then(|| self.deadlines.add(carrier.now(), deadline, call));
-                if let Some(flight) = self.flight(call) {
-                    (flight.turn, flight.timer) = (turn, timer);
-                }
-                return Ok(spare);
-            }
-            Err(SendError::QueueFull(exhausted)) => {
-                pending.answer = Some(self.flights.remove(slot).answer);
-                (pending.encoded, pending.body) = (frame.encoded, frame.body);
-                self.budget.put_back(peer, 1);
-                return Err(NoRoom::Queue(exhausted));
-            }
-            Err(error) => self.finish(call, Err(refused(format_args!("{method} at {server}"), error))),
+        });
+        if one_way && mutant!(one_way_calls_succeed_unsent) {
+            self.finish(call, Ok(Response::empty()));
         }
-        Ok(None)
+        Ok(())
     }
 
     /// How a request names its method, and the session that it is bound to for that.
-    fn asked(
-        &mut self,
-        carrier: &dyn Carrier,
-        (peer, method): (PeerKey, &MethodName),
-        is_ordered: bool,
-    ) -> (Asked, Option<SessionNumber>) {
-        // With the number of a session that has ended it could not leave; by its hash it waits for the next one. An
-        // ordered call must not follow others there.
-        let may_use = |session| {
-            is_ordered || carrier.has_session(peer, session) || mutant!(numbers_are_used_after_their_session)
-        };
+    fn asked(&mut self, peer: PeerKey, method: &'static MethodName) -> (Asked, Option<SessionNumber>) {
         match self.numbers.of(peer, method) {
             Some((number, _)) if mutant!(numbers_outlive_their_session) => (Asked::Number(number), None),
-            Some((number, session)) if may_use(session) => (Asked::Number(number), Some(session)),
-            _ => (Asked::from(method), None),
+            Some((number, session)) => (Asked::Number(number), Some(session)),
+            None => (Asked::from(method), None),
         }
     }
 
     /// Sends the requests of calls that wait, as far as there is room now. Returns whether it has looked.
-    pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Vec<u8>)) -> bool {
+    pub(crate) fn admit(&mut self, carrier: &mut dyn Carrier, mut rest: impl FnMut(Encoded)) -> bool {
         if !self.waiting.begin_round(carrier.now()) || mutant!(admission_is_lost) {
             return false;
         }
@@ -273,9 +287,9 @@ impl Table {
                 continue;
             }
             match self.attempt(carrier, peer, &mut call) {
-                Ok(spare) => {
+                Ok(()) => {
                     self.waiting.leave(peer, place, (call.deadline, call.order.is_some()));
-                    spare.into_iter().for_each(&mut rest);
+                    rest(call.encoded);
                 }
                 Err(why) => self.waiting.put_back(peer, place, call, why),
             }
@@ -290,7 +304,7 @@ impl Table {
         match outcome {
             SendOutcome::Delivered if flight.one_way => self.finish(token.0, Ok(Response::empty())),
             SendOutcome::Delivered => {
-                flight.delivered = true;
+                flight.progress = Progress::Delivered;
                 // It may have waited in the queue.
                 self.waiting.there_is_room();
             }
@@ -386,10 +400,17 @@ impl Table {
     }
 
     /// A peer is lost: no reply will come for requests that were delivered to it.
-    pub(crate) fn down(&mut self, peer: PeerKey, cause: PeerDown) {
+    pub(crate) fn down(&mut self, carrier: &dyn Carrier, peer: PeerKey, cause: PeerDown) {
         self.pollers.remove(peer);
         self.forget_numbers(peer);
-        let lost = self.numbers(|flight| flight.peer == peer && flight.delivered);
+        let lost = self.numbers(|flight| {
+            flight.peer == peer
+                && match flight.progress {
+                    Progress::Waits => false,
+                    Progress::Left(session) => !carrier.has_session(peer, session),
+                    Progress::Delivered => true,
+                }
+        });
         for call in lost {
             let Some(flight) = self.flight(call) else { continue };
             let status = Status::unreachable(flight.name(), cause, true);
@@ -514,9 +535,10 @@ impl Table {
         why: impl FnOnce(bool) -> (Code, Reason, String),
     ) {
         let Some(flight) = self.flight(call) else { return };
-        let Flight { peer, one_way, turn, delivered, .. } = *flight;
-        let has_left =
-            delivered || !carrier.cancel(Token(call)) || mutant!(expired_in_the_queue_counts_as_run);
+        let Flight { peer, one_way, turn, progress, .. } = *flight;
+        let has_left = progress != Progress::Waits
+            || !carrier.cancel(Token(call))
+            || mutant!(expired_in_the_queue_counts_as_run);
         let (code, reason, text) = why(has_left);
         let status = if has_left { Status::ran(code, text) } else { Status::not_run(code, text) };
         self.finish(call, Err(status.because(reason)));
@@ -525,32 +547,38 @@ impl Table {
         }
         // Without a session it has left through one that is over, and its handler ends with that.
         let Some(pollers) = self.pollers.get(peer).copied() else { return };
-        let mut message = Frame {
+        let mut out = Outgoing {
             peer,
             toward: Toward::Poller(turn.of(pollers)),
             session: None,
             connect: Connect::FailFast,
             ordered: false,
-            header: Header::Cancel { call },
-            encoded: Vec::new(),
+            head: &[],
+            announced: 0,
             body: Body::new(),
             token: NOBODY,
+            report: Report::Never,
             deadline: None,
             leaves: Leaves::Nothing,
         };
         // A lost cancellation costs the server no more than the handler's time.
-        let _ = message.send(carrier, &mut self.scratch);
+        let mut nothing = Encoded::default();
+        let _ = send(carrier, &Header::Cancel { call }, &mut nothing, &mut self.scratch, &mut out);
     }
 }
 
 /// Whether nobody waits for a call that is not in flight.
-fn is_abandoned(call: &Pending) -> bool {
+fn is_abandoned(call: &Submission) -> bool {
     call.answer.as_ref().is_none_or(Answer::is_abandoned)
 }
 
 /// Ends a call that is not in flight, with a status that does not name it yet.
-fn end(call: Pending, status: Status) {
-    if let Some(answer) = call.answer {
+fn end(mut call: Submission, status: Status) {
+    end_with(&mut call, status);
+}
+
+fn end_with(call: &mut Submission, status: Status) {
+    if let Some(answer) = call.answer.take() {
         answer.complete(Err(status.of_call(format_args!("{} at {}", call.method, call.server))));
     }
 }

@@ -5,7 +5,7 @@
 //! that has none holds up no other.
 
 use super::no_room::NoRoom;
-use crate::call::{Answer, Submission};
+use crate::call::{Answer, Entry, Submission};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trunkline_transport::PeerKey;
@@ -14,16 +14,13 @@ use trunkline_verbs::Time;
 /// The longest time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A call that is not in flight.
-pub(super) type Pending = Submission<Option<Answer>>;
-
 /// Its place: lower ones were made earlier.
 pub(super) type Place = u64;
 
 /// The calls to one peer.
 #[derive(Debug)]
 struct Line {
-    calls: BTreeMap<Place, Pending>,
+    calls: BTreeMap<Place, Submission>,
     /// Of them: those on ordered channels.
     ordered: usize,
     /// What the first one has no room in.
@@ -78,19 +75,21 @@ impl Waiting {
         deadline.into_iter().chain(self.next_round).min()
     }
 
-    /// What calls to this peer that are made now have to wait for.
-    pub(super) fn line_to(&self, peer: PeerKey) -> Option<NoRoom> {
-        self.lines.get(&peer).map(|line| line.why)
-    }
-
-    /// The same of a call that does not wait for others, unless they are on its ordered channel.
-    pub(super) fn ahead_in_order(&self, peer: PeerKey, call: &Pending) -> Option<NoRoom> {
-        let line = self.lines.get(&peer).filter(|line| call.order.is_some() && line.ordered > 0)?;
+    /// What a call to this peer that is made now has to wait for. A handler's does not wait for others, unless they are on
+    /// its ordered channel.
+    pub(super) fn ahead_of(&self, peer: PeerKey, call: &Submission) -> Option<NoRoom> {
+        let line = self.lines.get(&peer)?;
+        if call.entry != Entry::Reserved {
+            return Some(line.why);
+        }
+        if call.order.is_none() || line.ordered == 0 {
+            return None;
+        }
         line.calls.values().any(|ahead| ahead.order == call.order).then_some(line.why)
     }
 
     /// A call waits from now on, after all others to its peer.
-    pub(super) fn push(&mut self, peer: PeerKey, call: Pending, why: NoRoom, now: Time) {
+    pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         let place = self.last;
         self.last += 1;
         self.deadlines.insert((call.deadline, place, peer));
@@ -114,7 +113,7 @@ impl Waiting {
     }
 
     /// The first call of the line whose turn it is, with its place in it. The line's next turn comes after all others'.
-    pub(super) fn next(&mut self) -> Option<(PeerKey, Place, Pending)> {
+    pub(super) fn next(&mut self) -> Option<(PeerKey, Place, Submission)> {
         let peer = *self.turns.front()?;
         let (place, call) = self.lines.get_mut(&peer)?.calls.pop_first()?;
         self.turns.rotate_left(1);
@@ -122,7 +121,7 @@ impl Waiting {
     }
 
     /// The call that was taken has no room. Its line has no turn any more in this round.
-    pub(super) fn put_back(&mut self, peer: PeerKey, place: Place, call: Pending, why: NoRoom) {
+    pub(super) fn put_back(&mut self, peer: PeerKey, place: Place, call: Submission, why: NoRoom) {
         if let Some(line) = self.lines.get_mut(&peer) {
             line.calls.insert(place, call);
             line.why = why;
@@ -153,13 +152,13 @@ impl Waiting {
     }
 
     /// Takes the next call whose deadline has passed, and what it has waited for.
-    pub(super) fn late(&mut self, now: Time) -> Option<(Pending, NoRoom)> {
+    pub(super) fn late(&mut self, now: Time) -> Option<(Submission, NoRoom)> {
         let &(_, place, peer) = self.deadlines.first().filter(|(deadline, ..)| *deadline <= now)?;
         self.remove(peer, place)
     }
 
     /// Takes the calls that nobody waits for any more, if there may be any.
-    pub(super) fn abandoned(&mut self) -> Vec<Pending> {
+    pub(super) fn abandoned(&mut self) -> Vec<Submission> {
         if !std::mem::take(&mut self.has_abandoned) {
             return Vec::new();
         }
@@ -167,7 +166,7 @@ impl Waiting {
     }
 
     /// Takes the calls of which this is true, in the order in which they were made.
-    pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Pending) -> bool) -> Vec<Pending> {
+    pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
         for (peer, line) in &self.lines {
             let chosen = line.calls.iter().filter(|(_, call)| which(*peer, call));
@@ -181,7 +180,7 @@ impl Waiting {
             .collect()
     }
 
-    fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Pending, NoRoom)> {
+    fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, NoRoom)> {
         let line = self.lines.get_mut(&peer)?;
         let (why, call) = (line.why, line.calls.remove(&place)?);
         self.leave(peer, place, (call.deadline, call.order.is_some()));

@@ -3,5 +3,5 @@
 mod ready;
 mod tasks;
 
-pub(crate) use ready::{Ready, TaskId, TaskWaker};
+pub(crate) use ready::{Ready, TaskId, TaskWaker, Turn};
 pub(crate) use tasks::Tasks;

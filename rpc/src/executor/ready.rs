@@ -1,10 +1,13 @@
-//! The queue of woken tasks. Any thread may push; the poller pops.
+//! The queue of woken tasks. Any thread may push; the poller pops. What is woken in the poller's own turn, as the reply to a
+//! call does, goes to a list of its thread: that needs no atomics, and nobody to be woken.
 
 use crate::inbox::Inbox;
 use crossbeam_queue::SegQueue;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
+use std::{mem, ptr};
 
 /// A task of a poller: a slot in a method's table, or in the table of spawned tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,9 +23,21 @@ impl TaskId {
     pub(crate) const SPAWNED: u32 = u32::MAX;
 }
 
+thread_local! {
+    static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
+}
+
+/// The poller whose turn it is on this thread, and the tasks of it that were woken here: no other thread needs to see them.
+struct Here {
+    /// By the address of its queue; null if there is none. It is only compared.
+    of: Cell<*const Ready>,
+    woken: RefCell<Vec<TaskId>>,
+}
+
 /// The tasks that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
+    /// Those that other threads have woken, and those that were not polled in the turn in which they were.
     queue: SegQueue<TaskId>,
     inbox: Arc<Inbox>,
 }
@@ -30,6 +45,15 @@ pub(crate) struct Ready {
 impl Ready {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Arc<Self> {
         Arc::new(Self { queue: SegQueue::new(), inbox })
+    }
+
+    /// The poller's turn begins on this thread, until this is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Turn {
+        HERE.with(|here| {
+            let outer = here.of.replace(Arc::as_ptr(self));
+            let woken = if outer.is_null() { Vec::new() } else { here.woken.take() };
+            Turn { ready: Arc::clone(self), outer, woken }
+        })
     }
 
     pub(crate) fn pop(&self) -> Option<TaskId> {
@@ -40,14 +64,54 @@ impl Ready {
         self.queue.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// Takes the tasks that were woken in this turn, in exchange for an empty list.
+    pub(crate) fn take_woken(&self, list: &mut Vec<TaskId>) {
+        HERE.with(|here| mem::swap(&mut *here.woken.borrow_mut(), list));
     }
 
-    /// Appends a task and wakes the poller.
-    pub(crate) fn push(&self, task: TaskId) {
-        self.queue.push(task);
-        self.inbox.wake();
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && HERE.with(|here| !self.is_here(here) || here.woken.borrow().is_empty())
+    }
+
+    fn is_here(&self, here: &Here) -> bool {
+        ptr::eq(here.of.get(), self)
+    }
+
+    /// Appends a task, and wakes the poller unless this is its turn.
+    fn push(&self, task: TaskId) {
+        let is_here = HERE.with(|here| {
+            let is_here = self.is_here(here);
+            if is_here {
+                here.woken.borrow_mut().push(task);
+            }
+            is_here
+        });
+        if !is_here {
+            self.queue.push(task);
+            self.inbox.wake();
+        }
+    }
+}
+
+/// The turn of a poller on this thread.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    ready: Arc<Ready>,
+    /// Before: a simulation runs programs and pollers on one thread.
+    outer: *const Ready,
+    woken: Vec<TaskId>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HERE.with(|here| {
+            let mut woken = here.woken.borrow_mut();
+            woken.drain(..).for_each(|task| self.ready.queue.push(task));
+            here.of.set(self.outer);
+            if !self.outer.is_null() {
+                mem::swap(&mut *woken, &mut self.woken);
+            }
+        });
     }
 }
 

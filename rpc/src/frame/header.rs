@@ -18,6 +18,10 @@ use crate::name::MethodName;
 use crate::reason::Reason;
 use std::ops::Range;
 
+/// Bytes of the longest header, without extensions.
+pub(super) const LONGEST: usize = 32;
+const REPLY_BYTES: usize = 24;
+
 const CANCEL: u8 = 0x20;
 const NUMBER: u8 = 0x23;
 const REPLY: u8 = 0x30;
@@ -188,29 +192,21 @@ impl Header {
     /// Appends the header of a frame whose encoded part has `encoded` bytes, and its extensions.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) {
         match *self {
-            Self::Request(RequestHeader { call, one_way, asked, time_left_us }) => {
-                let mut header = [0; 32];
-                header[0] = if one_way { ONE_WAY } else { REQUEST };
-                header[1] = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
-                let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
-                header[2..4].copy_from_slice(&number.to_le_bytes());
-                header[8..16].copy_from_slice(&call.to_le_bytes());
-                header[16..20].copy_from_slice(&time_left_us.to_le_bytes());
-                header[20..24].copy_from_slice(&encoded.to_le_bytes());
+            Self::Request(RequestHeader { one_way, asked, .. }) => {
                 let at = into.len();
-                into.extend_from_slice(&header);
+                let mut header = [0; LONGEST];
+                let length = self.emit_short(encoded, &mut header);
+                into.extend_from_slice(&header[LONGEST - length..]);
                 if let Asked::Method(method) = asked {
                     method.emit(one_way, into);
                     set_length(at + 24, at + 32, into);
                 }
             }
-            Self::Reply { call, code, by, number } => {
-                let mut header = [0; 24];
-                (header[0], header[2], header[3]) = (REPLY, code, by.number());
-                header[8..16].copy_from_slice(&call.to_le_bytes());
-                header[16..20].copy_from_slice(&encoded.to_le_bytes());
+            Self::Reply { number, .. } => {
                 let at = into.len();
-                into.extend_from_slice(&header);
+                let mut header = [0; LONGEST];
+                let length = self.emit_short(encoded, &mut header);
+                into.extend_from_slice(&header[LONGEST - length..]);
                 if let Some(number) = number {
                     number.emit(into);
                     set_length(at + 20, at + 24, into);
@@ -230,55 +226,100 @@ impl Header {
         }
     }
 
+    /// Whether it has no extensions, and may have an encoded part.
+    pub(super) fn is_short(&self) -> bool {
+        match self {
+            Self::Request(request) => matches!(request.asked, Asked::Number(_)),
+            Self::Reply { number, .. } => number.is_none(),
+            Self::Number { .. } | Self::Cancel { .. } => false,
+        }
+    }
+
+    /// Writes the header of a request or a reply to the end of `room`, but for its extensions; returns its length.
+    pub(super) fn emit_short(&self, encoded: u32, room: &mut [u8; LONGEST]) -> usize {
+        match *self {
+            Self::Request(RequestHeader { call, one_way, asked, time_left_us }) => {
+                room.fill(0);
+                room[0] = if one_way { ONE_WAY } else { REQUEST };
+                room[1] = if time_left_us > 0 { HAS_TIME_LEFT } else { 0 };
+                let number = if let Asked::Number(number) = asked { number } else { UNASSIGNED };
+                room[2..4].copy_from_slice(&number.to_le_bytes());
+                room[8..16].copy_from_slice(&call.to_le_bytes());
+                room[16..20].copy_from_slice(&time_left_us.to_le_bytes());
+                room[20..24].copy_from_slice(&encoded.to_le_bytes());
+                LONGEST
+            }
+            Self::Reply { call, code, by, .. } => {
+                let Some(header) = room.last_chunk_mut::<REPLY_BYTES>() else { return 0 };
+                header.fill(0);
+                (header[0], header[2], header[3]) = (REPLY, code, by.number());
+                header[8..16].copy_from_slice(&call.to_le_bytes());
+                header[16..20].copy_from_slice(&encoded.to_le_bytes());
+                REPLY_BYTES
+            }
+            Self::Number { .. } | Self::Cancel { .. } => 0,
+        }
+    }
+
     /// The header at the start of a message, and the range of the encoded part; the body follows it.
     ///
     /// # Errors
     /// The first check that failed.
     pub(crate) fn parse(message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         let short = || FrameError::Short(message.len());
-        let &kind = message.first().ok_or_else(short)?;
-        let length = match kind {
-            REQUEST | ONE_WAY | REPLY | CANCEL | NUMBER => usize::from(kind >> 4) * 8,
-            other => return Err(FrameError::Kind(other)),
-        };
-        let header = message.get(..length).ok_or_else(short)?;
-        if header[1] & RESERVED != 0 {
-            return Err(FrameError::Flags(header[1] & RESERVED));
+        match *message.first().ok_or_else(short)? {
+            REQUEST => Self::parse_request(message.first_chunk().ok_or_else(short)?, false, message),
+            ONE_WAY => Self::parse_request(message.first_chunk().ok_or_else(short)?, true, message),
+            REPLY => Self::parse_reply(message.first_chunk().ok_or_else(short)?, message),
+            CANCEL => {
+                let header = message.first_chunk::<16>().ok_or_else(short)?;
+                check_flags(header[1])?;
+                Ok((Self::Cancel { call: u64::from_le_bytes(array(header, 8)) }, header.len()..header.len()))
+            }
+            NUMBER => {
+                let header = message.first_chunk::<16>().ok_or_else(short)?;
+                check_flags(header[1])?;
+                let extensions = u16::from_le_bytes(array(header, 2));
+                let (extensions, encoded) = parts(message, header.len(), extensions, 0, false)?;
+                let number = extensions.number.ok_or(FrameError::Extensions)?;
+                Ok((Self::Number { call: u64::from_le_bytes(array(header, 8)), number }, encoded))
+            }
+            other => Err(FrameError::Kind(other)),
         }
+    }
+
+    #[inline]
+    fn parse_request(
+        header: &[u8; LONGEST],
+        one_way: bool,
+        message: &[u8],
+    ) -> Result<(Self, Range<usize>), FrameError> {
+        check_flags(header[1])?;
+        let encoded = u32::from_le_bytes(array(header, 20));
+        let extensions = u16::from_le_bytes(array(header, 24));
+        let (extensions, encoded) = parts(message, header.len(), extensions, encoded, one_way)?;
+        let asked = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
+            (UNASSIGNED, Some(method)) => Asked::Method(method),
+            (UNASSIGNED, None) | (_, Some(_)) => return Err(FrameError::Method),
+            (number, None) => Asked::Number(number),
+        };
+        let time_left_us = match u32::from_le_bytes(array(header, 16)) {
+            _ if header[1] & HAS_TIME_LEFT == 0 => 0,
+            NO_LIMIT => 0,
+            left => left.max(1),
+        };
         let call = u64::from_le_bytes(array(header, 8));
-        let (encoded, extensions) = match kind {
-            CANCEL => return Ok((Self::Cancel { call }, length..length)),
-            NUMBER => ([0; 4], array(header, 2)),
-            REPLY => (array(header, 16), array(header, 20)),
-            _ => (array(header, 20), array(header, 24)),
-        };
-        let start = length + usize::from(u16::from_le_bytes(extensions));
-        let encoded = usize::try_from(u32::from_le_bytes(encoded)).map_err(|_| FrameError::Length)?;
-        let end = start.checked_add(encoded).filter(|end| *end <= message.len()).ok_or(FrameError::Length)?;
-        let extensions = message.get(length..start).ok_or(FrameError::Length)?;
-        let extensions = Extensions::parse(extensions, kind == ONE_WAY)?;
-        let parsed = match kind {
-            REPLY => {
-                let (by, number) = (By::from_number(header[3]), extensions.number);
-                Self::Reply { call, code: header[2], by, number }
-            }
-            NUMBER => Self::Number { call, number: extensions.number.ok_or(FrameError::Extensions)? },
-            _ => {
-                let asked = match (u16::from_le_bytes(array(header, 2)), extensions.method) {
-                    (UNASSIGNED, Some(method)) => Asked::Method(method),
-                    (UNASSIGNED, None) | (_, Some(_)) => return Err(FrameError::Method),
-                    (number, None) => Asked::Number(number),
-                };
-                let time_left_us = match u32::from_le_bytes(array(header, 16)) {
-                    _ if header[1] & HAS_TIME_LEFT == 0 => 0,
-                    NO_LIMIT => 0,
-                    left => left.max(1),
-                };
-                let one_way = kind == ONE_WAY;
-                Self::Request(RequestHeader { call, one_way, asked, time_left_us })
-            }
-        };
-        Ok((parsed, start..end))
+        Ok((Self::Request(RequestHeader { call, one_way, asked, time_left_us }), encoded))
+    }
+
+    #[inline]
+    fn parse_reply(header: &[u8; REPLY_BYTES], message: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
+        check_flags(header[1])?;
+        let encoded = u32::from_le_bytes(array(header, 16));
+        let extensions = u16::from_le_bytes(array(header, 20));
+        let (extensions, encoded) = parts(message, header.len(), extensions, encoded, false)?;
+        let (call, by) = (u64::from_le_bytes(array(header, 8)), By::from_number(header[3]));
+        Ok((Self::Reply { call, code: header[2], by, number: extensions.number }, encoded))
     }
 
     /// The caller that waits for an answer to bytes that [`Header::parse`] refused, if they are enough to know.
@@ -301,7 +342,33 @@ fn set_length(at: usize, start: usize, into: &mut [u8]) {
     into[at..at + 2].copy_from_slice(&bytes.to_le_bytes());
 }
 
+/// Refuses flags that no kind has.
+#[inline]
+fn check_flags(flags: u8) -> Result<(), FrameError> {
+    if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
+}
+
+/// What follows a header of `length` bytes: so many bytes of extensions, and the range of as many of the encoded part.
+#[inline]
+fn parts(
+    message: &[u8],
+    length: usize,
+    extensions: u16,
+    encoded: u32,
+    one_way: bool,
+) -> Result<(Extensions, Range<usize>), FrameError> {
+    let start = length + usize::from(extensions);
+    let encoded = usize::try_from(encoded).map_err(|_| FrameError::Length)?;
+    let end = start.checked_add(encoded).filter(|end| *end <= message.len()).ok_or(FrameError::Length)?;
+    let extensions = match message.get(length..start).ok_or(FrameError::Length)? {
+        [] => Extensions::default(),
+        extensions => Extensions::parse(extensions, one_way)?,
+    };
+    Ok((extensions, start..end))
+}
+
 /// Bytes of a header whose length was checked.
+#[inline]
 pub(super) fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&header[at..at + N]);

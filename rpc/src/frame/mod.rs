@@ -1,11 +1,13 @@
 //! The frames of the RPC protocol: their header, and how one is sent.
 
+mod encoded;
 mod extensions;
 mod header;
 mod outgoing;
 pub(crate) mod status_body;
 
+pub(crate) use encoded::Encoded;
 pub(crate) use extensions::Number;
 pub(crate) use header::{Asked, By, FrameError, Header, RequestHeader, Unread};
-pub(crate) use outgoing::{Frame, NOBODY};
+pub(crate) use outgoing::{NOBODY, send};
 pub(crate) use status_body::HANDLER_ERROR;

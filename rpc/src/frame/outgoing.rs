@@ -1,12 +1,8 @@
-//! A frame that leaves this node.
+//! Frames that leave this node.
 
-use super::Header;
-use bytes::Bytes;
+use super::{Encoded, Header};
 use std::mem;
-use trunkline_transport::{
-    Body, Carrier, Connect, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Token, Toward, Turn,
-};
-use trunkline_verbs::Time;
+use trunkline_transport::{Body, Carrier, Outgoing, SendError, Taken, Token};
 
 /// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
 const COPIED: usize = 4096;
@@ -14,78 +10,54 @@ const COPIED: usize = 4096;
 /// The token of messages whose outcome nobody waits for.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
 
-/// A frame to send, with its destination.
-pub(crate) struct Frame {
-    pub(crate) peer: PeerKey,
-    pub(crate) toward: Toward,
-    /// `None`: whichever session is up, or the next one.
-    pub(crate) session: Option<SessionNumber>,
-    /// Whether it waits when the peer cannot be reached.
-    pub(crate) connect: Connect,
-    /// Whether it keeps its place among other such frames of this poller to that of the peer.
-    pub(crate) ordered: bool,
-    pub(crate) header: Header,
-    pub(crate) encoded: Vec<u8>,
-    pub(crate) body: Body,
-    pub(crate) token: Token,
-    pub(crate) deadline: Option<Time>,
-    /// How much of the queue it leaves free, if it has to wait in it.
-    pub(crate) leaves: Leaves,
+/// Hands a frame to the carrier. `out` has all of it but the head: its body follows the encoded part. What was taken leaves
+/// no encoded part that is larger than needs be copied.
+///
+/// # Errors
+/// The carrier did not take it. Body and encoded part are as they were.
+pub(crate) fn send<'a>(
+    carrier: &mut dyn Carrier,
+    header: &Header,
+    encoded: &'a mut Encoded,
+    scratch: &'a mut Vec<u8>,
+    out: &mut Outgoing<'a>,
+) -> Result<Taken, SendError> {
+    let Ok(length) = u32::try_from(encoded.len()) else {
+        let bytes = encoded.len().saturating_add(out.body.len());
+        return Err(SendError::TooLarge { bytes, limit: carrier.max_message_bytes() });
+    };
+    // The receiver sees head and body as one message, wherever they are divided here.
+    if out.body.is_empty() && encoded.len() > COPIED {
+        return send_as_body(carrier, header, (encoded, length), scratch, out);
+    }
+    if header.is_short() {
+        (out.head, out.announced) = encoded.with_header(header, length);
+    } else {
+        scratch.clear();
+        header.emit(length, scratch);
+        out.announced = scratch.len();
+        scratch.extend_from_slice(encoded.part());
+        out.head = scratch;
+    }
+    carrier.send(out)
 }
 
-impl Frame {
-    /// Hands it to the carrier; returns the turn that it was given, and the buffer of the encoded part if that was
-    /// copied.
-    ///
-    /// # Errors
-    /// The carrier did not take it. It still has all its parts.
-    pub(crate) fn send(
-        &mut self,
-        carrier: &mut dyn Carrier,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(Turn, Option<Vec<u8>>), SendError> {
-        let (bytes, limit) =
-            (self.encoded.len().saturating_add(self.body.len()), carrier.max_message_bytes());
-        let length = u32::try_from(self.encoded.len()).map_err(|_| SendError::TooLarge { bytes, limit })?;
-        scratch.clear();
-        self.header.emit(length, scratch);
-        let announced = scratch.len();
-        // The receiver sees head and body as one message, wherever they are divided here.
-        let is_copied = !self.body.is_empty() || self.encoded.len() <= COPIED;
-        let body = if is_copied {
-            scratch.extend_from_slice(&self.encoded);
-            mem::take(&mut self.body)
-        } else {
-            Bytes::from(mem::take(&mut self.encoded)).into()
-        };
-        let outgoing = Outgoing {
-            peer: self.peer,
-            toward: self.toward,
-            session: self.session,
-            connect: self.connect,
-            ordered: self.ordered,
-            head: scratch,
-            announced,
-            body,
-            token: self.token,
-            deadline: self.deadline,
-            leaves: self.leaves,
-        };
-        let sent = carrier.send(&outgoing);
-        let Outgoing { body, .. } = outgoing;
-        match sent {
-            Ok(turn) => Ok((turn, is_copied.then(|| mem::take(&mut self.encoded)))),
-            Err(error) => {
-                if is_copied {
-                    self.body = body;
-                } else {
-                    let bytes = body.as_bytes().clone();
-                    drop(body);
-                    // It is the only handle, so the buffer comes back without a copy.
-                    self.encoded = bytes.into();
-                }
-                Err(error)
-            }
-        }
-    }
+/// Sends a large encoded part without a copy.
+fn send_as_body<'a>(
+    carrier: &mut dyn Carrier,
+    header: &Header,
+    (encoded, length): (&mut Encoded, u32),
+    scratch: &'a mut Vec<u8>,
+    out: &mut Outgoing<'a>,
+) -> Result<Taken, SendError> {
+    scratch.clear();
+    header.emit(length, scratch);
+    out.announced = scratch.len();
+    out.head = scratch;
+    let (buffer, part) = mem::take(encoded).into_bytes();
+    out.body = part.into();
+    carrier.send(out).inspect_err(|_| {
+        out.body = Body::new();
+        *encoded = Encoded::from_bytes(buffer);
+    })
 }

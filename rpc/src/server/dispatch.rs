@@ -7,7 +7,7 @@ use crate::call::LocalQueue;
 use crate::context::PollerContext;
 use crate::executor::{Ready, TaskId};
 use crate::frame::{
-    Asked, By, Frame, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, status_body,
+    Asked, By, Encoded, FrameError, HANDLER_ERROR, Header, NOBODY, Number, RequestHeader, send, status_body,
 };
 use crate::inbox::Inbox;
 use crate::name::ServiceName;
@@ -23,8 +23,8 @@ use trunkline_rings::panics::catch;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, PeerKey, PollerIndex,
-    SendError, SessionNumber, Toward,
+    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, LogLimit, Message, Origin, Outgoing, PeerKey,
+    PollerIndex, Report, SendError, SessionNumber, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -401,7 +401,7 @@ impl Dispatch {
         }
         let header = Header::Number { call: key.call, number };
         // The next call names the method by its hash again if this one is lost.
-        let _ = self.send_frame(carrier, key, header, (Vec::new(), Body::new()));
+        let _ = self.send_frame(carrier, key, header, (Encoded::default(), Body::new()));
     }
 
     /// Replies to a call, unless nobody waits for that.
@@ -466,32 +466,32 @@ impl Dispatch {
         carrier: &mut dyn Carrier,
         key: Key,
         header: Header,
-        (encoded, body): (Vec<u8>, Body),
+        (mut encoded, body): (Encoded, Body),
     ) -> Result<(), SendError> {
-        let mut frame = Frame {
+        let mut out = Outgoing {
             peer: key.peer,
             toward: Toward::Poller(key.poller),
             session: Some(key.session),
             connect: Connect::FailFast,
             ordered: false,
-            header,
-            encoded,
+            head: &[],
+            announced: 0,
             body,
             token: NOBODY,
+            report: Report::Never,
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        if let (_, Some(buffer)) = frame.send(carrier, &mut self.scratch)? {
-            self.poller.spare().rest(buffer);
-        }
+        send(carrier, &header, &mut encoded, &mut self.scratch, &mut out)?;
+        self.poller.spare().rest(encoded);
         Ok(())
     }
 
     /// Code, origin, encoded part and body of a reply with a status.
-    fn with_status(&self, by: By, status: Status) -> (u8, By, Vec<u8>, Body) {
+    fn with_status(&self, by: By, status: Status) -> (u8, By, Encoded, Body) {
         let status = status.within_limits();
         let mut texts = self.poller.spare().take();
-        status_body::emit(&status, &mut texts);
+        status_body::emit(&status, texts.buffer());
         (status.code().number(), by, texts, status.details().clone().into())
     }
 

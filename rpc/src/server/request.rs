@@ -3,6 +3,7 @@
 use super::ArgumentMemory;
 use crate::call::LocalQueue;
 use crate::codec::{self, DecodeArguments};
+use crate::frame::Encoded;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use bytes::Bytes;
@@ -69,7 +70,7 @@ impl Replier {
     /// `Internal` when it cannot be encoded.
     pub fn value<T: Serialize>(&self, value: &T) -> Result<Reply, Failure> {
         let mut encoded = self.poller.spare().take();
-        codec::encode(value, &mut encoded).map_err(|error| {
+        codec::encode(value, encoded.buffer()).map_err(|error| {
             let text = format!("the reply cannot be encoded: {error}");
             Failure::Node(Status::ran(Code::Internal, text).because(Reason::BadReply))
         })?;
@@ -79,7 +80,7 @@ impl Replier {
     /// The failure of a handler that has returned an error of its method's own type.
     pub fn error<E: Serialize>(&self, error: &E) -> Failure {
         let mut encoded = self.poller.spare().take();
-        match codec::encode(error, &mut encoded) {
+        match codec::encode(error, encoded.buffer()) {
             Ok(()) => Failure::Error(EncodedError(encoded)),
             Err(text) => {
                 let text = format!("the handler's error cannot be encoded: {text}");
@@ -93,7 +94,7 @@ impl Replier {
     /// # Errors
     /// None. The signature is that of `value`, so that stubs need not distinguish the two.
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
-        Ok(Reply { encoded: Vec::new(), body: body.into() })
+        Ok(Reply { encoded: self.poller.spare().take(), body: body.into() })
     }
 
     /// A reply that holds raw bytes or nothing, after an encoded flag.
@@ -126,11 +127,11 @@ impl From<Status> for Failure {
 
 /// An error of a method's own type, as the codec encodes it.
 #[derive(Debug)]
-pub struct EncodedError(pub(crate) Vec<u8>);
+pub struct EncodedError(pub(crate) Encoded);
 
 /// A successful reply, not sent yet.
 #[derive(Debug)]
 pub struct Reply {
-    pub(crate) encoded: Vec<u8>,
+    pub(crate) encoded: Encoded,
     pub(crate) body: Body,
 }

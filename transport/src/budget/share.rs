@@ -56,6 +56,12 @@ impl ByAll {
         }
     }
 
+    /// Whether no peer uses anything.
+    #[inline]
+    fn is_unused(&self) -> bool {
+        self.purse.used() == 0 && self.set_aside == 0
+    }
+
     #[inline]
     fn publish(&self) {
         self.published.used.store(self.purse.used(), Ordering::Relaxed);
@@ -309,6 +315,9 @@ impl<const N: usize> Share<N> {
     /// Which limit would be exceeded.
     #[inline]
     pub(super) fn check(&mut self, peer: PeerKey, rooms: [Room; N]) -> Result<(), Exhausted> {
+        if self.of.iter().all(ByAll::is_unused) {
+            return Ok(());
+        }
         if let Some((of_peer, of_host)) = self.entries.hinted(peer) {
             let (by_peer, by_host, by_all) = (&of_peer.of, &of_host.of, &self.of);
             let has_room = |at: usize| {

@@ -8,6 +8,7 @@
 mod block;
 mod received;
 mod registered;
+mod short;
 mod slots;
 
 pub(crate) use block::{Block, BlockPool, NotNow};

@@ -1,9 +1,11 @@
 //! Receive slots: posted to the SRQ, taken out by a completion, lent to who reads the message.
 //!
 //! Each slot is in exactly one place: free, posted, or owned by one [`Received`]. Only the last
-//! lends slices, and the device writes only to posted ones.
+//! lends slices, and the device writes only to posted ones. Short frames are copied, and their slots are free at once.
 
+use super::short::{SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
+use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +25,18 @@ struct Shared {
     returned: ArrayQueue<u32>,
 }
 
+impl Shared {
+    /// The first bytes of a slot.
+    ///
+    /// # Safety
+    /// While the slice exists no one, including the device, may write to the slot.
+    unsafe fn bytes(&self, slot: u32, end: usize) -> &[u8] {
+        // SAFETY: the caller guarantees it.
+        let slice = unsafe { self.region.memory.slice(self.region.offset(slot), end) };
+        slice.unwrap_or_default()
+    }
+}
+
 /// Slots of one registration.
 #[derive(Debug)]
 struct Chunk {
@@ -39,6 +53,7 @@ pub(crate) struct ReceiveSlots {
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
+    short: ShortFrames,
     /// Receives that could not be posted for want of a slot.
     missing: usize,
 }
@@ -46,7 +61,8 @@ pub(crate) struct ReceiveSlots {
 impl ReceiveSlots {
     /// No slots yet.
     pub(crate) fn new(slot_bytes: usize) -> Self {
-        Self { slot_bytes, chunks: Vec::new(), free: Vec::new(), posted: Vec::new(), missing: 0 }
+        let (chunks, free, posted, short) = (Vec::new(), Vec::new(), Vec::new(), ShortFrames::default());
+        Self { slot_bytes, chunks, free, posted, short, missing: 0 }
     }
 
     /// Registers more slots.
@@ -69,12 +85,6 @@ impl ReceiveSlots {
         // Those that were used before are used first: their pages are there.
         self.free.splice(0..0, (first..first + slots).rev());
         Ok(())
-    }
-
-    /// The chunk of a slot, and the slot's place there.
-    fn place(&self, slot: u32) -> Option<(&Arc<Shared>, u32)> {
-        let chunk = self.chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
-        Some((&chunk.shared, slot - chunk.first))
     }
 
     /// Releases the device. No slot is free or posted any more; those that were lent stay readable.
@@ -169,7 +179,7 @@ impl ReceiveSlots {
         }
         let slot = self.free.pop()?;
         *self.posted.get_mut(usize::try_from(slot).ok()?)? = true;
-        let (shared, at) = self.place(slot)?;
+        let (shared, at) = place(&self.chunks, slot)?;
         Some((slot, shared.region.sge(at, self.slot_bytes)))
     }
 
@@ -181,15 +191,31 @@ impl ReceiveSlots {
             return None;
         }
         let end = usize::try_from(length).ok()?.min(self.slot_bytes);
-        let (shared, at) = self.place(slot)?;
-        Some(Received { content: Content::Lent { shared: Arc::clone(shared), slot: at }, end })
+        let (shared, at) = place(&self.chunks, slot)?;
+        if end <= SHORT_BYTES {
+            // SAFETY: the slot was posted and has completed, and is free only after this: neither the device nor anybody
+            // else writes to it.
+            let bytes = unsafe { shared.bytes(at, end) };
+            let content = Content::Short(self.short.copy(bytes));
+            self.free.push(slot);
+            return Some(Received { content, end });
+        }
+        let lent = Lent { shared: Arc::clone(shared), slot: at };
+        Some(Received { content: Content::Lent(lent), end })
     }
 
     /// Whether a frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
-        let Content::Lent { shared, .. } = &frame.content else { return false };
-        self.chunks.iter().any(|chunk| Arc::ptr_eq(shared, &chunk.shared))
+        let Content::Lent(lent) = &frame.content else { return false };
+        self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
     }
+}
+
+/// The chunk of a slot, and the slot's place there.
+#[inline]
+fn place(chunks: &[Chunk], slot: u32) -> Option<(&Arc<Shared>, u32)> {
+    let chunk = chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
+    Some((&chunk.shared, slot - chunk.first))
 }
 
 impl Drop for ReceiveSlots {
@@ -207,20 +233,44 @@ pub(crate) struct Received {
 }
 
 enum Content {
-    Lent { shared: Arc<Shared>, slot: u32 },
+    Lent(Lent),
+    /// In a block that other frames share.
+    Short(Bytes),
     Copied(Box<[u8]>),
+}
+
+/// A slot that was lent.
+struct Lent {
+    shared: Arc<Shared>,
+    slot: u32,
 }
 
 impl Received {
     /// Whether it has a receive slot.
     pub(crate) fn is_lent(&self) -> bool {
-        matches!(self.content, Content::Lent { .. })
+        matches!(self.content, Content::Lent(_))
+    }
+
+    /// Whether it has memory of its own.
+    pub(crate) fn is_copied(&self) -> bool {
+        matches!(self.content, Content::Copied(_))
     }
 
     /// The same in memory of its own; the slot goes back now.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }
+    }
+
+    /// The bytes of a short frame.
+    ///
+    /// # Errors
+    /// The frame itself, if it is not short.
+    pub(crate) fn into_short(self) -> Result<Bytes, Self> {
+        match self.content {
+            Content::Short(bytes) => Ok(bytes),
+            content => Err(Self { content, end: self.end }),
+        }
     }
 
     /// A frame that no device received.
@@ -232,25 +282,21 @@ impl Received {
 
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
-        let (shared, slot) = match &self.content {
-            Content::Lent { shared, slot } => (shared, *slot),
-            Content::Copied(bytes) => return bytes.get(..self.end).unwrap_or_default(),
-        };
-        let offset = shared.region.offset(slot);
-        // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
-        // makes one per posting) and is posted again only after its drop, so the device does not
-        // write to it; nobody else ever writes to receive slots.
-        let slice = unsafe { shared.region.memory.slice(offset, self.end) };
-        slice.unwrap_or_default()
+        match &self.content {
+            // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
+            // makes one per posting) and is posted again only after its drop, so the device does not
+            // write to it; nobody else ever writes to receive slots.
+            Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
+            Content::Short(bytes) => bytes,
+            Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),
+        }
     }
 }
 
-impl Drop for Received {
+impl Drop for Lent {
     fn drop(&mut self) {
-        if let Content::Lent { shared, slot } = &self.content {
-            let returned = shared.returned.push(*slot);
-            debug_assert!(returned.is_ok());
-        }
+        let returned = self.shared.returned.push(self.slot);
+        debug_assert!(returned.is_ok());
     }
 }
 
@@ -273,18 +319,23 @@ mod tests {
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         let pd = device.alloc_pd().unwrap();
         let [mut slots, other] = [(); 2].map(|()| {
-            let mut slots = ReceiveSlots::new(64);
+            let mut slots = ReceiveSlots::new(2048);
             slots.extend(pd.as_ref(), 1, IoAddress(1 << 46)).unwrap();
             slots
         });
         let (slot, _) = slots.take().unwrap();
         slots.chunks[0].shared.region.memory.write(0, b"a received frame").unwrap();
-        let frame = slots.complete(slot, 16).unwrap();
+        let frame = slots.complete(slot, 2000).unwrap();
         assert!(slots.lends(&frame) && !other.lends(&frame) && slots.free() == 0);
         let copy = frame.copied();
         assert!(!slots.lends(&copy) && slots.free() == 1);
         slots.chunks[0].shared.region.memory.write(0, b"written over now").unwrap();
-        assert_eq!((copy.as_ref(), slots.free()), (&b"a received frame"[..], 1));
+        assert!(copy.as_ref().starts_with(b"a received frame") && slots.free() == 1);
+        let (slot, _) = slots.take().unwrap();
+        let short = slots.complete(slot, 12).unwrap();
+        assert!(!slots.lends(&short) && slots.free() == 1, "a short frame has none");
+        slots.chunks[0].shared.region.memory.write(0, b"written again").unwrap();
+        assert_eq!(short.as_ref(), b"written over");
     }
 
     #[test]
@@ -297,10 +348,10 @@ mod tests {
         let srq = device
             .create_srq(SrqInit { pd: Arc::clone(&pd), kind, max_wr: 8, max_sge: 1, context: 0 })
             .unwrap();
-        let mut slots = ReceiveSlots::new(64);
+        let mut slots = ReceiveSlots::new(2048);
         slots.extend(pd.as_ref(), 4, IoAddress(1 << 46)).unwrap();
         assert_eq!(slots.post(srq.as_ref(), 3), 3);
-        let taken = (0..3).map(|slot| slots.complete(slot, 1).unwrap()).collect::<Vec<_>>();
+        let taken = (0..3).map(|slot| slots.complete(slot, 2000).unwrap()).collect::<Vec<_>>();
         slots.repost(srq.as_ref(), 3);
         assert!(slots.posted() == 1 && slots.is_missing_any(), "one slot was left");
         slots.repost(srq.as_ref(), 0);
@@ -316,21 +367,21 @@ mod tests {
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let mut slots = ReceiveSlots::new(64);
+        let mut slots = ReceiveSlots::new(2048);
         for (count, start) in [(2, 1 << 46), (3, 1 << 45), (4, 1 << 44)] {
             slots.extend(pd.as_ref(), count, IoAddress(start)).unwrap();
         }
         let taken = std::iter::from_fn(|| slots.take()).collect::<Vec<_>>();
         assert_eq!(taken.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         for (slot, sge) in &taken {
-            let (shared, at) = slots.place(*slot).unwrap();
-            assert_eq!(*sge, shared.region.sge(at, 64));
+            let (shared, at) = place(&slots.chunks, *slot).unwrap();
+            assert_eq!(*sge, shared.region.sge(at, 2048));
             shared.region.memory.write(shared.region.offset(at), &[slot.to_le_bytes()[0]]).unwrap();
         }
         assert_eq!((slots.posted(), slots.free()), (9, 0));
-        let frames = (0..9).map(|slot| slots.complete(slot, 1).unwrap()).collect::<Vec<_>>();
+        let frames = (0..9).map(|slot| slots.complete(slot, 2000).unwrap()).collect::<Vec<_>>();
         for (slot, frame) in (0..).zip(&frames) {
-            assert!(slots.lends(frame) && frame.as_ref() == [slot]);
+            assert!(slots.lends(frame) && frame.as_ref()[0] == slot);
         }
         drop(frames);
         assert_eq!((slots.posted(), slots.free()), (0, 9));

@@ -33,8 +33,8 @@ pub(crate) use spender::Spender;
 pub(crate) const BASE: u32 = 1;
 
 /// Credits that an active pair holds beyond what waits at its sender, so that the next messages
-/// need no round trip.
-const AHEAD: u32 = 16;
+/// need no round trip: as many as a poller takes at once, which is what it may answer at once.
+const AHEAD: u32 = 64;
 
 /// Where positions begin: shortly before the wrap, so that each session of some length, and each
 /// test, goes through it.

@@ -7,7 +7,7 @@ use crate::frame;
 use crate::sizes::MOST_ANNOUNCED;
 use crate::trunk::Outbound;
 use crate::{
-    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Token, Turn,
+    Carrier, Connect, Outgoing, PeerDown, PeerKey, PollerIndex, SendError, SessionNumber, Taken, Token,
 };
 use std::net::SocketAddr;
 use trunkline_verbs::Time;
@@ -33,7 +33,7 @@ impl Carrier for Core {
         key
     }
 
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<Turn, SendError> {
+    fn send(&mut self, message: &Outgoing<'_>) -> Result<Taken, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
         if bytes > limit {
@@ -51,12 +51,13 @@ impl Carrier for Core {
         let trunk = slot.and_then(|slot| self.trunks.get_mut(slot));
         let is_over = |session| trunk.as_ref().is_none_or(|trunk| SessionNumber(trunk.number()) != session);
         if message.session.is_some_and(is_over) {
-            self.res.events.never_sent(message.token, PeerDown::Closed);
-            return Ok(turn);
+            return Err(SendError::SessionOver);
         }
         let has_trunk = trunk.is_some();
         if let Some(trunk) = trunk.filter(|trunk| trunk.is_open()) {
-            return trunk.send(&mut self.res, message, turn).map(|()| turn);
+            let session = SessionNumber(trunk.number());
+            let has_left = trunk.send(&mut self.res, message, turn)?;
+            return Ok(Taken { turn, left: has_left.then_some(session) });
         }
         if message.connect == Connect::FailFast
             && let Some((cause, due_in)) = self.peers.due_in(message.peer, self.res.time.now())
@@ -66,11 +67,11 @@ impl Carrier for Core {
         let waiting = self.peers.waiting(message.peer).filter(|_| !self.shutdown.is_ended());
         let Some(waiting) = waiting else { return Err(SendError::NoPeer) };
         self.res.shares.queue(message.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
-        waiting.push(Outbound::new(message, turn));
+        waiting.push(Outbound::new(message, turn, &mut self.res.heads));
         if !has_trunk {
             self.ask(message.peer);
         }
-        Ok(turn)
+        Ok(Taken { turn, left: None })
     }
 
     fn cancel(&mut self, token: Token) -> bool {

@@ -107,7 +107,7 @@ impl Core {
             let _charged = self.targets.get_mut(target).and_then(|known| known.charge(target, &mut self.res));
         }
         match self.targets.take_unannounced(target) {
-            Ok(frames) => frames.into_iter().for_each(|frame| self.place(target, frame)),
+            Ok(frames) => frames.into_iter().for_each(|frame| self.take_frame(target, frame)),
             Err(error) => {
                 self.targets.ignore(target);
                 self.misbehaved(peer, number, error);

@@ -74,7 +74,7 @@ impl Core {
             self.commands_amid_completions();
         }
         if is_of_session(self) {
-            self.frame_received(target, frame);
+            self.take_late_frame(target, frame);
         } else if !self.targets.knows(target) {
             self.keep_unannounced(target, frame);
         }
@@ -119,7 +119,7 @@ impl Core {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {
                 if self.targets.get(target).is_some_and(|known| known.session() == (peer, number)) {
-                    self.frame_received(target, frame);
+                    self.take_late_frame(target, frame);
                 }
             }
             Crossing::End { peer, number } => self.end_received(peer, number),

@@ -9,6 +9,7 @@ use super::targets::Target;
 use crate::buffer::{ReceiveSlots, Received};
 use crate::frame::{FrameError, Kind};
 use crate::sizes::BATCH;
+use crate::{Message, Origin};
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
@@ -27,15 +28,15 @@ impl Batch {
 }
 
 impl Core {
-    /// Takes what the CQ has, up to a few batches; returns whether there was anything.
-    pub(super) fn poll_completions(&mut self) -> bool {
+    /// Takes what the CQ has, up to a few batches, and hands each message to `take`; returns whether there was anything.
+    pub(super) fn poll_completions(&mut self, take: &mut impl FnMut(&mut Self, Origin, Message)) -> bool {
         if self.res.receives.is_missing_any() {
             // An SRQ that has run empty completes nothing, so slots that were returned are posted here.
             self.queues.repost(self.res.receives.slots(), 0);
         }
         let mut worked = false;
         for _ in 0..4 {
-            let count = self.poll_batch();
+            let count = self.poll_batch(take);
             worked |= count > 0;
             if count < BATCH {
                 break;
@@ -48,25 +49,35 @@ impl Core {
     /// sender believes that it arrived.
     pub(super) fn take_arrived(&mut self) {
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
-            if self.poll_batch() < BATCH {
+            if self.poll_batch(&mut Self::queue_message) < BATCH {
                 break;
             }
         }
         self.take_crossed();
     }
 
-    fn poll_batch(&mut self) -> usize {
+    fn poll_batch(&mut self, take: &mut impl FnMut(&mut Self, Origin, Message)) -> usize {
         let mut batch = mem::take(&mut self.batch);
         batch.make_room();
         let count = self.queues.poll(&mut batch.completions);
         if count > 0 {
-            self.take(&batch.completions[..count], &mut batch.frames);
+            self.take(&batch.completions[..count], &mut batch.frames, take);
         }
         self.batch = batch;
         count
     }
 
-    fn take(&mut self, completions: &[Completion], frames: &mut Vec<Option<Received>>) {
+    /// Queues a message for the upper half.
+    pub(super) fn queue_message(&mut self, from: Origin, message: Message) {
+        self.res.events.message(from, message);
+    }
+
+    fn take(
+        &mut self,
+        completions: &[Completion],
+        frames: &mut Vec<Option<Received>>,
+        take: &mut impl FnMut(&mut Self, Origin, Message),
+    ) {
         let mut received = 0;
         for completion in completions {
             let Some(slot) = ReceiveSlots::slot_of(completion.wr_id) else { continue };
@@ -83,7 +94,7 @@ impl Core {
             if ReceiveSlots::slot_of(completion.wr_id).is_none() {
                 self.send_completed(completion);
             } else if let Some(Some(frame)) = frames.next() {
-                self.place(completion.qp_number, frame);
+                self.place(completion.qp_number, frame, take);
             }
         }
         self.wake_crossed();
@@ -91,11 +102,26 @@ impl Core {
     }
 
     /// A frame that came through a TGT, for us or for another poller.
-    pub(super) fn place(&mut self, target: QpNumber, frame: Received) {
+    fn place(
+        &mut self,
+        target: QpNumber,
+        frame: Received,
+        take: &mut impl FnMut(&mut Self, Origin, Message),
+    ) {
         match self.crossings.other(&frame) {
             Some(poller) => self.cross(poller, target, frame),
-            None => self.frame_received(target, frame),
+            None => self.frame_received(target, frame, take),
         }
+    }
+
+    /// A frame that came through a TGT before, and was kept: the message in it is queued.
+    pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
+        self.place(target, frame, &mut Self::queue_message);
+    }
+
+    /// A frame for us that another poller has handed on, or that was kept: the message in it is queued.
+    pub(super) fn take_late_frame(&mut self, target: QpNumber, frame: Received) {
+        self.frame_received(target, frame, &mut Self::queue_message);
     }
 
     /// Keeps a frame of a TGT that this poller does not know yet, if a command that was not taken yet may
@@ -106,14 +132,24 @@ impl Core {
         }
     }
 
-    /// A frame for us.
-    pub(super) fn frame_received(&mut self, qp: QpNumber, frame: Received) {
-        if self.targets.place(qp).is_none() {
+    /// The place of a TGT, if it is known.
+    fn target_place(&mut self, qp: QpNumber) -> Option<usize> {
+        self.targets.place(qp).or_else(|| {
             // The CM machine announces a TGT before the peer can use it, but that command may still be in
             // the queue.
             self.commands_amid_completions();
-        }
-        let Some(place) = self.targets.place(qp) else { return self.keep_unannounced(qp, frame) };
+            self.targets.place(qp)
+        })
+    }
+
+    /// A frame for us; hands on the message in it, if it holds one.
+    fn frame_received(
+        &mut self,
+        qp: QpNumber,
+        frame: Received,
+        take: &mut impl FnMut(&mut Self, Origin, Message),
+    ) {
+        let Some(place) = self.target_place(qp) else { return self.keep_unannounced(qp, frame) };
         let Some(target) = self.targets.at(place).filter(|target| !target.is_broken()) else { return };
         let (peer, number) = target.session();
         let likely = target.trunk().or_else(|| self.peers.trunk(peer));
@@ -124,10 +160,16 @@ impl Core {
         let mut is_settings = false;
         let result = match (Target::parse(&self.res, &frame), target.pair(), trunk) {
             (Ok(header), Some(pair), Some(trunk)) => {
+                let heard = target.hear(pair, &mut self.res, &header);
+                let heard = heard.and_then(|()| trunk.hear(&mut self.res, lane, &header));
+                if heard == Ok(true) && header.kind == Kind::Message {
+                    let from = trunk.origin(lane);
+                    self.targets.note_credit(qp);
+                    let message = self.res.receives.message(frame);
+                    return take(self, from, message);
+                }
                 is_settings = header.kind == Kind::Settings;
-                target
-                    .hear(pair, &mut self.res, &header)
-                    .and_then(|()| trunk.frame(&mut self.res, lane, &header, frame))
+                heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
             }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),

@@ -128,12 +128,11 @@ impl<U: Upper> Poller<U> {
     fn round(&mut self) -> Turn {
         self.core.res.tick();
         if self.stage == Stage::Poll {
-            self.worked = self.core.poll_completions();
+            self.worked = self.poll_completions();
             self.worked |= self.core.take_crossed();
-            self.delivered = 0;
             self.stage = Stage::Deliver;
         }
-        if self.finish_round().is_err() {
+        if self.ends_turn().and_then(|()| self.finish_round()).is_err() {
             return Turn::Again;
         }
         self.stage = Stage::Poll;
@@ -158,6 +157,22 @@ impl<U: Upper> Poller<U> {
                 Turn::Again
             }
         }
+    }
+
+    /// Takes completions. Messages go to the upper half at once, unless something that came before them waits to.
+    fn poll_completions(&mut self) -> bool {
+        let Self { core, upper, delivered, .. } = self;
+        *delivered = 0;
+        core.poll_completions(&mut |core, from, message| {
+            if !core.res.events.is_empty() || core.is_charged() {
+                return core.queue_message(from, message);
+            }
+            upper.message(core, from, message);
+            *delivered += 1;
+            if delivered.is_multiple_of(FLUSH_EVERY) && !core.is_charged() {
+                core.flush_marked();
+            }
+        })
     }
 
     /// All of a round that may call handlers.
@@ -199,7 +214,7 @@ impl<U: Upper> Poller<U> {
     /// Whether the upper half was charged time, in a simulation: then nothing may be flushed before
     /// that time has passed.
     fn ends_turn(&self) -> Result<(), Charged> {
-        if self.core.res.shared.runtime.clock().is_charged() { Err(Charged) } else { Ok(()) }
+        if self.core.is_charged() { Err(Charged) } else { Ok(()) }
     }
 
     fn shut_down(&mut self) {
@@ -224,7 +239,7 @@ impl<U: Upper> Poller<U> {
 
     /// A completion that came before the arming makes no event, so the CQ is polled after it.
     fn announce(&mut self) -> Turn {
-        if self.core.poll_completions() {
+        if self.core.poll_completions(&mut Core::queue_message) {
             self.stage = Stage::Poll;
         } else {
             self.core.queues.announce();
@@ -304,6 +319,11 @@ impl<U> Drop for Poller<U> {
 }
 
 impl Core {
+    /// Whether the upper half was charged time in this turn, in a simulation.
+    fn is_charged(&self) -> bool {
+        self.res.shared.runtime.clock().is_charged()
+    }
+
     /// Whether something came up that the next round must see to.
     fn has_work(&self) -> bool {
         !self.res.events.is_empty() || !self.res.marked.is_empty() || self.crossings.has_any()

@@ -2,7 +2,7 @@
 //!
 //! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and so
 //! each of the peer's pollers may send its Settings, and nothing else before it has ours. That *early* frame is kept as
-//! a copy, so that it takes no receive slot, and the early frames of all sessions together are bounded (`early.rs`).
+//! a copy, so that it takes no receive slot and keeps no block of short frames, and the early frames of all sessions together are bounded (`early.rs`).
 #![forbid(unsafe_code)]
 
 use super::early::EarlyFrames;
@@ -234,11 +234,11 @@ impl Targets {
         self.get_mut(qp)?.early.take()
     }
 
-    /// Bytes of early frames that are kept, and receive slots that they have.
+    /// Bytes of early frames that are kept, and how many of them are not in memory of their own.
     pub(super) fn count_early(&self) -> (usize, usize) {
         let frames = || self.known.iter().filter_map(|(_, target)| target.early.as_ref());
         let bytes = frames().map(|frame| frame.as_ref().len()).sum();
-        (bytes, frames().filter(|frame| frame.is_lent()).count())
+        (bytes, frames().filter(|frame| !frame.is_copied()).count())
     }
 
     /// Keeps a copy of a frame of a TGT that a later command may announce, if it comes within what its peer may send

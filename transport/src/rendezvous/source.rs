@@ -1,8 +1,9 @@
 //! The sender's side of large messages: memory that the peer READs until its FIN.
 #![forbid(unsafe_code)]
 
+use crate::Body;
 use crate::buffer::{Announced, Block};
-use crate::{Body, Token};
+use crate::upper::Receipt;
 use std::collections::BTreeMap;
 use trunkline_verbs::RemoteAddress;
 
@@ -28,7 +29,7 @@ impl Hold {
 /// A message that the peer has yet to READ.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) token: Token,
+    pub(crate) receipt: Receipt,
     pub(crate) lane: usize,
     /// With which the peer is charged.
     pub(crate) bytes: usize,

@@ -91,8 +91,8 @@ impl Trunk {
     /// Second phase: frees the trunk, whatever the device still has of it, and notifies the upper half.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
-        while let Some(oldest) = self.pipeline.oldest() {
-            self.complete(res, oldest, false);
+        while let Some(record) = self.pipeline.pop_completed(&mut res.sends) {
+            self.finish(res, record, false);
         }
         let outcome = self.failure(true);
         if mutant!(sources_of_broken_trunk_leak) {
@@ -100,7 +100,7 @@ impl Trunk {
         }
         for source in self.sources.take_all() {
             res.shares.finish(self.peer, source.bytes);
-            res.events.sent(source.token, outcome);
+            res.events.sent(source.receipt, outcome);
         }
         if !mutant!(announcements_outlive_their_session) {
             res.shares.unannounce(self.peer, self.sinks.len());

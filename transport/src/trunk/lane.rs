@@ -1,7 +1,6 @@
 //! A lane: what a trunk knows of one of the peer's pollers.
 #![forbid(unsafe_code)]
 
-use super::pipeline::Record;
 use super::queue::{MessageQueue, Outbound};
 use super::resources::Resources;
 use crate::credit::{GrantId, Spender, on_wire};
@@ -180,12 +179,9 @@ impl Lane {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// What is settled last of a frame to this poller, which is the `index`-th: its positions of credit, which count
+    /// What is settled last of frames to this poller, which is the `index`-th: its positions of credit, which count
     /// as announced.
-    pub(super) fn settle(&self, res: &mut Resources, index: usize, record: &Record) -> [u8; 4] {
-        if let Record::Message(_) | Record::Announcement(_) = record {
-            self.counters.count_sent();
-        }
+    pub(super) fn settle(&self, res: &mut Resources, index: usize) -> [u8; 4] {
         let settled = Settled {
             grant: on_wire(res.grants.tell(self.pair)),
             want: u8::try_from(self.queues.iter().map(MessageQueue::count).sum::<usize>()).unwrap_or(u8::MAX),

@@ -1,7 +1,7 @@
 //! Rendezvous on a trunk: requests out, READs in, FINs both ways.
 #![forbid(unsafe_code)]
 
-use super::pipeline::{Record, Staged};
+use super::pipeline::{Frame, Read, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
 use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
@@ -69,12 +69,12 @@ impl Trunk {
         let place = self.place(res, lane, &parts).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
         let hold = lent.or(copied).ok_or(NotNow::Wait)?;
-        let (token, bytes, ordered) = (message.token, message.bytes(), message.ordered);
-        self.sources.add(Source { token, lane, bytes, ordered, _hold: hold });
+        let (receipt, bytes, ordered) = (message.receipt, message.bytes(), message.ordered);
+        self.sources.add(Source { receipt, lane, bytes, ordered, _hold: hold });
         self.lanes[lane].request_left(ordered);
         let (bytes, deadline) = (head.len() + ANNOUNCEMENT, message.deadline);
         let (has_time_left, record) = (frame::has_time_left(head), Record::Announcement(id));
-        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
+        self.pipeline.stage(Frame { lane, place, bytes, deadline, has_time_left }, record);
         self.mark(res);
         Ok(())
     }
@@ -154,8 +154,8 @@ impl Trunk {
         while self.pipeline.has_room() && res.sends.has_room() {
             let Some(Piece { sink, lane, to, from }) = self.sinks.next_read() else { return };
             let record = Record::Read { sink, bytes: to.length };
-            let work = Staged::Read { sge: to, from, srq: self.lanes[lane].srq, record };
-            self.pipeline.stage_bare(&mut res.sends, work);
+            let read = Read { sge: to, from, srq: self.lanes[lane].srq };
+            self.pipeline.stage_read(&mut res.sends, read, record);
         }
     }
 
@@ -168,7 +168,8 @@ impl Trunk {
             let fin = Fin { id: sink.id, status: FinStatus::Read };
             self.lanes[sink.lane].push_fin(fin, res.time.now_ms());
         }
-        self.hand_on(res, sink.lane, Message::from(bytes));
+        self.lanes[sink.lane].counters.count_received();
+        res.events.message(self.origin(sink.lane), Message::from(bytes));
     }
 
     /// The peer is done with messages of ours.
@@ -192,7 +193,7 @@ impl Trunk {
                     cause: PeerDown::ResourceExhausted,
                 }),
             };
-            res.events.sent(source.token, outcome);
+            res.events.sent(source.receipt, outcome);
             if source.lane != lane {
                 return Err(FrameError::Broken("FIN from another poller than the rendezvous went to"));
             }

@@ -1,37 +1,37 @@
 //! From staged frames to posted work requests to their completions.
 //!
 //! Frames are staged and posted together, one doorbell per trunk and round of the poller. The last of a
-//! flush and every sixteenth are signalled; since an INI completes in order, one completion covers all
-//! before it. The trunk decides what is staged and what a completion means.
+//! doorbell is signalled; since an INI completes in order, one completion covers all before it. Staged and posted work is
+//! one queue, whose places are the work request numbers. The trunk decides what is staged and what a completion means.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
 use super::resources::{Events, Resources, SendRoom};
+use crate::SendOutcome;
 use crate::frame::{self, HEADER, SETTLED, TIME_LEFT};
 use crate::sizes::{INLINE_BYTES, SEND_QUEUE_DEPTH};
-use crate::{SendOutcome, Token};
+use crate::upper::Receipt;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::Arc;
-use std::{mem, slice};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{
     IoAddress, PostError, QueuePair, RemoteAddress, Rkey, SendData, SendFlags, SendOperation, SendRequest,
     Sge, SrqNumber, Time,
 };
 
-/// Work requests posted by one call.
+/// Work requests posted by one call, of which one is signalled.
 const DOORBELL: usize = 16;
-/// Every so many work requests one is signalled.
-const SIGNAL_EVERY: u32 = 16;
 /// Bits of a work request number that count; those above name the trunk.
 const SEQUENCE_BITS: u32 = 40;
+const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
 
-/// What a posted work request was for.
+/// What a work request is for.
 #[derive(Debug)]
 pub(super) enum Record {
     /// A whole message.
-    Message(Token),
+    Message(Receipt),
     /// The announcement of a large message, by the number of its source; its outcome is the FIN's.
     Announcement(u64),
     Fin,
@@ -55,59 +55,44 @@ pub(super) enum Place {
     Inline(usize),
 }
 
-/// Work that the next flush posts.
-#[derive(Debug)]
-pub(super) enum Staged {
-    Frame {
-        lane: usize,
-        place: Place,
-        bytes: usize,
-        /// After this it is not posted.
-        deadline: Option<Time>,
-        /// Its header has a time left.
-        has_time_left: bool,
-        record: Record,
-    },
-    Read {
-        sge: Sge,
-        from: RemoteAddress,
-        srq: SrqNumber,
-        record: Record,
-    },
-    Keepalive {
-        srq: SrqNumber,
-    },
+/// A frame to be posted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frame {
+    pub(super) lane: usize,
+    pub(super) place: Place,
+    pub(super) bytes: usize,
+    /// After this it is not posted.
+    pub(super) deadline: Option<Time>,
+    /// Its header has a time left.
+    pub(super) has_time_left: bool,
 }
 
-impl Staged {
-    fn deadline(&self) -> Option<Time> {
-        if let Self::Frame { deadline, .. } = self { *deadline } else { None }
+impl Frame {
+    pub(super) fn without_deadline(lane: usize, place: Place, bytes: usize) -> Self {
+        Self { lane, place, bytes, deadline: None, has_time_left: false }
     }
 }
 
-/// Work that the device has.
+/// A READ to be posted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Read {
+    pub(super) sge: Sge,
+    pub(super) from: RemoteAddress,
+    pub(super) srq: SrqNumber,
+}
+
+/// Work for the device.
 #[derive(Debug)]
-struct Posted {
-    sequence: u64,
+struct Work {
+    what: What,
     record: Record,
-    slot: Option<u32>,
 }
 
-/// A work request whose numbers and bytes are settled.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ready {
-    wr_id: u64,
-    operation: SendOperation,
-    data: Data,
-    flags: SendFlags,
-    srq: SrqNumber,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Data {
-    Registered(Sge),
-    Inline { start: usize, length: usize },
-    Nothing,
+#[derive(Debug)]
+enum What {
+    Frame(Frame),
+    Read(Read),
+    Keepalive(SrqNumber),
 }
 
 /// The send queue of one INI, with what waits to be posted to it.
@@ -117,19 +102,22 @@ pub(super) struct Pipeline {
     /// The trunk's place in the poller's table, for work request numbers.
     slot: usize,
     max_inline: usize,
-    staged: Vec<Staged>,
+    /// What the device has, then what is staged.
+    work: VecDeque<Work>,
+    /// How much of it the device has.
+    posted: usize,
+    /// The number of the first.
+    first: u64,
     /// No staged frame has an earlier deadline.
     earliest: Option<Time>,
+    /// Short frames that are staged.
     inline: Vec<u8>,
-    in_flight: VecDeque<Posted>,
-    next_sequence: u64,
-    unsignaled: u32,
 }
 
 /// The trunk and the sequence that a work request number names.
 pub(crate) fn parse_wr_id(wr_id: u64) -> (usize, u64) {
     let slot = usize::try_from(wr_id >> SEQUENCE_BITS).unwrap_or(usize::MAX);
-    (slot, wr_id & ((1 << SEQUENCE_BITS) - 1))
+    (slot, wr_id & SEQUENCES)
 }
 
 impl Pipeline {
@@ -139,12 +127,11 @@ impl Pipeline {
             qp,
             slot,
             max_inline: usize::try_from(inline).unwrap_or(0),
-            staged: Vec::new(),
+            work: VecDeque::new(),
+            posted: 0,
+            first: 0,
             earliest: None,
             inline: Vec::new(),
-            in_flight: VecDeque::with_capacity(SEND_QUEUE_DEPTH),
-            next_sequence: 0,
-            unsignaled: 0,
         }
     }
 
@@ -158,17 +145,22 @@ impl Pipeline {
 
     /// Whether one more work request fits the send queue.
     pub(super) fn has_room(&self) -> bool {
-        self.in_flight.len() + self.staged.len() < SEND_QUEUE_DEPTH
+        self.work.len() < SEND_QUEUE_DEPTH
     }
 
     /// Whether the device has nothing of it.
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight.is_empty()
+        self.posted == 0
     }
 
     /// Whether nothing is staged either.
     pub(super) fn is_empty(&self) -> bool {
-        self.staged.is_empty() && self.in_flight.is_empty()
+        self.work.is_empty()
+    }
+
+    /// How much the device has of it.
+    pub(super) fn in_flight(&self) -> usize {
+        self.posted
     }
 
     /// Whether [`Pipeline::place`] would find room for a frame without payload.
@@ -198,33 +190,37 @@ impl Pipeline {
     }
 
     /// Adds a frame whose place was taken.
-    pub(super) fn stage(&mut self, frame: Staged) {
-        if let Staged::Frame { deadline: Some(deadline), .. } = frame {
+    pub(super) fn stage(&mut self, frame: Frame, record: Record) {
+        if let Some(deadline) = frame.deadline {
             self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         }
-        self.staged.push(frame);
+        self.work.push_back(Work { what: What::Frame(frame), record });
+    }
+
+    /// Adds a READ, which needs no place.
+    pub(super) fn stage_read(&mut self, sends: &mut SendRoom, read: Read, record: Record) {
+        self.work.push_back(Work { what: What::Read(read), record });
+        sends.begin();
+    }
+
+    /// Adds a WRITE of nothing, which an SRQ of the peer acknowledges.
+    pub(super) fn stage_keepalive(&mut self, sends: &mut SendRoom, srq: SrqNumber) {
+        self.work.push_back(Work { what: What::Keepalive(srq), record: Record::Keepalive });
+        sends.begin();
     }
 
     /// Takes back a frame that was not posted, and whose deadline has passed. Returns its lane and what it was for.
     pub(super) fn take_late(&mut self, now: Time, sends: &mut SendRoom) -> Option<(usize, Record)> {
         self.earliest.filter(|earliest| *earliest <= now)?;
-        let is_late = |work: &Staged| matches!(work, Staged::Frame { deadline: Some(at), .. } if *at <= now);
-        let Some(at) = self.staged.iter().position(is_late) else {
-            self.earliest = self.staged.iter().filter_map(Staged::deadline).min();
+        let deadline = |work: &Work| if let What::Frame(frame) = &work.what { frame.deadline } else { None };
+        let is_late = |work: &Work| deadline(work).is_some_and(|deadline| deadline <= now);
+        let Some(at) = self.work.range(self.posted..).position(is_late) else {
+            self.earliest = self.work.range(self.posted..).filter_map(deadline).min();
             return None;
         };
-        let Staged::Frame { lane, place, record, .. } = self.staged.remove(at) else { return None };
-        sends.end();
-        if let Place::Slot(slot) = place {
-            sends.put_back_slot(slot);
-        }
-        Some((lane, record))
-    }
-
-    /// Adds work that needs no place: a READ or a keepalive.
-    pub(super) fn stage_bare(&mut self, sends: &mut SendRoom, work: Staged) {
-        self.staged.push(work);
-        sends.begin();
+        let Work { what, record } = self.work.remove(self.posted + at)?;
+        release(sends, &what);
+        if let What::Frame(frame) = what { Some((frame.lane, record)) } else { None }
     }
 
     /// Posts what is staged.
@@ -232,134 +228,133 @@ impl Pipeline {
     /// # Errors
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
     pub(super) fn flush(&mut self, res: &mut Resources, lanes: &[Lane]) -> Result<(), PostError> {
-        if self.staged.is_empty() {
-            return Ok(());
+        let mut result = Ok(());
+        while self.posted < self.work.len() {
+            let end = self.work.len().min(self.posted + DOORBELL);
+            self.settle(res, lanes, end);
+            // What follows work that was refused comes back with the trunk.
+            result = result.and_then(|()| self.post(&res.sends, lanes, end));
+            if mutant!(slots_return_before_their_completion) {
+                self.work.range_mut(self.posted..end).for_each(|work| return_early(&mut res.sends, work));
+            }
+            self.posted = end;
         }
-        // The lists keep their room for the next flush.
-        let mut staged = mem::take(&mut self.staged);
-        let mut ready = mem::take(&mut res.ready);
-        let last = staged.len() - 1;
-        for (index, work) in staged.drain(..).enumerate() {
-            ready.push(self.settle(res, lanes, work, index == last));
-        }
-        self.staged = staged;
-        let result = ready.chunks(DOORBELL).try_for_each(|chunk| self.post(chunk));
-        ready.clear();
-        res.ready = ready;
         self.inline.clear();
         self.earliest = None;
         result
     }
 
-    fn post(&self, ready: &[Ready]) -> Result<(), PostError> {
-        let requests = ready.iter().map(|ready| SendRequest {
-            wr_id: ready.wr_id,
-            operation: ready.operation,
-            data: match &ready.data {
-                Data::Registered(sge) => SendData::Gather(slice::from_ref(sge)),
-                Data::Inline { start, length } => SendData::Inline(&self.inline[*start..*start + *length]),
-                Data::Nothing => SendData::Gather(&[]),
-            },
-            flags: ready.flags,
-            remote_srq: ready.srq,
-        });
-        self.qp.post_send(&requests.collect::<ArrayVec<_, DOORBELL>>())
+    /// Writes into the headers of staged frames, up to `end`, what is settled last.
+    fn settle(&mut self, res: &mut Resources, lanes: &[Lane], end: usize) {
+        // Frames to one poller, that are posted together, have the same positions.
+        let mut settled = None;
+        for Work { what, record } in self.work.range(self.posted..end) {
+            let What::Frame(frame) = what else { continue };
+            let lane = &lanes[frame.lane];
+            let positions = match settled {
+                Some((of, positions)) if of == frame.lane => positions,
+                _ => lane.settle(res, frame.lane),
+            };
+            settled = Some((frame.lane, positions));
+            let (released, left) = match record {
+                Record::Message(_) | Record::Announcement(_) => {
+                    lane.counters.count_sent();
+                    (None, frame.has_time_left.then(|| frame::time_left(frame.deadline, res.time.now())))
+                }
+                Record::Credit { .. } => (Some(lane.released()), None),
+                _ => (None, None),
+            };
+            let mut write = |at: usize, field: &[u8]| match frame.place {
+                Place::Slot(slot) => _ = res.sends.write(slot, at, field),
+                Place::Inline(start) => {
+                    self.inline[start + at..start + at + field.len()].copy_from_slice(field);
+                }
+            };
+            write(SETTLED, &positions);
+            released.inspect(|released| write(frame::WORD, released));
+            left.inspect(|left| write(TIME_LEFT, left));
+        }
     }
 
-    /// Gives staged work what is settled last in its header, its number and flags, and records it as in flight.
-    fn settle(&mut self, res: &mut Resources, lanes: &[Lane], work: Staged, is_last: bool) -> Ready {
-        let sequence = self.next_sequence;
-        self.next_sequence = (self.next_sequence + 1) & ((1 << SEQUENCE_BITS) - 1);
-        let wr_id = (self.slot as u64) << SEQUENCE_BITS | sequence;
-        let (operation, data, srq, record, slot, must_signal) = match work {
-            Staged::Frame { lane, place, bytes, deadline, has_time_left, record } => {
-                let known = &lanes[lane];
-                let credit = matches!(record, Record::Credit { .. }).then(|| known.released());
-                let left = has_time_left.then(|| frame::time_left(deadline, res.time.now()));
-                let positions = known.settle(res, lane, &record);
-                let (data, slot) = match place {
-                    Place::Slot(slot) => {
-                        let write = |at, field: &[u8]| _ = res.sends.write(slot, at, field);
-                        write(SETTLED, &positions);
-                        credit.inspect(|released| write(frame::WORD, released));
-                        left.inspect(|left| write(TIME_LEFT, left));
-                        (Data::Registered(res.sends.sge(slot, bytes)), Some(slot))
-                    }
-                    Place::Inline(start) => {
-                        let frame = &mut self.inline[start..start + bytes];
-                        let mut write = |at, field: &[u8]| frame[at..at + field.len()].copy_from_slice(field);
-                        write(SETTLED, &positions);
-                        credit.inspect(|released| write(frame::WORD, released));
-                        left.inspect(|left| write(TIME_LEFT, left));
-                        (Data::Inline { start, length: bytes }, None)
-                    }
+    /// Posts staged work up to `end`.
+    fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize) -> Result<(), PostError> {
+        let sge = |work: &Work| match work.what {
+            What::Frame(Frame { place: Place::Slot(slot), bytes, .. }) => sends.sge(slot, bytes),
+            What::Read(read) => read.sge,
+            _ => Sge::default(),
+        };
+        let sges = self.work.range(self.posted..end).map(sge).collect::<ArrayVec<_, DOORBELL>>();
+        let numbered = (self.posted..).zip(self.work.range(self.posted..end));
+        let mut requests = numbered
+            .zip(&sges)
+            .map(|((at, work), sge)| self.request(at, work, sge, lanes))
+            .collect::<ArrayVec<_, DOORBELL>>();
+        requests.last_mut().into_iter().for_each(|last| last.flags = SendFlags::SIGNALED);
+        self.qp.post_send(&requests)
+    }
+
+    /// The work at a place of the queue, which has this part of registered memory.
+    fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
+        let gathered = SendData::Gather(slice::from_ref(sge));
+        let (operation, data, flags, remote_srq) = match &work.what {
+            What::Frame(frame) => {
+                let data = match frame.place {
+                    Place::Slot(_) => gathered,
+                    Place::Inline(start) => SendData::Inline(&self.inline[start..start + frame.bytes]),
                 };
-                (SendOperation::Send, data, known.srq, record, slot, false)
+                (SendOperation::Send, data, SendFlags::empty(), lanes[frame.lane].srq)
             }
-            Staged::Read { sge, from, srq, record } => {
-                (SendOperation::RdmaRead(from), Data::Registered(sge), srq, record, None, true)
-            }
-            Staged::Keepalive { srq } => {
+            What::Read(read) => (SendOperation::RdmaRead(read.from), gathered, SendFlags::SIGNALED, read.srq),
+            What::Keepalive(srq) => {
                 let nowhere = RemoteAddress { address: IoAddress(0), rkey: Rkey(0) };
-                (SendOperation::RdmaWrite(nowhere), Data::Nothing, srq, Record::Keepalive, None, true)
+                (SendOperation::RdmaWrite(nowhere), SendData::Gather(&[]), SendFlags::SIGNALED, *srq)
             }
         };
-        self.unsignaled += 1;
-        let signaled = must_signal || is_last || self.unsignaled >= SIGNAL_EVERY;
-        if signaled {
-            self.unsignaled = 0;
-        }
-        let slot = match slot {
-            Some(early) if mutant!(slots_return_before_their_completion) => {
-                res.sends.put_back_slot(early);
-                None
-            }
-            slot => slot,
-        };
-        self.in_flight.push_back(Posted { sequence, record, slot });
-        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        Ready { wr_id, operation, data, flags, srq }
+        let wr_id = (self.slot as u64) << SEQUENCE_BITS | (self.first + at as u64) & SEQUENCES;
+        SendRequest { wr_id, operation, data, flags, remote_srq }
     }
 
-    /// Whether the device has work with this number.
-    pub(super) fn has_posted(&self, sequence: u64) -> bool {
-        let known = self.in_flight.front().zip(self.in_flight.back());
-        known.is_some_and(|(first, last)| (first.sequence..=last.sequence).contains(&sequence))
+    /// How much of what the device has was posted up to the work with this number; nothing if the device has no such work.
+    pub(super) fn count_up_to(&self, sequence: u64) -> usize {
+        let before = sequence.wrapping_sub(self.first) & SEQUENCES;
+        usize::try_from(before).ok().filter(|before| *before < self.posted).map_or(0, |before| before + 1)
     }
 
-    /// The number of the oldest work that the device has.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        self.in_flight.front().map(|posted| posted.sequence)
-    }
-
-    /// The device is done with its oldest work: frees what it used, and returns what it was for and its number.
-    pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<(Record, u64)> {
-        let posted = self.in_flight.pop_front()?;
-        sends.end();
-        if let Some(slot) = posted.slot {
-            sends.put_back_slot(slot);
-        }
-        Some((posted.record, posted.sequence))
+    /// The device is done with its oldest work: frees what it used, and returns what it was for.
+    pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Record> {
+        self.posted = self.posted.checked_sub(1)?;
+        let work = self.work.pop_front()?;
+        self.first = (self.first + 1) & SEQUENCES;
+        release(sends, &work.what);
+        Some(work.record)
     }
 
     /// Gives up what was never posted; the messages among it end so.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
-        for staged in mem::take(&mut self.staged) {
-            sends.end();
-            if let Staged::Frame { place, record, .. } = staged {
-                if let Place::Slot(slot) = place {
-                    sends.put_back_slot(slot);
-                }
-                if let Record::Message(token) = record {
-                    events.sent(token, outcome);
-                }
+        for work in self.work.drain(self.posted..) {
+            release(sends, &work.what);
+            if let Record::Message(receipt) = work.record {
+                events.sent(receipt, outcome);
             }
         }
         self.inline.clear();
     }
+}
 
-    /// How much the device has of it.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.len()
+/// Work is over, or was given up: what it used is free.
+fn release(sends: &mut SendRoom, what: &What) {
+    sends.end();
+    if let What::Frame(Frame { place: Place::Slot(slot), .. }) = what {
+        sends.put_back_slot(*slot);
+    }
+}
+
+/// Returns the slot of work that the device may still read.
+fn return_early(sends: &mut SendRoom, work: &mut Work) {
+    if let What::Frame(frame) = &mut work.what
+        && let Place::Slot(slot) = frame.place
+    {
+        sends.put_back_slot(slot);
+        frame.place = Place::Inline(0);
     }
 }

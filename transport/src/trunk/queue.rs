@@ -7,17 +7,20 @@
 use super::Resources;
 use super::copying::Copying;
 use crate::budget::Shares;
+use crate::upper::Receipt;
 use crate::{Body, Connect, Outgoing, PeerDown, PeerKey, SendOutcome, Token, Toward, Turn};
 use std::collections::VecDeque;
 use trunkline_verbs::Time;
 
 /// An empty queue keeps room for so many messages.
 const KEPT: usize = 1024;
+/// Heads with room for more bytes are freed.
+const KEPT_HEAD_BYTES: usize = 1024;
 
 /// A message that waits to leave.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(super) token: Token,
+    pub(super) receipt: Receipt,
     pub(super) toward: Toward,
     pub(super) turn: Turn,
     pub(super) head: Vec<u8>,
@@ -32,13 +35,15 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Copies the head.
-    pub(crate) fn new(message: &Outgoing<'_>, turn: Turn) -> Self {
+    /// Copies the head, into memory of one that has left. What has to wait is reported when it was delivered.
+    pub(crate) fn new(message: &Outgoing<'_>, turn: Turn, heads: &mut Heads) -> Self {
+        let mut head = heads.0.pop().unwrap_or_default();
+        head.extend_from_slice(message.head);
         Self {
-            token: message.token,
+            receipt: message.receipt().of_waiting(),
             toward: message.toward,
             turn,
-            head: message.head.to_vec(),
+            head,
             announced: message.announced,
             body: message.body.clone(),
             deadline: message.deadline,
@@ -50,6 +55,20 @@ impl Outbound {
 
     pub(super) fn bytes(&self) -> usize {
         self.head.len().saturating_add(self.body.len())
+    }
+}
+
+/// Memory of heads whose messages have left, for later ones: all empty.
+#[derive(Debug, Default)]
+pub(crate) struct Heads(Vec<Vec<u8>>);
+
+impl Heads {
+    /// A message has left.
+    pub(super) fn rest(&mut self, mut head: Vec<u8>) {
+        if head.capacity() <= KEPT_HEAD_BYTES && self.0.len() < KEPT {
+            head.clear();
+            self.0.push(head);
+        }
     }
 }
 
@@ -103,7 +122,9 @@ impl MessageQueue {
 
     /// Removes a message for the peer; returns whether it was there.
     pub(crate) fn cancel(&mut self, peer: PeerKey, token: Token, shares: &mut Shares) -> bool {
-        let Some(at) = self.messages.iter().position(|message| message.token == token) else { return false };
+        let Some(at) = self.messages.iter().position(|message| message.receipt.token == token) else {
+            return false;
+        };
         let removed = self.messages.remove(at);
         removed.inspect(|message| shares.unqueue(peer, message.bytes())).is_some()
     }
@@ -112,7 +133,7 @@ impl MessageQueue {
     pub(crate) fn expire(&mut self, peer: PeerKey, res: &mut Resources) {
         self.remove_late(res.time.now(), |message| {
             res.shares.unqueue(peer, message.bytes());
-            res.events.never_sent(message.token, PeerDown::Deadline);
+            res.events.never_sent(message.receipt, PeerDown::Deadline);
         });
     }
 
@@ -147,7 +168,7 @@ impl MessageQueue {
         self.earliest = None;
         for message in self.messages.drain(..) {
             res.shares.unqueue(peer, message.bytes());
-            res.events.sent(message.token, outcome);
+            res.events.sent(message.receipt, outcome);
         }
     }
 
@@ -170,10 +191,11 @@ impl MessageQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Report;
 
     fn message(token: u64, deadline: Option<u64>) -> Outbound {
         Outbound {
-            token: Token(token),
+            receipt: Receipt { token: Token(token), report: Report::Always },
             toward: Toward::Any,
             turn: Turn(0),
             head: Vec::new(),

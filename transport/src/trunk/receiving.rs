@@ -5,11 +5,53 @@ use super::{Resources, Trunk};
 use crate::buffer::Received;
 use crate::frame::{FrameError, Header, Kind};
 use crate::settings::Settings;
-use crate::{Message, Origin, PeerEvent, PollerIndex, SessionNumber};
+use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
 impl Trunk {
-    /// A checked frame from the peer's poller `lane`.
+    /// What every frame from the peer's poller `lane` reports. Returns whether a message in it counts: while the trunk is
+    /// being taken down its sender may believe that it arrived, if its lane has begun.
+    ///
+    /// # Errors
+    /// How the peer broke the protocol.
+    pub(crate) fn hear(
+        &mut self,
+        res: &mut Resources,
+        lane: usize,
+        header: &Header,
+    ) -> Result<bool, FrameError> {
+        let is_live = self.is_live();
+        let Some(known) = self.lanes.get_mut(lane) else {
+            let broken = FrameError::Broken("frame from a poller that the session does not have");
+            return if is_live { Err(broken) } else { Ok(false) };
+        };
+        let has_begun = known.heard.is_some();
+        if has_begun && header.kind == Kind::Message {
+            known.counters.count_received();
+        }
+        if !is_live {
+            return Ok(has_begun);
+        }
+        if !has_begun && header.kind != Kind::Settings {
+            return Err(FrameError::Broken("frame before the settings of its lane"));
+        }
+        let now_ms = res.time.now_ms();
+        let before = known.spender.available();
+        known.spender.hear(header.grant).map_err(|violation| FrameError::Broken(violation.0))?;
+        if known.spender.available() > before {
+            known.took(now_ms);
+        }
+        if header.kind == Kind::Credit {
+            known.spender.hear_credit_frame(now_ms).map_err(|violation| FrameError::Broken(violation.0))?;
+        }
+        if !known.is_empty() {
+            self.mark(res);
+        }
+        self.heard(res);
+        Ok(true)
+    }
+
+    /// What a frame from the peer's poller `lane` holds, if it is no message.
     ///
     /// # Errors
     /// How the peer broke the protocol.
@@ -20,64 +62,23 @@ impl Trunk {
         header: &Header,
         frame: Received,
     ) -> Result<(), FrameError> {
+        let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
         if !self.is_live() {
-            self.last_frame(res, lane, header, frame);
+            // What follows it may be messages.
+            if let (Kind::Settings, Some(known)) = (header.kind, self.lanes.get_mut(lane)) {
+                known.heard = known.heard.or_else(|| Settings::parse(body).ok());
+            }
             return Ok(());
         }
-        self.heard(res);
-        let Some(known) = self.lanes.get_mut(lane) else {
-            return Err(FrameError::Broken("frame from a poller that the session does not have"));
-        };
-        match (known.heard, header.kind) {
-            (None, Kind::Settings) | (Some(_), _) => {}
-            (None, _) => return Err(FrameError::Broken("frame before the settings of its lane")),
-        }
-        let before = known.spender.available();
-        known.spender.hear(header.grant).map_err(|violation| FrameError::Broken(violation.0))?;
-        if known.spender.available() > before {
-            known.took(res.time.now_ms());
-        }
-        if header.kind == Kind::Credit {
-            let now_ms = res.time.now_ms();
-            known.spender.hear_credit_frame(now_ms).map_err(|violation| FrameError::Broken(violation.0))?;
-        }
-        if !known.is_empty() {
-            self.mark(res);
-        }
         match header.kind {
-            Kind::Message => {
-                let message = res.receives.message(frame);
-                self.hand_on(res, lane, message);
-                Ok(())
-            }
             Kind::Announcement => self.take_request(res, lane, header.bytes, frame),
-            Kind::Fin => self.take_fins(res, lane, frame.as_ref().get(header.bytes..).unwrap_or_default()),
-            Kind::Credit => Ok(()),
-            Kind::Settings => {
-                let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
-                self.take_settings(res, lane, Settings::parse(body)?)
-            }
+            Kind::Fin => self.take_fins(res, lane, body),
+            Kind::Settings => self.take_settings(res, lane, Settings::parse(body)?),
             Kind::Unknown => {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-        }
-    }
-
-    /// A frame that came before the end, whose sender may believe that it arrived: messages are handed on, those
-    /// included whose lane begins only now.
-    fn last_frame(&mut self, res: &mut Resources, lane: usize, header: &Header, frame: Received) {
-        let Some(known) = self.lanes.get_mut(lane) else { return };
-        match header.kind {
-            Kind::Settings if known.heard.is_none() => {
-                let body = frame.as_ref().get(header.bytes..).unwrap_or_default();
-                known.heard = Settings::parse(body).ok();
-            }
-            Kind::Message if known.heard.is_some() => {
-                let message = res.receives.message(frame);
-                self.hand_on(res, lane, message);
-            }
-            _ => {}
+            Kind::Credit | Kind::Message => Ok(()),
         }
     }
 
@@ -110,14 +111,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// Queues a received message for the upper half.
-    pub(super) fn hand_on(&mut self, res: &mut Resources, lane: usize, message: Message) {
-        self.lanes[lane].counters.count_received();
-        res.events.message(self.origin(lane), message);
-    }
-
     /// Where messages of the peer's poller `lane` come from.
-    pub(super) fn origin(&self, lane: usize) -> Origin {
+    pub(crate) fn origin(&self, lane: usize) -> Origin {
         let poller = PollerIndex(u16::try_from(lane).unwrap_or(u16::MAX));
         Origin { peer: self.peer, session: SessionNumber(self.number), poller }
     }

@@ -5,12 +5,15 @@
 #![forbid(unsafe_code)]
 
 use super::copying::CopyTurns;
-use super::pipeline::Ready;
+use super::queue::Heads;
 use crate::budget::Shares;
 use crate::buffer::{ReceiveSlots, Received, SendSlots};
 use crate::credit::Grants;
 use crate::shared::NodeShared;
-use crate::{Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, SendFailure, SendOutcome, Token};
+use crate::upper::Receipt;
+use crate::{
+    Message, Origin, PeerDown, PeerEvent, PeerKey, PollerIndex, Report, SendFailure, SendOutcome, Token,
+};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,8 +36,7 @@ pub(crate) struct Resources {
     pub(crate) events: Events,
     pub(crate) marked: Marked,
     pub(crate) copies: CopyTurns,
-    /// What a flush is about to post; empty in between, for its room.
-    pub(super) ready: Vec<Ready>,
+    pub(crate) heads: Heads,
 }
 
 impl Resources {
@@ -47,8 +49,21 @@ impl Resources {
         let time = TurnTime::new(shared.runtime.clock().now());
         let (events, marked) = (Events::default(), Marked::default());
         let shares = Shares::new(&shared.budgets, index.0);
-        let (copies, ready) = (CopyTurns::new(shared.runtime.is_simulated()), Vec::new());
-        Self { index, shared, waker, time, sends, receives, grants, shares, events, marked, copies, ready }
+        let copies = CopyTurns::new(shared.runtime.is_simulated());
+        Self {
+            index,
+            shared,
+            waker,
+            time,
+            sends,
+            receives,
+            grants,
+            shares,
+            events,
+            marked,
+            copies,
+            heads: Heads::default(),
+        }
     }
 
     /// Reads the clock: a turn begins.
@@ -201,8 +216,12 @@ impl ReceiveRoom {
         &mut self.slots
     }
 
-    /// The message in a frame: lent while receive slots are plentiful, else copied.
+    /// The message in a frame: unless it is short, lent while receive slots are plentiful, else copied.
     pub(crate) fn message(&mut self, frame: Received) -> Message {
+        let frame = match frame.into_short() {
+            Ok(bytes) => return Message::from(bytes),
+            Err(frame) => frame,
+        };
         // One that came from another poller was copied there if need be.
         if self.slots.lends(&frame) && self.slots.free() < self.low_water {
             Message::from(Bytes::copy_from_slice(frame.as_ref()))
@@ -214,7 +233,7 @@ impl ReceiveRoom {
     /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,
     /// so that a poller that is busy for long does not keep us from receiving.
     pub(crate) fn keep(&mut self, frame: Received) -> Received {
-        if self.slots.free() < self.low_water { frame.copied() } else { frame }
+        if frame.is_lent() && self.slots.free() < self.low_water { frame.copied() } else { frame }
     }
 
     /// Releases the device. What was lent stays readable.
@@ -242,13 +261,21 @@ impl Events {
         self.0.push_back(Event::Message(from, message));
     }
 
-    pub(crate) fn sent(&mut self, token: Token, outcome: SendOutcome) {
-        self.0.push_back(Event::Sent(token, outcome));
+    /// The outcome of a message, unless its sender knows it or does not care.
+    pub(crate) fn sent(&mut self, of: Receipt, outcome: SendOutcome) {
+        let is_told = match of.report {
+            Report::Always => true,
+            Report::Failure => outcome != SendOutcome::Delivered,
+            Report::Never => false,
+        };
+        if is_told {
+            self.0.push_back(Event::Sent(of.token, outcome));
+        }
     }
 
     /// The outcome of a message that did not leave.
-    pub(crate) fn never_sent(&mut self, token: Token, cause: PeerDown) {
-        self.sent(token, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
+    pub(crate) fn never_sent(&mut self, of: Receipt, cause: PeerDown) {
+        self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
     pub(crate) fn peer(&mut self, peer: PeerKey, event: PeerEvent) {

@@ -4,19 +4,20 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::pipeline::{Place, Record, Staged};
+use super::pipeline::{Frame, Place, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
 use crate::frame::{self, FIN_ENTRIES, Fin, HEADER};
 use crate::rendezvous::REQUESTS_PER_LANE;
 use crate::settings::Settings;
 use crate::sizes::SLOT_BYTES;
+use crate::upper::Receipt;
 use crate::{Outgoing, PeerDown, SendError, SendOutcome, Token, Toward, Turn};
 use trunkline_mutants::mutant;
 use trunkline_verbs::{PostError, Time};
 
 impl Trunk {
-    /// Takes a message for this peer: stages it at once if it can leave, else queues it.
+    /// Takes a message for this peer: stages it at once if it can leave, else queues it. Returns whether it leaves.
     ///
     /// # Errors
     /// When it is larger than the peer takes, or too much waits.
@@ -25,26 +26,32 @@ impl Trunk {
         res: &mut Resources,
         message: &Outgoing<'_>,
         turn: Turn,
-    ) -> Result<(), SendError> {
+    ) -> Result<bool, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         if bytes > self.max_message {
             return Err(SendError::TooLarge { bytes, limit: self.max_message });
         }
         let Some(lane) = self.lane_of(message.toward, turn) else {
             // A message to a poller that the peer's new incarnation does not have.
-            res.events.never_sent(message.token, PeerDown::Restarted);
-            return Ok(());
+            res.events.never_sent(message.receipt(), PeerDown::Restarted);
+            return Ok(false);
         };
         let at_once = self.lanes[lane].is_clear(message.ordered)
             && self.is_eager(bytes)
-            && self.try_eager(res, lane, (message.head, &message.body), (message.token, message.deadline));
+            && self.try_eager(
+                res,
+                lane,
+                (message.head, &message.body),
+                (message.receipt(), message.deadline),
+            );
         if !at_once {
             res.shares.queue(self.peer, bytes, message.leaves).map_err(SendError::QueueFull)?;
             let is_large = !self.is_eager(bytes);
-            self.lanes[lane].push(Outbound::new(message, turn), is_large, res.time.now_ms());
+            let message = Outbound::new(message, turn, &mut res.heads);
+            self.lanes[lane].push(message, is_large, res.time.now_ms());
             self.mark(res);
         }
-        Ok(())
+        Ok(at_once)
     }
 
     /// Queues a message that has waited for the session, and was charged, or fails it when it does not fit this one.
@@ -59,7 +66,7 @@ impl Trunk {
             PeerDown::Restarted
         };
         res.shares.unqueue(self.peer, message.bytes());
-        res.events.never_sent(message.token, cause);
+        res.events.never_sent(message.receipt, cause);
     }
 
     /// Removes a message that has not left; returns whether it was there.
@@ -94,8 +101,7 @@ impl Trunk {
         let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::credit()]) else { return false };
         self.lanes[lane].credits_out += 1;
         let record = Record::Credit { lane };
-        let (bytes, deadline, has_time_left) = (HEADER, None, false);
-        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
+        self.pipeline.stage(Frame::without_deadline(lane, place, HEADER), record);
         self.mark(res);
         true
     }
@@ -107,15 +113,13 @@ impl Trunk {
 
     /// Work up to `sequence` has completed; only the last of it may have failed.
     pub(crate) fn complete(&mut self, res: &mut Resources, sequence: u64, success: bool) {
-        if !self.pipeline.has_posted(sequence) {
+        let count = self.pipeline.count_up_to(sequence);
+        if count == 0 {
             return;
         }
-        while let Some((record, completed)) = self.pipeline.pop_completed(&mut res.sends) {
-            let last = completed == sequence;
-            self.finish(res, record, success || !last);
-            if last {
-                break;
-            }
+        for index in 1..=count {
+            let Some(record) = self.pipeline.pop_completed(&mut res.sends) else { break };
+            self.finish(res, record, success || index < count);
         }
         self.keepalive_out &= !self.pipeline.is_idle();
         if success {
@@ -124,11 +128,11 @@ impl Trunk {
         self.mark(res);
     }
 
-    fn finish(&mut self, res: &mut Resources, record: Record, success: bool) {
+    pub(super) fn finish(&mut self, res: &mut Resources, record: Record, success: bool) {
         match record {
-            Record::Message(token) => {
+            Record::Message(receipt) => {
                 let outcome = if success { SendOutcome::Delivered } else { self.failure(true) };
-                res.events.sent(token, outcome);
+                res.events.sent(receipt, outcome);
             }
             Record::Credit { lane } => {
                 self.lanes[lane].credits_out = self.lanes[lane].credits_out.saturating_sub(1);
@@ -179,7 +183,9 @@ impl Trunk {
     fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         let Some(mut front) = self.lanes[lane].queues[queue].pop() else { return false };
         let staged = self.try_message(res, lane, &mut front);
-        if !staged {
+        if staged {
+            res.heads.rest(front.head);
+        } else {
             self.lanes[lane].queues[queue].put_back(front);
         }
         staged
@@ -194,7 +200,7 @@ impl Trunk {
             return false;
         }
         let parts = (&message.head[..], &message.body[..]);
-        let staged = self.try_eager(res, lane, parts, (message.token, message.deadline));
+        let staged = self.try_eager(res, lane, parts, (message.receipt, message.deadline));
         if staged {
             res.shares.unqueue(self.peer, bytes);
         }
@@ -207,12 +213,11 @@ impl Trunk {
         res: &mut Resources,
         lane: usize,
         (head, body): (&[u8], &[u8]),
-        (token, deadline): (Token, Option<Time>),
+        (receipt, deadline): (Receipt, Option<Time>),
     ) -> bool {
         let Some(place) = self.place(res, lane, &[head, body]) else { return false };
         let (bytes, has_time_left) = (head.len() + body.len(), frame::has_time_left(head));
-        let record = Record::Message(token);
-        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
+        self.pipeline.stage(Frame { lane, place, bytes, deadline, has_time_left }, Record::Message(receipt));
         self.mark(res);
         true
     }
@@ -230,9 +235,7 @@ impl Trunk {
         let body = settings.emit();
         let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::settings(), &body]) else { return };
         self.lanes[lane].has_begun = true;
-        let (bytes, deadline, has_time_left) = (HEADER + body.len(), None, false);
-        let record = Record::Settings;
-        self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
+        self.pipeline.stage(Frame::without_deadline(lane, place, HEADER + body.len()), Record::Settings);
     }
 
     fn stage_fins(&mut self, res: &mut Resources, lane: usize) {
@@ -241,9 +244,7 @@ impl Trunk {
             let entries = self.lanes[lane].fins.iter().take(count).flat_map(Fin::emit).collect::<Vec<_>>();
             let Some(place) = self.place(res, lane, &[&frame::fin(count), &entries]) else { return };
             self.lanes[lane].fins.drain(..count);
-            let (bytes, deadline, has_time_left) = (HEADER + entries.len(), None, false);
-            let record = Record::Fin;
-            self.pipeline.stage(Staged::Frame { lane, place, bytes, deadline, has_time_left, record });
+            self.pipeline.stage(Frame::without_deadline(lane, place, HEADER + entries.len()), Record::Fin);
         }
     }
 
@@ -256,13 +257,13 @@ impl Trunk {
             if !mutant!(late_frames_keep_their_credit) {
                 self.lanes[lane].spender.unspend();
             }
-            let token = match record {
-                Record::Message(token) => token,
+            let receipt = match record {
+                Record::Message(receipt) => receipt,
                 Record::Announcement(id) => {
                     let Some(source) = self.sources.finish(id) else { continue };
                     self.lanes[lane].request_ended(source.ordered);
                     res.shares.finish(self.peer, source.bytes);
-                    source.token
+                    source.receipt
                 }
                 // These have no deadline.
                 Record::Fin
@@ -273,7 +274,7 @@ impl Trunk {
                     continue;
                 }
             };
-            res.events.never_sent(token, PeerDown::Deadline);
+            res.events.never_sent(receipt, PeerDown::Deadline);
         }
     }
 

@@ -1,7 +1,6 @@
 //! What a trunk does because time passed: deadlines, keepalive, credit that is released, and waiting again.
 #![forbid(unsafe_code)]
 
-use super::pipeline::Staged;
 use super::{Resources, Trunk};
 use std::time::Duration;
 use trunkline_mutants::mutant;
@@ -67,7 +66,7 @@ impl Trunk {
             && !mutant!(keepalive_is_not_sent)
             && let Some(lane) = self.lanes.first()
         {
-            self.pipeline.stage_bare(&mut res.sends, Staged::Keepalive { srq: lane.srq });
+            self.pipeline.stage_keepalive(&mut res.sends, lane.srq);
             self.keepalive_out = true;
             self.mark(res);
         }

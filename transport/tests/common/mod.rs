@@ -88,6 +88,7 @@ impl Probe {
 
     fn echo(&mut self, carrier: &mut dyn Carrier, to: Origin, body: Bytes) {
         let outgoing = Outgoing {
+            report: trunkline_transport::Report::Always,
             peer: to.peer,
             toward: Toward::Poller(to.poller),
             session: Some(to.session),
@@ -113,6 +114,7 @@ impl Probe {
             }
             Job::Send { peer, poller, connect, head: bytes, body, token, deadline } => {
                 let outgoing = Outgoing {
+                    report: trunkline_transport::Report::Always,
                     peer,
                     toward: poller.map_or(Toward::Any, |poller| Toward::Poller(PollerIndex(poller))),
                     session: None,
@@ -131,6 +133,7 @@ impl Probe {
             }
             Job::Answer { to, head: bytes, token } => {
                 let outgoing = Outgoing {
+                    report: trunkline_transport::Report::Always,
                     peer: to.peer,
                     toward: Toward::Poller(to.poller),
                     session: Some(to.session),

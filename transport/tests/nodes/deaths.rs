@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Input, Process, print_line, same_test};
-use trunkline_transport::{NodeOptions, PeerDown, SendFailure, SendOutcome};
+use trunkline_transport::{NodeOptions, PeerDown, SendError, SendFailure, SendOutcome};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_CHILD_ADDRESS";
 /// Within this a death must be reported.
@@ -105,8 +105,7 @@ fn an_answer_does_not_reach_the_incarnation_after_the_one_that_asked() {
     let (second, _) = server.message();
     assert_eq!(second.peer, first.peer, "a key stays the same over reconnects");
     server.job(0, Job::Answer { to: first, head: b"late".to_vec(), token: 4 });
-    let failure = SendFailure { may_have_arrived: false, cause: PeerDown::Closed };
-    assert_eq!(server.outcome(4), SendOutcome::Failed(failure));
+    assert_eq!(server.refusal(4), SendError::SessionOver);
     server.job(0, Job::Answer { to: second, head: b"to the second".to_vec(), token: 5 });
     assert_eq!(&successor.message().1[..], b"to the second");
 }

@@ -1,6 +1,6 @@
 //! The numbers of methods: when they are used, and when no longer.
 
-use super::{HANG_UNHEARD, call, failed, frame, number, other, request, sent, server, status};
+use super::{HANG_UNHEARD, LONG, PORT, call, failed, frame, number, other, request, sent, server, status};
 use crate::fake::{ECHO, HANG, METHODS, Rig};
 use crate::frame::{Asked, By, Header, RequestHeader};
 use crate::reason::Reason;
@@ -62,7 +62,11 @@ fn a_call_made_when_its_numbers_session_has_ended_goes_by_hash_unless_it_is_orde
     rig.carrier.sessions_are_over = true;
     assert_eq!(asked(&mut rig), by_hash());
     rig.order = Some(Turn(0));
-    assert_eq!(asked(&mut rig), by_number(), "the carrier ends it with the session");
+    let mut refused = rig.submit(PORT, ECHO, LONG, false);
+    rig.run();
+    assert!(sent(&mut rig).is_empty(), "it must not follow others into the next session");
+    let status = status(&mut refused);
+    assert!(status.code() == Code::Aborted && !status.may_have_run(), "{status}");
     rig.order = None;
     rig.carrier.sessions_are_over = false;
     assert_eq!(asked(&mut rig), by_number());

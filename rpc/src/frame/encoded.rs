@@ -1,0 +1,57 @@
+//! The encoded part of a frame that is to leave, with room in front of it.
+
+use super::header::{Header, LONGEST};
+use bytes::Bytes;
+
+/// An encoded part, in a buffer that begins with room for the header: so they leave as one piece.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded(Vec<u8>);
+
+impl Encoded {
+    /// Bytes of the part.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len().saturating_sub(LONGEST)
+    }
+
+    /// The part.
+    pub(crate) fn part(&self) -> &[u8] {
+        self.0.get(LONGEST..).unwrap_or_default()
+    }
+
+    /// The buffer, for a codec to append the part to.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.0.is_empty() {
+            self.0.resize(LONGEST, 0);
+        }
+        &mut self.0
+    }
+
+    /// Bytes that the buffer has room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Nothing is encoded any more; the buffer is kept.
+    pub(crate) fn clear(&mut self) {
+        self.0.truncate(LONGEST);
+    }
+
+    /// The part after a header without extensions, and the length of that.
+    pub(super) fn with_header(&mut self, header: &Header, encoded: u32) -> (&[u8], usize) {
+        let buffer = self.buffer();
+        let length = buffer.first_chunk_mut().map_or(0, |room| header.emit_short(encoded, room));
+        (&buffer[LONGEST - length..], length)
+    }
+
+    /// The whole buffer as shared bytes, and the part in it.
+    pub(super) fn into_bytes(self) -> (Bytes, Bytes) {
+        let buffer = Bytes::from(self.0);
+        let part = buffer.slice(LONGEST.min(buffer.len())..);
+        (buffer, part)
+    }
+
+    /// The buffer again, without a copy if nobody else has its bytes any more.
+    pub(super) fn from_bytes(buffer: Bytes) -> Self {
+        Self(buffer.into())
+    }
+}
