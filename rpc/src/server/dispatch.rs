@@ -60,23 +60,28 @@ struct Running {
     decoded: usize,
 }
 
+/// A method of a service, and what is asked of its calls.
+struct Served {
+    calls: Box<dyn Method>,
+    /// Its calls get no reply.
+    one_way: bool,
+    /// How many of its calls may run at once, on all pollers.
+    limits: MethodLimits,
+    /// `None` for one that callers name by its hash.
+    number: Option<Number>,
+}
+
 /// The services of a poller and the requests that run there.
 pub(crate) struct Dispatch {
     /// What may run at once, and does.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
     services: BTreeMap<u64, &'static ServiceName>,
-    methods: Vec<Box<dyn Method>>,
-    /// Whether calls of `methods` get no reply.
-    one_way: Vec<bool>,
-    /// How many calls of `methods` may run at once, on all pollers.
-    limits: Vec<MethodLimits>,
+    methods: Vec<Served>,
     /// Index in `methods`, and the service, by the method's hash.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
-    /// The numbers of `methods`. `None` is one that callers name by its hash.
-    numbers: Vec<Option<Number>>,
     /// Index in `methods` by the number.
-    by_number: BTreeMap<u16, u32>,
+    by_number: Vec<Option<u32>>,
     running: BTreeMap<TaskId, Running>,
     by_key: BTreeMap<Key, TaskId>,
     deadlines: Deadlines<TaskId>,
@@ -102,11 +107,8 @@ impl Dispatch {
             arguments: Rc::new(ArgumentMemory::new(arguments)),
             services: BTreeMap::new(),
             methods: Vec::new(),
-            one_way: Vec::new(),
-            limits: Vec::new(),
             index: BTreeMap::new(),
-            numbers: Vec::new(),
-            by_number: BTreeMap::new(),
+            by_number: Vec::new(),
             running: BTreeMap::new(),
             by_key: BTreeMap::new(),
             deadlines: Deadlines::default(),
@@ -118,18 +120,20 @@ impl Dispatch {
         let mut names = Vec::new();
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
-            for (name, method) in service.methods(context).0 {
+            for (name, calls) in service.methods(context).0 {
                 // A service has at most 1024 methods, and a node far fewer than 2^20 services.
                 let table = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
                 dispatch.index.insert(name.hash, (table, service.name));
                 let (version, hash) = (service.name.version, name.hash);
                 let number = numbers.of(hash).map(|number| Number { number, version, method: hash });
-                dispatch.by_number.extend(number.map(|number| (number.number, table)));
-                dispatch.numbers.push(number);
+                if let Some(Number { number, .. }) = number {
+                    let at = usize::from(number);
+                    dispatch.by_number.resize(dispatch.by_number.len().max(at + 1), None);
+                    dispatch.by_number[at] = Some(table);
+                }
                 names.push(name);
-                dispatch.methods.push(method);
-                dispatch.one_way.push(name.one_way);
-                dispatch.limits.push(service.limits_of(name));
+                let limits = service.limits_of(name);
+                dispatch.methods.push(Served { calls, one_way: name.one_way, limits, number });
             }
         }
         inbox.occupant().set_methods(names);
@@ -146,9 +150,9 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        let found = self.find(header.asked).and_then(|table| self.check_kind(table, header.one_way));
+        let found = self.find(header.asked, header.one_way);
         let number = match (header.asked, &found) {
-            (Asked::Method(_), Ok(table)) => self.number(*table),
+            (Asked::Method(_), Ok(table)) => self.served(*table).and_then(|served| served.number),
             _ => None,
         };
         let key = Key::new(from, header.call);
@@ -167,13 +171,11 @@ impl Dispatch {
         };
         let deadline = (header.time_left_us > 0)
             .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
-        let Some(method) = usize::try_from(table).ok().and_then(|at| self.methods.get_mut(at)) else {
-            return self.ended(key.peer, table);
-        };
+        let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
         let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
         self.arguments.begin(key.peer);
-        let started = method.start(table, request, ready);
+        let started = served.calls.start(table, request, ready);
         let decoded = self.arguments.end();
         match started {
             Ok(slot) => {
@@ -226,16 +228,14 @@ impl Dispatch {
 
     /// Polls a woken handler, and replies if it has ended.
     pub(crate) fn poll(&mut self, carrier: &mut dyn Carrier, task: TaskId) {
-        let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at)) else {
-            return;
-        };
+        let Some(served) = self.methods.get_mut(task.table as usize) else { return };
         self.inbox.occupant().handler(task.table);
         // A wake-up for an earlier call may find no handler.
         let mut running = self.running.get_mut(&task);
         if let Some(running) = &running {
             self.arguments.begin(running.caller.key.peer);
         }
-        let polled = method.poll(task.slot);
+        let polled = served.calls.poll(task.slot);
         let decoded = self.arguments.end();
         if let Some(running) = &mut running {
             running.decoded += decoded;
@@ -284,9 +284,9 @@ impl Dispatch {
 
     /// Drops the services of a poller that ends, on which no handler runs.
     pub(crate) fn drop_services(&mut self) {
-        for method in self.methods.drain(..) {
+        for served in self.methods.drain(..) {
             // The last one of a service drops that, which may panic.
-            let _ended = catch(|| drop(method));
+            let _ended = catch(|| drop(served));
         }
     }
 
@@ -314,7 +314,7 @@ impl Dispatch {
 
     /// Slots of the methods' tables that are taken: one for each handler that runs.
     pub(crate) fn slots(&self) -> usize {
-        self.methods.iter().map(|method| method.len()).sum()
+        self.methods.iter().map(|served| served.calls.len()).sum()
     }
 
     /// Whether requests are taken.
@@ -328,44 +328,46 @@ impl Dispatch {
         Ok(())
     }
 
-    fn number(&self, table: u32) -> Option<Number> {
-        *self.numbers.get(usize::try_from(table).ok()?)?
+    fn served(&self, table: u32) -> Option<&Served> {
+        self.methods.get(table as usize)
     }
 
-    /// The method that a request asks for.
-    fn find(&self, asked: Asked) -> Result<u32, Status> {
-        let refused = |reason, code, text: String| Err(Status::not_run(code, text).because(reason));
-        let asked = match asked {
-            Asked::Number(number) => {
-                let table = self.by_number.get(&number).copied();
-                return table.map_or_else(
-                    || refused(Reason::NoMethod, Code::Unimplemented, format!("number {number}")),
-                    Ok,
-                );
-            }
+    /// The method that a request asks for, if that is of the request's kind. Calls without a reply to methods that have one
+    /// would have handlers that outlive their sessions; in the opposite case the caller would take the end of a handler
+    /// for its success.
+    fn find(&self, asked: Asked, one_way: bool) -> Result<u32, Status> {
+        let table = match asked {
+            Asked::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
+            Asked::Method(method) => self
+                .index
+                .get(&method.method)
+                .filter(|(_, owner)| owner.hash == method.service && owner.version == method.version)
+                .map(|(table, _)| *table),
+        };
+        table
+            .filter(|table| self.served(*table).is_some_and(|served| served.one_way == one_way))
+            .ok_or_else(|| self.not_found(asked, table))
+    }
+
+    /// Why there is no method that a request asks for, or only this one, which is of the other kind.
+    #[cold]
+    fn not_found(&self, asked: Asked, other: Option<u32>) -> Status {
+        let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
+        if let Some(served) = other.and_then(|table| self.served(table)) {
+            return no_method(if served.one_way { "it is one-way" } else { "it has a reply" }.to_owned());
+        }
+        let method = match asked {
+            Asked::Number(number) => return no_method(format!("number {number}")),
             Asked::Method(method) => method,
         };
-        let Some(service) = self.services.get(&asked.service) else {
-            return refused(Reason::NoService, Code::Unimplemented, String::new());
-        };
-        if service.version != asked.version {
-            return refused(Reason::OtherSchema, Code::FailedPrecondition, service.version.to_string());
+        match self.services.get(&method.service) {
+            None => Status::not_run(Code::Unimplemented, "").because(Reason::NoService),
+            Some(service) if service.version != method.version => {
+                Status::not_run(Code::FailedPrecondition, service.version.to_string())
+                    .because(Reason::OtherSchema)
+            }
+            Some(_) => no_method(String::new()),
         }
-        match self.index.get(&asked.method) {
-            Some((table, owner)) if owner.hash == asked.service => Ok(*table),
-            _ => refused(Reason::NoMethod, Code::Unimplemented, String::new()),
-        }
-    }
-
-    /// Refuses calls without a reply to methods that have one, whose handlers would outlive their sessions, and the
-    /// opposite, whose callers would take the end of a handler for its success.
-    fn check_kind(&self, table: u32, one_way: bool) -> Result<u32, Status> {
-        let is_right = usize::try_from(table).is_ok_and(|at| self.one_way.get(at) == Some(&one_way));
-        if is_right {
-            return Ok(table);
-        }
-        let text = if one_way { "it has a reply" } else { "it is one-way" };
-        Err(Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod))
     }
 
     /// Charges a peer with a handler, or refuses it: also if the peer takes so few replies that there would be no
@@ -378,20 +380,16 @@ impl Dispatch {
             room.map_err(|exhausted| refusal(format!("the caller takes too few replies: {exhausted}")))?;
         }
         self.budget.take(peer, 1).map_err(|exhausted| refusal(exhausted.to_string()))?;
-        self.limits(table).map_or(Ok(()), MethodLimits::take).map_err(|full| {
+        self.served(table).map_or(Ok(()), |served| served.limits.take()).map_err(|full| {
             self.budget.put_back(peer, 1);
             refusal(full)
         })
     }
 
-    fn limits(&self, table: u32) -> Option<&MethodLimits> {
-        self.limits.get(usize::try_from(table).ok()?)
-    }
-
     /// A call that was admitted has ended.
     fn ended(&mut self, peer: PeerKey, table: u32) {
         self.budget.put_back(peer, 1);
-        self.limits(table).inspect(|limits| limits.put_back());
+        self.served(table).inspect(|served| served.limits.put_back());
     }
 
     /// Reports the number of a one-way call's method to its caller, unless that takes too few frames.
@@ -401,71 +399,62 @@ impl Dispatch {
         }
         let header = Header::Number { call: key.call, number };
         // The next call names the method by its hash again if this one is lost.
-        let _ = self.send_frame(carrier, key, header, (Encoded::default(), Body::new()));
+        let _ = self.send(carrier, key, &header, (Encoded::default(), Body::new()));
     }
 
     /// Replies to a call, unless nobody waits for that.
     fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
-        if caller.one_way {
-            if let Err(Failure::Node(status)) = outcome
-                && let Some(left_out) = self.log.line(carrier.now())
-            {
-                tracing::warn!(peer = %caller.key.peer, %status, left_out, "a one-way call failed, which its caller does not learn");
-            }
-            return;
+        let Caller { key, one_way, number } = caller;
+        if one_way {
+            return self.log_failure(carrier.now(), key.peer, outcome);
         }
-        let ran = match &outcome {
-            Err(Failure::Node(status)) => status.may_have_run(),
-            Ok(_) | Err(Failure::Handler(_) | Failure::Error(_)) => true,
+        let (code, by, encoded, body) = match outcome {
+            Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
+            Err(failure) => self.of_failure(failure),
         };
-        let (reason, text) = match self.send(carrier, &caller, outcome) {
-            Err(error @ SendError::TooLarge { .. }) => {
-                (Reason::TooLarge, format!("the reply is too large: {error}"))
-            }
-            Err(SendError::QueueFull(exhausted)) => {
+        let header = Header::Reply { call: key.call, code, by, number };
+        if let Err(error) = self.send(carrier, key, &header, (encoded, body)) {
+            let ran = !matches!(by, By::Node { ran: false, .. });
+            self.reply_with_refusal(carrier, caller, ran, error);
+        }
+    }
+
+    /// The caller of a one-way call gets no reply.
+    fn log_failure(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
+        if let Err(Failure::Node(status)) = outcome
+            && let Some(left_out) = self.log.line(now)
+        {
+            tracing::warn!(%peer, %status, left_out, "a one-way call failed, which its caller does not learn");
+        }
+    }
+
+    /// Replies in place of a reply that could not be sent.
+    #[cold]
+    fn reply_with_refusal(&mut self, carrier: &mut dyn Carrier, caller: Caller, ran: bool, error: SendError) {
+        let (reason, text) = match error {
+            SendError::TooLarge { .. } => (Reason::TooLarge, format!("the reply is too large: {error}")),
+            SendError::QueueFull(exhausted) => {
                 (Reason::Overloaded, format!("the caller takes too few replies: {exhausted}"))
             }
-            // It was sent, or the caller's node is lost.
-            Ok(()) | Err(_) => return,
+            // The caller's node is lost.
+            _ => return,
         };
         let code = Code::ResourceExhausted;
         let status = if ran { Status::ran(code, text) } else { Status::not_run(code, text) };
-        if self.send(carrier, &caller, Err(Failure::Node(status.because(reason)))).is_err() {
-            tracing::debug!(key = ?caller.key, "a caller accepts no replies; its deadline will end the call");
+        let Caller { key, number, .. } = caller;
+        let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
+        let header = Header::Reply { call: key.call, code, by, number };
+        if self.send(carrier, key, &header, (encoded, body)).is_err() {
+            tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
     }
 
+    /// Sends a frame to the poller that made a call.
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
-        caller: &Caller,
-        outcome: Outcome,
-    ) -> Result<(), SendError> {
-        let (code, by, encoded, body) = match outcome {
-            Ok(reply) => (0, By::Handler, reply.encoded, reply.body),
-            Err(Failure::Error(error)) => (HANDLER_ERROR, By::Handler, error.0, Body::new()),
-            Err(Failure::Handler(status))
-                if !status.may_have_run() && mutant!(forwarded_status_is_trusted) =>
-            {
-                self.with_status(By::Node { reason: status.reason(), ran: false }, status)
-            }
-            Err(Failure::Handler(status)) => self.with_status(By::Handler, status),
-            Err(Failure::Node(status)) => {
-                let by = By::Node { reason: status.reason(), ran: status.may_have_run() };
-                self.with_status(by, status)
-            }
-        };
-        let Caller { key, number, .. } = *caller;
-        let header = Header::Reply { call: key.call, code, by, number };
-        self.send_frame(carrier, key, header, (encoded, body))
-    }
-
-    /// Sends a frame to the poller that made a call.
-    fn send_frame(
-        &mut self,
-        carrier: &mut dyn Carrier,
         key: Key,
-        header: Header,
+        header: &Header,
         (mut encoded, body): (Encoded, Body),
     ) -> Result<(), SendError> {
         let mut out = Outgoing {
@@ -482,13 +471,23 @@ impl Dispatch {
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        send(carrier, &header, &mut encoded, &mut self.scratch, &mut out)?;
+        send(carrier, header, &mut encoded, &mut self.scratch, &mut out)?;
         self.poller.spare().rest(encoded);
         Ok(())
     }
 
-    /// Code, origin, encoded part and body of a reply with a status.
-    fn with_status(&self, by: By, status: Status) -> (u8, By, Encoded, Body) {
+    /// Code, origin, encoded part and body of a reply that is no success.
+    fn of_failure(&self, failure: Failure) -> (u8, By, Encoded, Body) {
+        let (by, status) = match failure {
+            Failure::Error(error) => return (HANDLER_ERROR, By::Handler, error.0, Body::new()),
+            Failure::Handler(status) if !status.may_have_run() && mutant!(forwarded_status_is_trusted) => {
+                (By::Node { reason: status.reason(), ran: false }, status)
+            }
+            Failure::Handler(status) => (By::Handler, status),
+            Failure::Node(status) => {
+                (By::Node { reason: status.reason(), ran: status.may_have_run() }, status)
+            }
+        };
         let status = status.within_limits();
         let mut texts = self.poller.spare().take();
         status_body::emit(&status, texts.buffer());
@@ -497,10 +496,10 @@ impl Dispatch {
 
     fn drop_task(&mut self, task: TaskId) {
         if self.forget(task).is_some()
-            && let Some(method) = usize::try_from(task.table).ok().and_then(|at| self.methods.get_mut(at))
+            && let Some(served) = self.methods.get_mut(task.table as usize)
         {
             self.inbox.occupant().handler(task.table);
-            method.cancel(task.slot);
+            served.calls.cancel(task.slot);
         }
     }
 
