@@ -15,13 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_rings::cell::{self, Getter, Setter};
 use trunkline_transport::{
-    Carrier, Exhausted, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex, SendError, SendOutcome,
-    SessionNumber, Taken, Token, Toward, Turn, Upper as _,
+    Carrier, EAGER_BYTES, Exhausted, Leaves, Origin, Outgoing, PeerDown, PeerEvent, PeerKey, PollerIndex,
+    SendError, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper as _,
 };
 use trunkline_verbs::{Clock, Time};
 
 /// Largest message of the fake carrier, in bytes.
 pub(crate) const LIMIT: usize = 1 << 20;
+
+/// Why its queue has no room.
+const FULL: Exhausted = Exhausted::Peer { name: "queued bytes", limit: LIMIT };
 
 /// A message that was handed to the fake carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,10 @@ pub(crate) struct FakeCarrier {
     pub(crate) holds_messages: bool,
     /// The error with which it refuses messages.
     pub(crate) refusal: Option<SendError>,
+    /// Whether its queue has no room for large messages.
+    pub(crate) is_full_of_large: bool,
+    /// How many it takes nevertheless.
+    pub(crate) room_for_large: usize,
     /// Whether its sessions are over, although it has not said so.
     pub(crate) sessions_are_over: bool,
     /// The session through which messages leave at once; without one they wait.
@@ -59,6 +66,8 @@ impl FakeCarrier {
             cancelled: Vec::new(),
             holds_messages: false,
             refusal: None,
+            is_full_of_large: false,
+            room_for_large: 0,
             sessions_are_over: false,
             leaves_through: None,
             away: None,
@@ -98,6 +107,15 @@ impl Carrier for FakeCarrier {
         if let Some(error) = self.refusal {
             return Err(error);
         }
+        let has_room = if bytes > EAGER_BYTES && self.is_full_of_large {
+            self.room_for_large > 0
+        } else {
+            message.leaves != Leaves::All || self.leaves_through.is_some()
+        };
+        if !has_room {
+            return Err(SendError::QueueFull(FULL));
+        }
+        self.room_for_large = self.room_for_large.saturating_sub(usize::from(bytes > EAGER_BYTES));
         if message.session.is_some() && self.sessions_are_over {
             return Err(SendError::SessionOver);
         }
@@ -193,6 +211,8 @@ pub(crate) struct Rig {
     pub(crate) poller: RpcPoller,
     /// The ordered channel on which calls are submitted.
     pub(crate) order: Option<Turn>,
+    /// The raw argument of calls that are submitted.
+    pub(crate) body: Bytes,
 }
 
 impl Rig {
@@ -212,7 +232,7 @@ impl Rig {
             Clock::monotonic(),
             &budgets,
         );
-        Self { carrier: FakeCarrier::new(), inbox, poller, order: None }
+        Self { carrier: FakeCarrier::new(), inbox, poller, order: None, body: Bytes::from_static(b"body") }
     }
 
     /// Submits a call to the server with this port, as another thread does.
@@ -279,7 +299,7 @@ impl Rig {
             method,
             one_way: false,
             encoded,
-            body: Bytes::from_static(b"body").into(),
+            body: self.body.clone().into(),
             deadline: self.carrier.now + limit,
             nested: entry == Entry::Reserved,
             entry,

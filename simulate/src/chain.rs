@@ -3,7 +3,7 @@
 use crate::timers::Timers;
 use std::net::SocketAddr;
 use std::time::Duration;
-use trunkline::{PollerContext, Status};
+use trunkline::{Bytes, PollerContext, Status};
 
 /// Time limit of each call, of programs and of handlers. Nothing may end by it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -16,6 +16,9 @@ pub(crate) trait Chain {
 
     /// Waits.
     async fn hold(&self, wait_us: u64);
+
+    /// Takes bytes.
+    async fn take(&self, bytes: Bytes);
 }
 
 /// Its handler.
@@ -42,4 +45,6 @@ impl Chain for Link {
     async fn hold(&self, wait_us: u64) {
         self.timers.sleep(Duration::from_micros(wait_us)).await;
     }
+
+    async fn take(&self, _: Bytes) {}
 }

@@ -88,6 +88,7 @@ kinds! {
     NodeDrained "node drained under load" true,
     CallRefusedDraining "call refused by a draining server" false,
     CallFoundRoom "call that waited for room" false,
+    SmallCallPassed "small call next to large ones that waited for room" false,
     ChainRefused "chain of nested calls refused for lack of room" false,
     CallRefusedByLimit "call refused by the limit of its method" false,
     HandlerForwarded "handler finished with nested calls while its node drained" false,

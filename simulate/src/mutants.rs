@@ -66,6 +66,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "admission: calls of programs use the share of those of handlers",
     },
     Mutant {
+        name: "small_calls_wait_for_large_ones",
+        what: "admission: a small call waits until large ones that were made before it have found room",
+    },
+    Mutant {
         name: "limits_of_services_are_not_kept",
         what: "budget: more calls of a method run at once than its limit allows",
     },

@@ -35,6 +35,8 @@ pub(crate) struct SimNode {
     handlers: Limit,
     /// Calls that it may have under way; that of every node, if none is given.
     calls: Option<Limit>,
+    /// Bytes that may wait there; as every node has it, if none is given.
+    queued_bytes: Option<Limit>,
     /// Clients of the process that its handlers share with the program.
     shared: SharedClients,
     /// Where it listens.
@@ -64,6 +66,7 @@ impl SimNode {
             rc,
             handlers: HANDLERS,
             calls: None,
+            queued_bytes: None,
             shared: SharedClients::default(),
             address,
             slot: Slot::new(),
@@ -81,6 +84,11 @@ impl SimNode {
     /// The same, with other limits of handlers and of calls under way.
     pub(crate) fn with_limits(self, handlers: Limit, calls: Limit) -> Self {
         Self { handlers, calls: Some(calls), ..self }
+    }
+
+    /// The same, with another limit of bytes that wait.
+    pub(crate) fn with_queued_bytes(self, queued_bytes: Limit) -> Self {
+        Self { queued_bytes: Some(queued_bytes), ..self }
     }
 
     /// Makes clients of these servers for its handlers to share.
@@ -152,6 +160,10 @@ impl SimNode {
             .decoded_bytes(DECODED_BYTES);
         let node = match self.calls {
             Some(calls) => node.call_limit(calls),
+            None => node,
+        };
+        let node = match self.queued_bytes {
+            Some(bytes) => node.queued_bytes(bytes),
             None => node,
         };
         let timers = scheduler.timers.clone();

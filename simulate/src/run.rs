@@ -26,6 +26,7 @@ mod chaos;
 mod deaths;
 mod draining;
 mod endings;
+mod fairness;
 mod greed;
 mod hostility;
 mod shutdown;
@@ -64,6 +65,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
         && run.calm()
         && run.idle()
         && run.callers_find_room()
+        && run.small_calls_pass_large_ones()
         && run.one_is_hostile()
         && run.one_is_greedy()
         && run.a_host_is_greedy()

@@ -76,6 +76,8 @@ pub use options::{NicOptions, NodeOptions, Pinning, ProviderChoice};
 pub use peer_key::PeerKey;
 pub use peer_map::PeerMap;
 pub use report::{DeviceCounter, LaneReport, LimitReport, NodeReport};
+#[doc(hidden)]
+pub use sizes::EAGER_BYTES;
 pub use upper::{
     Carrier, Connect, Message, Origin, Outgoing, PeerDown, PeerEvent, PollerIndex, Report, SendError,
     SendFailure, SendOutcome, SessionNumber, Taken, Token, Toward, Turn, Upper,

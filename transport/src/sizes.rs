@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 /// Bytes of the largest message that goes by SEND, beyond its header and extensions.
-pub(crate) const EAGER_BYTES: usize = 16 * 1024;
+pub const EAGER_BYTES: usize = 16 * 1024;
 /// Room for a message's head, which must fit with its body into the memory for large messages.
 pub(crate) const HEAD_ROOM: usize = 64 << 10;
 /// Bytes of a receive slot and of a send slot: the largest frame, in whole cache lines.

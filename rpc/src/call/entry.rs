@@ -33,8 +33,13 @@ impl Entry {
         if self == Self::Reserved { Leaves::Nothing } else { Leaves::Eighth }
     }
 
-    /// What it leaves of the queue of messages, of which replies have a share, too.
-    pub(crate) fn leaves_queue(self) -> Leaves {
-        if self == Self::Reserved { Leaves::Eighth } else { Leaves::Quarter }
+    /// What it leaves of the queue of messages: a part to replies, one to handlers, and a large call one to small ones.
+    #[inline]
+    pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
+        match (self, is_large) {
+            (Self::Reserved, false) => Leaves::Eighth,
+            (Self::Reserved, true) | (Self::Waits | Self::Tries, false) => Leaves::Quarter,
+            (Self::Waits | Self::Tries, true) => Leaves::ThreeEighths,
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::name::MethodName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::net::SocketAddr;
-use trunkline_transport::{Body, Connect, Turn};
+use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, Turn};
 use trunkline_verbs::Time;
 
 /// A call on its way to a poller, from any thread or from a task of the poller itself.
@@ -51,6 +51,20 @@ impl<A: Into<Answer>> Submission<A> {
             entry: self.entry,
             answer: self.answer.map(A::into),
         }
+    }
+}
+
+impl<A> Submission<A> {
+    /// Whether the peer READs it, but for one whose header decides.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.encoded.len() + self.body.len() > EAGER_BYTES
+    }
+
+    /// What it leaves of the queue of messages.
+    #[inline]
+    pub(crate) fn leaves(&self) -> Leaves {
+        self.entry.leaves_queue(self.is_large())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
 //! a generation, so a late reply matches no call.
 
+use super::line::Part;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
 use super::statuses::{no_memory, out_of_order, refused, status_of};
@@ -143,10 +144,15 @@ impl Table {
         if let Some(status) = self.refusal(&call, now) {
             return end(call, status);
         }
-        let peer = carrier.peer(call.server);
-        let ahead = if self.waiting.is_empty() { None } else { self.waiting.ahead_of(peer, &call) };
-        match ahead.map_or_else(|| self.attempt(carrier, peer, &mut call), Err) {
-            Ok(()) => rest(call.encoded),
+        let (peer, part) = (carrier.peer(call.server), Part::of(&call));
+        let pass = if self.waiting.is_empty() { Ok(call.leaves()) } else { self.waiting.pass(peer, &call) };
+        match pass.and_then(|leaves| self.attempt(carrier, peer, &mut call, leaves)) {
+            Ok(is_queued) => {
+                if !self.waiting.is_empty() {
+                    self.waiting.passed(peer, part, is_queued);
+                }
+                rest(call.encoded);
+            }
             Err(why) if call.entry == Entry::Waits => self.waiting.push(peer, call, why, now),
             Err(why) => {
                 let entry = call.entry;
@@ -171,7 +177,8 @@ impl Table {
         })
     }
 
-    /// Sends the request of a call for which there is room, and takes its answer. What is left of the call is a buffer.
+    /// Sends the request of a call for which there is room, or queues it and leaves so much of the queue, and takes the
+    /// call's answer. What is left of the call is a buffer. Returns whether the request is queued.
     ///
     /// # Errors
     /// There is no room; then the call is as it was.
@@ -180,19 +187,19 @@ impl Table {
         carrier: &mut dyn Carrier,
         peer: PeerKey,
         pending: &mut Submission,
-    ) -> Result<(), NoRoom> {
-        let leaves = pending.entry.leaves_calls();
-        self.budget.take_leaving(peer, 1, leaves).map_err(NoRoom::Calls)?;
+        leaves: Leaves,
+    ) -> Result<bool, NoRoom> {
+        self.budget.take_leaving(peer, 1, pending.entry.leaves_calls()).map_err(NoRoom::Calls)?;
         if !mutant!(replies_match_any_call) {
             self.generation = self.generation.wrapping_add(1);
         }
         let (asked, session) = self.asked(peer, pending.method);
-        match self.send(carrier, peer, pending, (asked, session)) {
+        match self.send(carrier, peer, pending, (asked, session, leaves)) {
             // By its hash it waits for the next session. An ordered call must not follow others there.
             Err(SendError::SessionOver)
                 if pending.order.is_none() && !mutant!(numbers_are_used_after_their_session) =>
             {
-                let asked = (Asked::from(pending.method), None);
+                let asked = (Asked::from(pending.method), None, leaves);
                 self.send(carrier, peer, pending, asked)
             }
             sent => sent,
@@ -206,19 +213,19 @@ impl Table {
             let status =
                 if error == SendError::SessionOver { out_of_order(PeerDown::Closed) } else { refused(error) };
             end_with(pending, status);
-            Ok(())
+            Ok(false)
         })
     }
 
-    /// Hands the request of a call to the carrier; then the call is in flight.
+    /// Hands the request of a call to the carrier; then the call is in flight. Returns whether it waits to be sent.
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
         peer: PeerKey,
         pending: &mut Submission,
-        (asked, session): (Asked, Option<SessionNumber>),
-    ) -> Result<(), SendError> {
-        let Submission { server, method, one_way, deadline, connect, order, nested, entry, .. } = *pending;
+        (asked, session, leaves): (Asked, Option<SessionNumber>, Leaves),
+    ) -> Result<bool, SendError> {
+        let Submission { server, method, one_way, deadline, connect, order, nested, .. } = *pending;
         let flight = self.flights.vacant_entry();
         let call = number(flight.key(), self.generation);
         let time_left_us = microseconds(deadline, carrier.now());
@@ -235,11 +242,11 @@ impl Table {
             token: Token(call),
             report: if one_way { Report::Always } else { Report::Failure },
             deadline: Some(deadline),
-            leaves: entry.leaves_queue(),
+            leaves,
         };
         let sent = send(carrier, &header, &mut pending.encoded, &mut self.scratch, &mut out);
         let taken = sent.inspect_err(|_| pending.body = mem::take(&mut out.body))?;
-        let Some(answer) = pending.answer.take() else { return Ok(()) };
+        let Some(answer) = pending.answer.take() else { return Ok(false) };
         let is_kept = !mutant!(deadline_is_not_kept);
         flight.insert(Flight {
             generation: self.generation,
@@ -257,7 +264,7 @@ impl Table {
         if one_way && mutant!(one_way_calls_succeed_unsent) {
             self.finish(call, Ok(Response::empty()));
         }
-        Ok(())
+        Ok(taken.left.is_none())
     }
 
     /// How a request names its method, and the session that it is bound to for that.
@@ -278,20 +285,20 @@ impl Table {
             end(call, gave_up());
         }
         for _ in 0..ROUND {
-            let Some((peer, place, mut call)) = self.waiting.next() else { break };
+            let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
             // The carrier may have forgotten a peer that nothing was sent to for long.
             carrier.peer(call.server);
             if is_abandoned(&call) {
-                self.waiting.leave(peer, place, (call.deadline, call.order.is_some()));
+                self.waiting.leave(seat, None);
                 end(call, gave_up());
                 continue;
             }
-            match self.attempt(carrier, peer, &mut call) {
-                Ok(()) => {
-                    self.waiting.leave(peer, place, (call.deadline, call.order.is_some()));
+            match self.attempt(carrier, seat.peer, &mut call, leaves) {
+                Ok(is_queued) => {
+                    self.waiting.leave(seat, Some(is_queued));
                     rest(call.encoded);
                 }
-                Err(why) => self.waiting.put_back(peer, place, call, why),
+                Err(why) => self.waiting.put_back(seat, call, why),
             }
         }
         self.waiting.end_round();

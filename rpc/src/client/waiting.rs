@@ -1,30 +1,28 @@
-//! The calls of one poller that wait for room: a line for each peer, in the order in which the calls were made.
+//! The calls of one poller that wait for room: a line for each peer, whose small and large calls take turns.
 //!
 //! The table of calls owns it. It looks for room in rounds: when a call has ended here, and every [`PAUSE`], because room
-//! may come from another poller. In a round each line has its turn until its first call finds no room, so a peer
-//! that has none holds up no other.
+//! may come from another poller. In a round each line has its turn until the first calls of its parts find no room, so a
+//! peer that has none holds up no other.
 
+use super::line::{Line, Part, Place};
 use super::no_room::NoRoom;
-use crate::call::{Answer, Entry, Submission};
+use crate::call::{Answer, Submission};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use trunkline_transport::PeerKey;
+use trunkline_transport::{Leaves, PeerKey};
 use trunkline_verbs::Time;
 
 /// The longest time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Its place: lower ones were made earlier.
-pub(super) type Place = u64;
-
-/// The calls to one peer.
-#[derive(Debug)]
-struct Line {
-    calls: BTreeMap<Place, Submission>,
-    /// Of them: those on ordered channels.
-    ordered: usize,
-    /// What the first one has no room in.
-    why: NoRoom,
+/// A call whose turn it is, without the call itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) peer: PeerKey,
+    place: Place,
+    part: Part,
+    deadline: Time,
+    order: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +35,8 @@ pub(super) struct Waiting {
     blocked: VecDeque<PeerKey>,
     deadlines: BTreeSet<(Time, Place, PeerKey)>,
     last: Place,
+    /// The number of the round that began last.
+    round: u64,
     /// There may be room.
     has_room: bool,
     /// A caller has dropped a call.
@@ -75,30 +75,31 @@ impl Waiting {
         deadline.into_iter().chain(self.next_round).min()
     }
 
-    /// What a call to this peer that is made now has to wait for. A handler's does not wait for others, unless they are on
-    /// its ordered channel.
-    pub(super) fn ahead_of(&self, peer: PeerKey, call: &Submission) -> Option<NoRoom> {
-        let line = self.lines.get(&peer)?;
-        if call.entry != Entry::Reserved {
-            return Some(line.why);
-        }
-        if call.order.is_none() || line.ordered == 0 {
-            return None;
-        }
-        line.calls.values().any(|ahead| ahead.order == call.order).then_some(line.why)
+    /// What a call to this peer that is made now would leave of the queue of messages.
+    ///
+    /// # Errors
+    /// What it has to wait for first.
+    pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, NoRoom> {
+        self.lines.get(&peer).map_or_else(|| Ok(call.leaves()), |line| line.pass(call))
     }
 
-    /// A call waits from now on, after all others to its peer.
+    /// A call was made that did not wait, and was queued or has left.
+    pub(super) fn passed(&mut self, peer: PeerKey, part: Part, is_queued: bool) {
+        if let Some(line) = self.lines.get_mut(&peer) {
+            line.went(part, is_queued);
+        }
+    }
+
+    /// A call waits from now on, after all others to its peer that it does not take turns with.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: NoRoom, now: Time) {
         let place = self.last;
         self.last += 1;
         self.deadlines.insert((call.deadline, place, peer));
         let line = self.lines.entry(peer).or_insert_with(|| {
             self.turns.push_back(peer);
-            Line { calls: BTreeMap::new(), ordered: 0, why }
+            Line::new(why)
         });
-        line.ordered += usize::from(call.order.is_some());
-        line.calls.insert(place, call);
+        line.push(place, call, why);
         self.next_round.get_or_insert(now + PAUSE);
     }
 
@@ -107,38 +108,48 @@ impl Waiting {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {
             self.has_room = false;
+            self.round += 1;
             self.next_round = Some(now + PAUSE);
         }
         is_due
     }
 
-    /// The first call of the line whose turn it is, with its place in it. The line's next turn comes after all others'.
-    pub(super) fn next(&mut self) -> Option<(PeerKey, Place, Submission)> {
+    /// The next call of the line whose turn it is, and what it leaves of the queue. The line's next turn comes after all
+    /// others'.
+    pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
-        let (place, call) = self.lines.get_mut(&peer)?.calls.pop_first()?;
+        let line = self.lines.get_mut(&peer)?;
+        let (part, place, call) = line.next(self.round)?;
+        let leaves = line.leaves(part, &call);
         self.turns.rotate_left(1);
-        Some((peer, place, call))
+        let order = call.order.map(|order| order.0);
+        Some((Seat { peer, place, part, deadline: call.deadline, order }, call, leaves))
     }
 
-    /// The call that was taken has no room. Its line has no turn any more in this round.
-    pub(super) fn put_back(&mut self, peer: PeerKey, place: Place, call: Submission, why: NoRoom) {
-        if let Some(line) = self.lines.get_mut(&peer) {
-            line.calls.insert(place, call);
-            line.why = why;
+    /// The call that was taken has no room. Its part of the line has no turn any more in this round.
+    pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: NoRoom) {
+        if let Some(line) = self.lines.get_mut(&seat.peer) {
+            line.put_back(seat.part, (seat.place, call), why, self.round);
         }
-        if self.turns.back() == Some(&peer) {
+        self.end_turn(seat.peer);
+    }
+
+    /// The call that was taken waits no more. `is_queued` if it waits to be sent now; `None` if it has ended.
+    pub(super) fn leave(&mut self, seat: Seat, is_queued: Option<bool>) {
+        if let (Some(line), Some(is_queued)) = (self.lines.get_mut(&seat.peer), is_queued) {
+            line.went(seat.part, is_queued);
+        }
+        self.forget(seat);
+        self.end_turn(seat.peer);
+    }
+
+    /// Ends the turns of the line that had the last one, if none of its calls may go in this round.
+    fn end_turn(&mut self, peer: PeerKey) {
+        let is_blocked = self.lines.get(&peer).is_some_and(|line| !line.has_turn(self.round));
+        if is_blocked && self.turns.back() == Some(&peer) {
             self.turns.pop_back();
             self.blocked.push_back(peer);
         }
-    }
-
-    /// The call that was taken waits no more.
-    pub(super) fn leave(&mut self, peer: PeerKey, place: Place, (deadline, is_ordered): (Time, bool)) {
-        self.deadlines.remove(&(deadline, place, peer));
-        if let Some(line) = self.lines.get_mut(&peer) {
-            line.ordered -= usize::from(is_ordered);
-        }
-        self.close_if_empty(peer);
     }
 
     /// Ends a round.
@@ -169,8 +180,8 @@ impl Waiting {
     pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
         for (peer, line) in &self.lines {
-            let chosen = line.calls.iter().filter(|(_, call)| which(*peer, call));
-            places.extend(chosen.map(|(place, _)| (*place, *peer)));
+            let chosen = line.calls().filter(|(_, call)| which(*peer, call));
+            places.extend(chosen.map(|(place, _)| (place, *peer)));
         }
         places.sort_unstable();
         places
@@ -181,14 +192,23 @@ impl Waiting {
     }
 
     fn remove(&mut self, peer: PeerKey, place: Place) -> Option<(Submission, NoRoom)> {
-        let line = self.lines.get_mut(&peer)?;
-        let (why, call) = (line.why, line.calls.remove(&place)?);
-        self.leave(peer, place, (call.deadline, call.order.is_some()));
+        let (part, call, why) = self.lines.get_mut(&peer)?.remove(place)?;
+        let order = call.order.map(|order| order.0);
+        self.forget(Seat { peer, place, part, deadline: call.deadline, order });
         Some((call, why))
     }
 
+    /// The call that was taken out of its line does not return there.
+    fn forget(&mut self, seat: Seat) {
+        self.deadlines.remove(&(seat.deadline, seat.place, seat.peer));
+        if let (Some(line), Some(order)) = (self.lines.get_mut(&seat.peer), seat.order) {
+            line.left_order(seat.part, order);
+        }
+        self.close_if_empty(seat.peer);
+    }
+
     fn close_if_empty(&mut self, peer: PeerKey) {
-        if self.lines.get(&peer).is_some_and(|line| line.calls.is_empty()) {
+        if self.lines.get(&peer).is_some_and(Line::is_empty) {
             self.lines.remove(&peer);
             self.turns.retain(|turn| *turn != peer);
             self.blocked.retain(|turn| *turn != peer);

@@ -3,6 +3,7 @@
 mod admission;
 mod arguments;
 mod numbers;
+mod turns;
 
 use crate::budgets::Limits;
 use crate::call::Outcome;

@@ -35,10 +35,10 @@ const PAUSE_US: u64 = 200_000;
 const ALL_BY: Duration = Duration::from_secs(20);
 
 /// A node with little room, its process, and how the other one is called from it.
-struct End {
-    node: SimNode,
-    process: u64,
-    client: Rc<ChainClient>,
+pub(super) struct End {
+    pub(super) node: SimNode,
+    pub(super) process: u64,
+    pub(super) client: Rc<ChainClient>,
 }
 
 impl Run {
@@ -48,7 +48,9 @@ impl Run {
             return true;
         }
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("little room"));
-        let Some(mut ends) = self.two_ends() else { return self.fail("a node does not start") };
+        let Some(mut ends) = self.two_ends(|node| node.with_limits(HANDLERS, ROOM)) else {
+            return self.fail("a node does not start");
+        };
         let found = self.handlers_have_a_share(&ends) && self.chains_get_through(&ends);
         for end in &mut ends {
             end.node.kill(&mut self.scheduler);
@@ -56,13 +58,14 @@ impl Run {
         found && self.is_unbroken()
     }
 
-    fn two_ends(&mut self) -> Option<[End; 2]> {
+    /// Starts two more nodes, with limits that `set` gives to each.
+    pub(super) fn two_ends(&mut self, set: impl Fn(SimNode) -> SimNode) -> Option<[End; 2]> {
         // That of a hostile peer may be the next one.
         let host = self.nodes.len() + 1;
         let pollers = [self.random.u16(1..=2), self.random.u16(1..=2)];
         let node = |host, pollers| {
             let plan = NodePlan { host, pollers, srq_depth: 256, rendezvous_bytes: 2 << 20, clients: 0 };
-            SimNode::new(host, plan, self.plan.rc).with_limits(HANDLERS, ROOM)
+            set(SimNode::new(host, plan, self.plan.rc))
         };
         let mut nodes = [node(host, pollers[0]), node(host + 1, pollers[1])];
         for node in &mut nodes {

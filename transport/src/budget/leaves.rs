@@ -13,21 +13,43 @@ pub enum Leaves {
     Eighth,
     /// It leaves two eighths: one for what leaves an eighth itself, and that.
     Quarter,
+    /// It leaves three eighths: one for what leaves a quarter, and that.
+    ThreeEighths,
+    /// It takes nothing: a message is not queued.
+    All,
 }
 
+/// The parts that are left of a limit by uses that may take some of it and not all.
+pub(super) const PARTS: [Leaves; 3] = [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths];
+
 impl Leaves {
+    /// Its place in [`PARTS`].
+    #[inline]
+    pub(super) fn part(self) -> Option<usize> {
+        match self {
+            Self::Eighth => Some(0),
+            Self::Quarter => Some(1),
+            Self::ThreeEighths => Some(2),
+            Self::Nothing | Self::All => None,
+        }
+    }
+
     /// Most units of a limit that such a use may bring those in use to, if it needs so many. An eighth is at least 1, and
     /// 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by itself may take
-    /// the whole limit once nothing else is in use; it could never begin otherwise.
+    /// the whole limit once nothing else is in use; it could never begin otherwise. If it leaves three eighths, an
+    /// eighth may be in use: what it leaves room for could keep it waiting otherwise.
     pub(super) fn limit(self, limit: usize, units: usize) -> usize {
         let eighths = match self {
             Self::Nothing => return limit,
+            Self::All => return 0,
             _ if mutant!(reserved_share_is_used_by_all) => return limit,
             Self::Eighth => 1,
             Self::Quarter => 2,
+            Self::ThreeEighths => 3,
         };
-        let left = eighths * (limit / 8).max(1);
-        limit.saturating_sub(left).max(units.max(1).min(limit))
+        let part = limit.saturating_sub(eighths * (limit / 8).max(1));
+        let others = if self == Self::ThreeEighths && units > part { limit / 8 } else { 0 };
+        part.max(units.max(1).saturating_add(others).min(limit))
     }
 }
 
@@ -37,18 +59,21 @@ mod tests {
 
     #[test]
     fn a_part_is_left_of_every_limit_that_can_be_cut_up() {
-        let of =
-            |limit| [Leaves::Nothing, Leaves::Eighth, Leaves::Quarter].map(|leaves| leaves.limit(limit, 1));
+        let of = |limit| PARTS.map(|leaves| leaves.limit(limit, 1));
         assert_eq!(of(0), [0, 0, 0]);
         assert_eq!(of(1), [1, 1, 1]);
-        assert_eq!(of(2), [2, 1, 1]);
-        assert_eq!(of(8), [8, 7, 6]);
-        assert_eq!(of(65_536), [65_536, 57_344, 49_152]);
+        assert_eq!(of(2), [1, 1, 1]);
+        assert_eq!(of(8), [7, 6, 5]);
+        assert_eq!(of(65_536), [57_344, 49_152, 40_960]);
+        assert_eq!([Leaves::Nothing, Leaves::All].map(|leaves| leaves.limit(8, 1)), [8, 0]);
     }
 
     #[test]
     fn what_is_larger_than_the_part_may_go_alone() {
         assert_eq!(Leaves::Quarter.limit(64, 60), 60);
         assert_eq!(Leaves::Quarter.limit(64, 100), 64);
+        assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
+        assert_eq!(Leaves::ThreeEighths.limit(64, 41), 49, "next to an eighth of small ones");
+        assert_eq!(Leaves::ThreeEighths.limit(64, 60), 64);
     }
 }

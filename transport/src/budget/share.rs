@@ -7,6 +7,7 @@
 
 use super::account::{Levels, Published};
 use super::entries::Entries;
+use super::leaves::PARTS;
 use super::purse::Purse;
 use super::{Budget, BudgetLedger, Exhausted, Leaves, Limit};
 use crate::PeerKey;
@@ -41,8 +42,8 @@ struct ByAll {
     purse: Purse,
     /// Units in use of what is set aside, by all hosts.
     set_aside: usize,
-    /// The least that the limits can be for uses that leave an eighth, and a quarter.
-    below: [Levels; 2],
+    /// The least that the limits can be for uses that leave a part, by [`PARTS`].
+    below: [Levels; PARTS.len()],
 }
 
 impl ByAll {
@@ -51,8 +52,7 @@ impl ByAll {
             published: budget.published.get(usize::from(poller)).cloned().unwrap_or_default(),
             purse: Purse::default(),
             set_aside: 0,
-            below: [Leaves::Eighth, Leaves::Quarter]
-                .map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
+            below: PARTS.map(|leaves| budget.levels.map(|limit| leaves.limit(limit, 1))),
         }
     }
 
@@ -165,7 +165,7 @@ impl<const N: usize> Share<N> {
             return false;
         }
         if leaves != Leaves::Nothing {
-            let which = usize::from(leaves == Leaves::Quarter);
+            let Some(which) = leaves.part() else { return false };
             let is_below = |at: usize| {
                 let (limits, general) = (&by_all[at].below[which], &self.budgets[at].general);
                 by_peer[at].purse.is_below(units[at], &by_peer[at].account, limits.per_peer)

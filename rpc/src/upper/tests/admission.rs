@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(100);
 const MS: Duration = Duration::from_millis(1);
 
 /// Of a node that may have so many calls under way to one peer, one of them of handlers.
-fn rig(per_peer: usize) -> Rig {
+pub(super) fn rig(per_peer: usize) -> Rig {
     let calls = Limit { per_peer, in_all: per_peer.max(100) };
     Rig::with_limits(Limits { calls, ..Limits::default() })
 }
@@ -26,12 +26,12 @@ fn submit(rig: &mut Rig, port: u16, entry: Entry) -> Getter<Outcome> {
     getter
 }
 
-fn waits(getter: &mut Getter<Outcome>) -> bool {
+pub(super) fn waits(getter: &mut Getter<Outcome>) -> bool {
     getter.try_take().is_none()
 }
 
 /// The tokens of what was sent since the last time.
-fn tokens(rig: &mut Rig) -> Vec<Token> {
+pub(super) fn tokens(rig: &mut Rig) -> Vec<Token> {
     sent(rig).into_iter().map(|(given, _)| given.token).collect()
 }
 

@@ -1,0 +1,210 @@
+//! The calls to one peer that wait for room, in two parts: small calls, which leave by SEND, and large ones, which the
+//! peer READs. Each part keeps the order of its calls.
+//!
+//! The parts take turns, and one that finds no room does not end the other's. The small part may use room that the large
+//! one leaves to it, so large calls hold up no small one for longer than a turn. The large part is not starved either:
+//! after [`QUEUED`] small calls that were added to the queue of messages, further ones leave only if they need not be
+//! queued, until a large one has left.
+//!
+//! Calls on an ordered channel keep their order across both parts: once one waits in the large part, those that follow
+//! wait there, too, and it does not leave before those that wait in the small part.
+
+use super::no_room::NoRoom;
+use crate::call::{Entry, Submission};
+use std::collections::BTreeMap;
+use trunkline_mutants::mutant;
+use trunkline_transport::Leaves;
+
+/// Its place: lower ones were made earlier.
+pub(super) type Place = u64;
+
+/// Small calls that are queued at most before it is a large one's turn: at most 1 MiB, as much as is READ at once.
+const QUEUED: usize = 64;
+
+/// Which part of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Small,
+    Large,
+}
+
+const PARTS: [Part; 2] = [Part::Small, Part::Large];
+
+impl Part {
+    /// Where a call belongs that follows no other.
+    pub(super) fn of(call: &Submission) -> Self {
+        if call.is_large() && !mutant!(small_calls_wait_for_large_ones) { Self::Large } else { Self::Small }
+    }
+
+    fn other(self) -> Self {
+        if self == Self::Small { Self::Large } else { Self::Small }
+    }
+}
+
+/// Calls of one part.
+#[derive(Debug)]
+struct Waiters {
+    calls: BTreeMap<Place, Submission>,
+    /// What the first one has no room in.
+    why: NoRoom,
+    /// The last round in which it found no room; 0 if there may be some now.
+    blocked_in: u64,
+}
+
+/// The calls to one peer.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// By [`Part`].
+    parts: [Waiters; 2],
+    turn: Part,
+    /// By ordered channel, how many of its calls wait in each part; no channel without any.
+    ordered: BTreeMap<u32, [usize; 2]>,
+    /// Small calls that may still be queued before a large one.
+    may_be_queued: usize,
+}
+
+impl Line {
+    /// Without calls. The first one has no room in `why`.
+    pub(super) fn new(why: NoRoom) -> Self {
+        let part = || Waiters { calls: BTreeMap::new(), why, blocked_in: 0 };
+        Self { parts: [part(), part()], turn: Part::Small, ordered: BTreeMap::new(), may_be_queued: QUEUED }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.calls.is_empty())
+    }
+
+    /// The calls in the order of the parts.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (Place, &Submission)> {
+        self.parts.iter().flat_map(|part| part.calls.iter().map(|(place, call)| (*place, call)))
+    }
+
+    /// What a call that is made now would leave of the queue if it need not wait here.
+    ///
+    /// # Errors
+    /// What it has to wait for. A handler's does not wait for others, unless they are on its ordered channel.
+    pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, NoRoom> {
+        let own = Part::of(call);
+        if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order.0)) {
+            let part = if of_channel[Part::Large as usize] > 0 { Part::Large } else { Part::Small };
+            return Err(self.parts[part as usize].why);
+        }
+        if call.entry == Entry::Reserved {
+            return Ok(call.leaves());
+        }
+        for part in PARTS {
+            let Waiters { calls, why, .. } = &self.parts[part as usize];
+            // What small calls lack, large ones lack too.
+            let is_ahead = part == own || own == Part::Large || matches!(why, NoRoom::Calls(_));
+            if is_ahead && !calls.is_empty() {
+                return Err(*why);
+            }
+        }
+        Ok(self.leaves(own, call))
+    }
+
+    /// A call waits from now on.
+    pub(super) fn push(&mut self, place: Place, call: Submission, why: NoRoom) {
+        let mut part = Part::of(&call);
+        if let Some(order) = call.order {
+            let of_channel = self.ordered.entry(order.0).or_default();
+            if of_channel[Part::Large as usize] > 0 {
+                part = Part::Large;
+            }
+            of_channel[part as usize] += 1;
+        }
+        let waiters = &mut self.parts[part as usize];
+        if waiters.calls.is_empty() {
+            waiters.why = why;
+        }
+        waiters.calls.insert(place, call);
+    }
+
+    /// Whether any call has a turn in this round.
+    pub(super) fn has_turn(&self, round: u64) -> bool {
+        PARTS.into_iter().any(|part| self.may_go(part, round))
+    }
+
+    /// Takes the first call of the part whose turn it is, or of the other one if that has none.
+    pub(super) fn next(&mut self, round: u64) -> Option<(Part, Place, Submission)> {
+        let part = [self.turn, self.turn.other()].into_iter().find(|part| self.may_go(*part, round))?;
+        let (place, call) = self.parts[part as usize].calls.pop_first()?;
+        Some((part, place, call))
+    }
+
+    /// What a call of a part may not use of the queue.
+    pub(super) fn leaves(&self, part: Part, call: &Submission) -> Leaves {
+        let is_large_ones_turn = part == Part::Small && self.may_be_queued == 0;
+        if is_large_ones_turn && self.large_wait_for_room() { Leaves::All } else { call.leaves() }
+    }
+
+    /// The call that was taken has no room, and its part no turn any more in this round.
+    pub(super) fn put_back(
+        &mut self,
+        part: Part,
+        (place, call): (Place, Submission),
+        why: NoRoom,
+        round: u64,
+    ) {
+        let is_large_ones_turn = self.leaves(part, &call) == Leaves::All;
+        let waiters = &mut self.parts[part as usize];
+        waiters.calls.insert(place, call);
+        waiters.blocked_in = round;
+        waiters.why = why;
+        if is_large_ones_turn {
+            self.parts[Part::Small as usize].why = self.parts[Part::Large as usize].why;
+        }
+        if matches!(why, NoRoom::Calls(_)) {
+            self.parts[part.other() as usize].blocked_in = round;
+        }
+    }
+
+    /// A call of a part was sent or queued. The next turn is the other part's.
+    pub(super) fn went(&mut self, part: Part, is_queued: bool) {
+        self.turn = part.other();
+        match part {
+            Part::Large => {
+                self.may_be_queued = QUEUED;
+                self.parts[Part::Small as usize].blocked_in = 0;
+            }
+            Part::Small if is_queued && self.large_wait_for_room() => {
+                self.may_be_queued = self.may_be_queued.saturating_sub(1);
+            }
+            Part::Small => {}
+        }
+    }
+
+    /// A call on an ordered channel that was taken out of a part waits no more.
+    pub(super) fn left_order(&mut self, part: Part, order: u32) {
+        let Some(of_channel) = self.ordered.get_mut(&order) else { return };
+        of_channel[part as usize] -= 1;
+        if *of_channel == [0, 0] {
+            self.ordered.remove(&order);
+        }
+    }
+
+    /// Takes out a call, wherever it is, and what it has waited for.
+    pub(super) fn remove(&mut self, place: Place) -> Option<(Part, Submission, NoRoom)> {
+        PARTS.into_iter().find_map(|part| {
+            let waiters = &mut self.parts[part as usize];
+            Some((part, waiters.calls.remove(&place)?, waiters.why))
+        })
+    }
+
+    fn may_go(&self, part: Part, round: u64) -> bool {
+        let waiters = &self.parts[part as usize];
+        let has_calls = !waiters.calls.is_empty() && waiters.blocked_in != round;
+        has_calls && (part == Part::Small || !self.large_wait_for_order())
+    }
+
+    /// Whether the first large call must not overtake one of the small part.
+    fn large_wait_for_order(&self) -> bool {
+        let first = self.parts[Part::Large as usize].calls.first_key_value();
+        let of_channel = first.and_then(|(_, call)| self.ordered.get(&call.order?.0));
+        of_channel.is_some_and(|of_channel| of_channel[Part::Small as usize] > 0)
+    }
+
+    fn large_wait_for_room(&self) -> bool {
+        !self.parts[Part::Large as usize].calls.is_empty() && !self.large_wait_for_order()
+    }
+}
