@@ -23,14 +23,53 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
+/// Where datagrams come from and go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ends {
     source: SocketAddr,
     destination: SocketAddr,
+}
+
+/// The ends of a batch's datagrams. Those that follow each other mostly have the same, which are kept once.
+#[derive(Debug, Default)]
+struct EndsList(Vec<Ends>);
+
+impl EndsList {
+    /// The index of the ends, for a datagram after the last one.
+    fn index_of(&mut self, ends: Ends) -> usize {
+        if self.0.last() != Some(&ends) {
+            self.0.push(ends);
+        }
+        self.0.len() - 1
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Index of its ends.
+    ends: usize,
     start: usize,
     length: usize,
     /// Of a received datagram.
     origin: Origin,
+}
+
+/// Datagrams that follow each other and have the same ends.
+pub(super) struct Run<'a> {
+    /// Source address and port.
+    pub(super) source: SocketAddr,
+    /// Destination address and port.
+    pub(super) destination: SocketAddr,
+    entries: &'a [Entry],
+    bytes: &'a [u8],
+}
+
+impl<'a> Run<'a> {
+    /// Their UDP payloads.
+    pub(super) fn payloads(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.entries.iter().map(move |entry| entry.bytes_in(bytes))
+    }
 }
 
 /// What a link knows of the sender of a received datagram.
@@ -46,6 +85,7 @@ pub(crate) struct Origin {
 #[derive(Debug, Default)]
 pub struct SendBatch {
     bytes: Vec<u8>,
+    ends: EndsList,
     entries: Vec<Entry>,
     /// Index of the oldest entry; those before it were removed.
     first: usize,
@@ -78,12 +118,8 @@ impl SendBatch {
         destination: SocketAddr,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        self.make_room();
-        let start = self.bytes.len();
-        write(&mut self.bytes);
-        debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
-        let length = self.bytes.len().saturating_sub(start);
-        self.entries.push(Entry::new(source, destination, start, length));
+        let mut write = Some(write);
+        self.push_run(source, destination, 1, |bytes| write.take().map(|write| write(bytes)).is_some());
     }
 
     /// As [`Self::push_with`], for up to `most` datagrams: it ends when the writer returns `false`, having written
@@ -96,14 +132,17 @@ impl SendBatch {
         mut write: impl FnMut(&mut Vec<u8>) -> bool,
     ) -> usize {
         self.make_room();
+        let mut ends = None;
         for count in 0..most {
             let start = self.bytes.len();
             if !write(&mut self.bytes) {
                 self.bytes.truncate(start);
                 return count;
             }
+            debug_assert!(self.bytes.len() >= start, "the writer of a datagram removed others");
+            let ends = *ends.get_or_insert_with(|| self.ends.index_of(Ends { source, destination }));
             let length = self.bytes.len().saturating_sub(start);
-            self.entries.push(Entry::new(source, destination, start, length));
+            self.entries.push(Entry { ends, start, length, origin: Origin::default() });
         }
         most
     }
@@ -117,13 +156,21 @@ impl SendBatch {
 
     /// The datagrams, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> + DoubleEndedIterator {
-        self.entries[self.first..].iter().map(|entry| entry.of(&self.bytes))
+        self.entries[self.first..].iter().map(|entry| entry.of(&self.ends, &self.bytes))
+    }
+
+    /// The datagrams, oldest first, by their ends.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        self.entries[self.first..].chunk_by(|one, next| one.ends == next.ends).map(|entries| {
+            let Ends { source, destination } = self.ends.0[entries[0].ends];
+            Run { source, destination, entries, bytes: &self.bytes }
+        })
     }
 
     /// The datagram at a position, 0 being the oldest.
     #[must_use]
     pub(crate) fn at(&self, position: usize) -> Option<Datagram<'_>> {
-        self.entries.get(self.first + position).map(|entry| entry.of(&self.bytes))
+        self.entries.get(self.first + position).map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
     /// Removes the `count` oldest.
@@ -137,6 +184,7 @@ impl SendBatch {
     /// Removes all; keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.ends.0.clear();
         self.entries.clear();
         self.first = 0;
     }
@@ -147,27 +195,26 @@ impl SendBatch {
         if self.first < 64 || self.first * 2 < self.entries.len() {
             return;
         }
-        let gone = self.entries.get(self.first).map_or(self.bytes.len(), |entry| entry.start);
-        self.bytes.drain(..gone);
+        let Some(&Entry { ends, start, .. }) = self.entries.get(self.first) else { return self.clear() };
+        self.bytes.drain(..start);
+        self.ends.0.drain(..ends);
         self.entries.drain(..self.first);
         for entry in &mut self.entries {
-            entry.start -= gone;
+            entry.start -= start;
+            entry.ends -= ends;
         }
         self.first = 0;
     }
 }
 
 impl Entry {
-    fn new(source: SocketAddr, destination: SocketAddr, start: usize, length: usize) -> Self {
-        Self { source, destination, start, length, origin: Origin::default() }
+    fn of<'a>(&self, ends: &EndsList, bytes: &'a [u8]) -> Datagram<'a> {
+        let Ends { source, destination } = ends.0[self.ends];
+        Datagram { source, destination, bytes: self.bytes_in(bytes) }
     }
 
-    fn of<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
-        Datagram {
-            source: self.source,
-            destination: self.destination,
-            bytes: &bytes[self.start..self.start + self.length],
-        }
+    fn bytes_in<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.start..self.start + self.length]
     }
 }
 
@@ -175,6 +222,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
+    ends: EndsList,
     entries: Vec<Entry>,
     /// Number of slots in use, by datagrams or by datagrams that a link discarded.
     used: usize,
@@ -188,6 +236,7 @@ impl ReceiveBatch {
         let slots = slots.max(1);
         Self {
             bytes: vec![0; slots * MAX_DATAGRAM_BYTES],
+            ends: EndsList::default(),
             entries: Vec::with_capacity(slots),
             used: 0,
             slots,
@@ -214,16 +263,17 @@ impl ReceiveBatch {
 
     /// The datagrams in the order of their arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
-        self.entries.iter().map(|entry| entry.of(&self.bytes))
+        self.entries.iter().map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
     /// The same, with what the link knows of their senders.
     pub(crate) fn iter_with_origin(&self) -> impl ExactSizeIterator<Item = (Datagram<'_>, Origin)> {
-        self.entries.iter().map(|entry| (entry.of(&self.bytes), entry.origin))
+        self.entries.iter().map(|entry| (entry.of(&self.ends, &self.bytes), entry.origin))
     }
 
     /// Removes all.
     pub fn clear(&mut self) {
+        self.ends.0.clear();
         self.entries.clear();
         self.used = 0;
     }
@@ -235,16 +285,41 @@ impl ReceiveBatch {
 
     /// As [`Self::push`], with what is known of the sender.
     pub(super) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
-        let length = datagram.bytes.len();
-        if self.used == self.slots || length > MAX_DATAGRAM_BYTES {
+        let Datagram { source, destination, bytes } = datagram;
+        if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
             return false;
         }
-        self.free_slots()[..length].copy_from_slice(datagram.bytes);
-        self.take_slot(Some((datagram.source, datagram.destination, length)));
-        if let Some(entry) = self.entries.last_mut() {
-            entry.origin = origin;
-        }
+        let ends = self.ends.index_of(Ends { source, destination });
+        self.push_bytes(ends, bytes, origin);
         true
+    }
+
+    /// Appends the first datagrams of another batch, as many as there are slots; returns how many those are. One
+    /// that is too long for its slot is not there.
+    pub(super) fn fill(&mut self, from: &SendBatch) -> usize {
+        let before = self.used;
+        for run in from.runs() {
+            let ends = self.ends.index_of(Ends { source: run.source, destination: run.destination });
+            for bytes in run.payloads() {
+                if self.is_full() {
+                    return self.used - before;
+                }
+                if bytes.len() > MAX_DATAGRAM_BYTES {
+                    self.used += 1;
+                } else {
+                    self.push_bytes(ends, bytes, Origin::default());
+                }
+            }
+        }
+        self.used - before
+    }
+
+    /// Copies a datagram to the first free slot.
+    fn push_bytes(&mut self, ends: usize, bytes: &[u8], origin: Origin) {
+        let (start, length) = (self.used * MAX_DATAGRAM_BYTES, bytes.len());
+        self.bytes[start..start + length].copy_from_slice(bytes);
+        self.entries.push(Entry { ends, start, length, origin });
+        self.used += 1;
     }
 
     /// Number of slots in use.
@@ -264,7 +339,7 @@ impl ReceiveBatch {
         for at in position..self.entries.len() {
             let mut entry = self.entries[at];
             let mut origin = entry.origin;
-            if keep(entry.of(&self.bytes), &mut origin) {
+            if keep(entry.of(&self.ends, &self.bytes), &mut origin) {
                 entry.origin = origin;
                 self.entries[kept] = entry;
                 kept += 1;
@@ -295,8 +370,9 @@ impl ReceiveBatch {
             return;
         }
         if let Some((source, destination, length)) = content {
-            let start = self.used * MAX_DATAGRAM_BYTES;
-            self.entries.push(Entry::new(source, destination, start, length.min(MAX_DATAGRAM_BYTES)));
+            let ends = self.ends.index_of(Ends { source, destination });
+            let (start, length) = (self.used * MAX_DATAGRAM_BYTES, length.min(MAX_DATAGRAM_BYTES));
+            self.entries.push(Entry { ends, start, length, origin: Origin::default() });
         }
         self.used += 1;
     }
@@ -317,14 +393,19 @@ mod tests {
     #[test]
     fn a_batch_that_is_never_empty_does_not_grow() {
         let mut batch = SendBatch::new();
-        batch.push(datagram(&[0; 100]));
+        let to = |round: u32| SocketAddr::from(([127, 0, 0, 2], round.to_be_bytes()[3].into()));
+        batch.push(Datagram { destination: to(0), ..datagram(&[0; 100]) });
         for round in 1..=10_000u32 {
-            batch.push(datagram(&[round.to_be_bytes()[3]; 100]));
-            assert_eq!(batch.iter().next().unwrap().bytes[0], (round - 1).to_be_bytes()[3]);
+            let byte = round.to_be_bytes()[3];
+            batch.push(Datagram { destination: to(round), ..datagram(&[byte; 100]) });
+            let first = batch.iter().next().unwrap();
+            assert_eq!((first.bytes[0], first.destination), ((round - 1).to_be_bytes()[3], to(round - 1)));
             batch.remove_first(1);
+            assert_eq!(batch.push_run(to(1), to(2), 9, |_| false), 0);
         }
         assert_eq!(batch.len(), 1);
         assert!(batch.bytes.capacity() < 100_000, "{}", batch.bytes.capacity());
+        assert!(batch.ends.0.capacity() < 1_000, "{}", batch.ends.0.capacity());
     }
 
     #[test]
@@ -343,6 +424,26 @@ mod tests {
         batch.retain_from(1, |_, _| false);
         assert!(batch.push(datagram(b"x")));
         assert_eq!(batch.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>(), [0, b'x']);
+    }
+
+    #[test]
+    fn a_batch_is_filled_in_order_and_as_far_as_it_has_slots() {
+        let mut from = SendBatch::new();
+        let to = |port| SocketAddr::from(([127, 0, 0, 2], port));
+        let too_long = vec![0; MAX_DATAGRAM_BYTES + 1];
+        for (port, bytes) in [(1, &b"a"[..]), (1, b"b"), (2, &too_long), (2, b"c"), (1, b"d")] {
+            from.push(Datagram { destination: to(port), ..datagram(bytes) });
+        }
+        let content = |batch: &ReceiveBatch| {
+            batch.iter().map(|datagram| (datagram.destination.port(), datagram.bytes[0])).collect::<Vec<_>>()
+        };
+        let mut batch = ReceiveBatch::new(4);
+        assert_eq!(batch.fill(&from), 4);
+        assert_eq!(content(&batch), [(1, b'a'), (1, b'b'), (2, b'c')]);
+        from.remove_first(4);
+        batch.clear();
+        assert_eq!(batch.fill(&from), 1);
+        assert_eq!(content(&batch), [(1, b'd')]);
     }
 
     #[test]

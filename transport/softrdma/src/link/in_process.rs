@@ -119,28 +119,27 @@ impl Link for InProcessLink {
 
     fn send(&mut self, batch: &mut SendBatch, _now: Time) {
         let inboxes = self.hub.inboxes.read().unwrap_or_else(PoisonError::into_inner);
-        let mut first = 0;
-        while let Some(destination) = batch.at(first).map(|datagram| datagram.destination.ip()) {
-            let run =
-                batch.iter().skip(first).take_while(|datagram| datagram.destination.ip() == destination);
-            let Some(inbox) = inboxes.get(&destination) else {
-                self.counts.unreachable += 1;
-                first += 1;
+        for run in batch.runs() {
+            let payloads = run.payloads();
+            let Some(inbox) = inboxes.get(&run.destination.ip()) else {
+                self.counts.unreachable += payloads.len() as u64;
                 continue;
             };
-            let mut queue = inbox.lock();
-            for datagram in run {
-                first += 1;
-                if !self.addresses.contains(&datagram.source.ip()) {
-                    self.counts.not_open += 1;
-                } else if datagram.bytes.len() > MAX_DATAGRAM_BYTES {
-                    self.counts.too_big += 1;
-                } else if queue.waiting.len() >= QUEUE_DATAGRAMS {
-                    queue.dropped += 1;
-                } else {
-                    queue.waiting.push(datagram);
-                }
+            if !self.addresses.contains(&run.source.ip()) {
+                self.counts.not_open += payloads.len() as u64;
+                continue;
             }
+            let mut payloads = payloads.filter(|bytes| {
+                let fits = bytes.len() <= MAX_DATAGRAM_BYTES;
+                self.counts.too_big += u64::from(!fits);
+                fits
+            });
+            let mut queue = inbox.lock();
+            let room = QUEUE_DATAGRAMS.saturating_sub(queue.waiting.len());
+            queue.waiting.push_run(run.source, run.destination, room, |out| {
+                payloads.next().map(|bytes| out.extend_from_slice(bytes)).is_some()
+            });
+            queue.dropped += payloads.count() as u64;
             if queue.sleeping && !queue.waiting.is_empty() {
                 queue.sleeping = false;
                 // Fails only when the counter is full, and then it is readable already.
@@ -155,11 +154,7 @@ impl Link for InProcessLink {
         batch.clear();
         let mut queue = self.inbox.lock();
         queue.sleeping = false;
-        let mut taken = 0;
-        for datagram in queue.waiting.iter().take(batch.capacity()) {
-            batch.push(datagram);
-            taken += 1;
-        }
+        let taken = batch.fill(&queue.waiting);
         queue.waiting.remove_first(taken);
         taken
     }
