@@ -12,6 +12,7 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     /// A packet that requests a response is sent for the first time.
+    #[inline]
     pub(super) fn sent(&mut self, psn: Psn, now: Time) {
         self.sample.get_or_insert((psn, now));
     }

@@ -36,7 +36,7 @@ mod tests;
 use super::rtt::RoundTrip;
 use super::segment::Geometry;
 use pace::Pace;
-use queue::Wqe;
+use queue::{Spare, Wqe};
 use retry::Retry;
 use std::collections::VecDeque;
 use transmit::Cursor;
@@ -189,7 +189,7 @@ pub struct Requester {
     max_rd_atomic: u32,
 
     queue: VecDeque<Wqe>,
-    spare_inline: Vec<Vec<u8>>,
+    spare: Spare,
     completions: VecDeque<Completion>,
     events: VecDeque<RequesterEvent>,
 
@@ -231,7 +231,7 @@ impl Requester {
             pace: Pace::new(&tuning, Mtu::Mtu256.bytes()),
             max_rd_atomic: 0,
             queue: VecDeque::new(),
-            spare_inline: Vec::new(),
+            spare: Spare::default(),
             completions: VecDeque::new(),
             events: VecDeque::new(),
             una: Psn::new(0),

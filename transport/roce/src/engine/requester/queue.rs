@@ -8,18 +8,47 @@ use trunkline_verbs::{
     SendRequest, Sge, SrqNumber,
 };
 
-/// SGEs that lie in the entry itself; longer lists are on the heap.
-const SGES_INLINE: usize = 4;
-
-/// Where an entry's bytes are.
+/// Where an entry's bytes are. Lists and buffers go back to the queue.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// A short gather list.
-    Few([Sge; SGES_INLINE], usize),
-    /// A long one.
-    Many(Vec<Sge>),
-    /// The bytes themselves, in a buffer that goes back to the queue.
+    /// A gather list of one.
+    One(Sge),
+    /// Any other gather list.
+    List(Vec<Sge>),
+    /// The bytes themselves.
     Inline(Vec<u8>),
+}
+
+/// Lists and buffers of requests that have ended, for those to come.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    lists: Vec<Vec<Sge>>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Spare {
+    fn copy(&mut self, data: &SendData<'_>) -> Data {
+        match *data {
+            SendData::Gather([sge]) => Data::One(*sge),
+            SendData::Gather(sges) => Data::List(copied(self.lists.pop(), sges)),
+            SendData::Inline(bytes) => Data::Inline(copied(self.buffers.pop(), bytes)),
+        }
+    }
+
+    fn keep(&mut self, data: Data) {
+        match data {
+            Data::One(_) => {}
+            Data::List(list) => self.lists.push(list),
+            Data::Inline(buffer) => self.buffers.push(buffer),
+        }
+    }
+}
+
+fn copied<T: Copy>(spare: Option<Vec<T>>, items: &[T]) -> Vec<T> {
+    let mut copy = spare.unwrap_or_default();
+    copy.clear();
+    copy.extend_from_slice(items);
+    copy
 }
 
 /// One posted request.
@@ -122,8 +151,8 @@ impl Wqe {
 
     fn sges(&self) -> &[Sge] {
         match &self.data {
-            Data::Few(sges, count) => &sges[..*count],
-            Data::Many(sges) => sges,
+            Data::One(sge) => std::slice::from_ref(sge),
+            Data::List(sges) => sges,
             Data::Inline(_) => &[],
         }
     }
@@ -184,7 +213,7 @@ impl Requester {
             solicited: request.flags.contains(SendFlags::SOLICITED),
             remote_srq: request.remote_srq,
             length,
-            data: self.copy_data(&request.data),
+            data: self.spare.copy(&request.data),
             first_psn: self.post_psn,
             psns,
             ssn,
@@ -248,33 +277,15 @@ impl Requester {
         Ok(length)
     }
 
-    fn copy_data(&mut self, data: &SendData<'_>) -> Data {
-        match *data {
-            SendData::Gather(sges) if sges.len() <= SGES_INLINE => {
-                let mut few = [Sge::default(); SGES_INLINE];
-                few[..sges.len()].copy_from_slice(sges);
-                Data::Few(few, sges.len())
-            }
-            SendData::Gather(sges) => Data::Many(sges.to_vec()),
-            SendData::Inline(bytes) => {
-                let mut buffer = self.spare_inline.pop().unwrap_or_default();
-                buffer.clear();
-                buffer.extend_from_slice(bytes);
-                Data::Inline(buffer)
-            }
-        }
-    }
-
-    /// Ends a request that has left the queue: its completion, and its buffer back.
+    /// Ends a request that has left the queue: its completion, and its list or buffer back.
+    #[inline]
     pub(super) fn complete(&mut self, wqe: Wqe, status: CompletionStatus) {
         if wqe.signaled || !status.is_success() {
             let mut completion = wqe.completion(status);
             completion.qp_number = self.number;
             self.completions.push_back(completion);
         }
-        if let Data::Inline(buffer) = wqe.data {
-            self.spare_inline.push(buffer);
-        }
+        self.spare.keep(wqe.data);
     }
 }
 

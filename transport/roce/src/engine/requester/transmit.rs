@@ -85,6 +85,7 @@ impl Requester {
     }
 
     /// The packet of an entry that is sent after number `packet`: a READ's skips what it asks for.
+    #[inline]
     fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
         if wqe.kind == Kind::Read { self.pace.piece_end(packet, wqe.psns) } else { packet + 1 }
     }
@@ -112,6 +113,7 @@ impl Requester {
     }
 
     /// Whether the packet at the cursor has to wait for something.
+    #[inline]
     fn is_blocked(&self, wqe: &Wqe) -> bool {
         let cursor = &self.cursor;
         if wqe.fault.is_some() {
@@ -147,6 +149,7 @@ impl Requester {
     }
 
     /// Request packets between `una` and the cursor.
+    #[inline]
     fn unacknowledged_packets(&self) -> u32 {
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(self.cursor.read_span)
     }
@@ -167,6 +170,7 @@ impl Requester {
     }
 
     /// In SQD, once per stay: all that was begun is acknowledged.
+    #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =
             self.state == QpState::SendQueueDrained && self.una == self.sent_end && self.cursor.packet == 0;

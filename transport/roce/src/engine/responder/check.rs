@@ -53,6 +53,7 @@ impl ResponderState {
     }
 
     /// State, service and PSN (contract rocev2 7.3, 7.4).
+    #[inline]
     fn admit(&mut self, bth: &Bth) -> Position {
         if self.is_waiting() {
             return Position::Done(Handled::Busy);
@@ -126,6 +127,7 @@ impl ResponderState {
     }
 
     /// Opcode sequence, rights of the QP, lengths, resources.
+    #[inline]
     fn check(&self, packet: &Packet<'_>) -> Result<(Pending, Class), NakCode> {
         let operation = packet.bth.opcode.operation();
         // SENDs with invalidation are not offered by this device, so they are invalid requests.
@@ -186,6 +188,7 @@ impl ResponderState {
     }
 
     /// contract rocev2 7.7, G11
+    #[inline]
     fn check_sequence(&self, class: Class, srq: u32) -> Result<(), NakCode> {
         let fits = match self.message.kind {
             Message::NONE => class.first,
@@ -197,6 +200,7 @@ impl ResponderState {
     }
 
     /// contract E5, G4 (1)
+    #[inline]
     fn check_rights(&self, kind: Kind) -> Result<(), NakCode> {
         let needed = match kind {
             Kind::Send => return Ok(()),
@@ -208,6 +212,7 @@ impl ResponderState {
     }
 
     /// contract rocev2 3.1
+    #[inline]
     fn check_payload(&self, class: Class, payload: u32) -> Result<(), NakCode> {
         let mtu = self.mtu();
         let fits = match (class.first, class.last) {

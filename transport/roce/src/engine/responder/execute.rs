@@ -61,6 +61,7 @@ impl ResponderState {
         }
     }
 
+    #[inline]
     fn finish(&mut self, pending: Pending, class: Class, placement: Placement) -> Handled {
         let psn = Psn::new(pending.psn);
         match placement {
@@ -93,6 +94,7 @@ impl ResponderState {
     }
 
     /// The packet is in place: move on, and remember what is owed for it.
+    #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         count(&mut self.counters.packets);
         count(&mut self.serial);

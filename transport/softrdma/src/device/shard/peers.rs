@@ -87,7 +87,7 @@ impl Judge for Checker<'_> {
     }
 
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict> {
-        let verdict = self.peers.check(datagram, self.now);
+        let verdict = self.peers.check(&datagram, self.now);
         if verdict.is_none() {
             self.counters.packets_received += 1;
             self.counters.bad_icrc += 1;
@@ -115,7 +115,7 @@ impl Peers {
     }
 
     /// Checks the ICRC of a datagram; `None` when it is wrong.
-    pub(super) fn check(&mut self, datagram: Datagram<'_>, now: Time) -> Option<Verdict> {
+    pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
         if let Some(flow) = self.last_soft.as_mut().filter(|flow| is_between(flow, datagram)) {
             return flow.check(datagram.bytes).then_some(Verdict::Taken { is_soft: true });
         }
@@ -133,7 +133,7 @@ impl Peers {
     }
 
     /// Notes what the process that received a datagram found out of its sender.
-    pub(super) fn inherit(&mut self, datagram: Datagram<'_>, verdict: Verdict) {
+    pub(super) fn inherit(&mut self, datagram: &Datagram<'_>, verdict: Verdict) {
         let pair = (datagram.source.ip(), datagram.destination.ip());
         if verdict == (Verdict::Taken { is_soft: true }) && !self.is_soft(pair) {
             self.remember(pair, Peer::Soft);
@@ -176,7 +176,7 @@ impl Peers {
 }
 
 /// Whether a datagram belongs to a flow.
-fn is_between(flow: &Flow, datagram: Datagram<'_>) -> bool {
+fn is_between(flow: &Flow, datagram: &Datagram<'_>) -> bool {
     let headers = flow.headers();
     headers.source == datagram.source && headers.destination == datagram.destination
 }

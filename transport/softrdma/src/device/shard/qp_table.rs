@@ -105,7 +105,7 @@ impl QpTable {
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
-        datagram: Datagram<'_>,
+        datagram: &Datagram<'_>,
         origin: Origin,
         counters: &mut ShardCounters,
     ) -> Option<(&mut Qp, Turn<'_>)> {
@@ -115,7 +115,7 @@ impl QpTable {
             counters.unknown_qp += 1;
             return None;
         };
-        if !qp.is_connected(&datagram, origin) {
+        if !qp.is_connected(datagram, origin) {
             counters.wrong_address += 1;
             return None;
         }

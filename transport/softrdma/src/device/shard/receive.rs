@@ -22,13 +22,13 @@ impl Shard {
         let Some((batch, more)) = link.receive(&mut judge) else { return false };
         for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
-            self.handle(datagram, origin, now);
+            self.handle(&datagram, origin, now);
         }
         self.link.recycle(batch);
         more
     }
 
-    fn handle(&mut self, datagram: Datagram<'_>, origin: Origin, now: Time) {
+    fn handle(&mut self, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         let verdict = match origin.verdict {
             Some(verdict) => {
                 self.peers.inherit(datagram, verdict);
@@ -64,12 +64,12 @@ impl Shard {
         } else if verdict == Verdict::Unsure && !self.proves_itself(packet, datagram, origin) {
             self.resources.counters.unproven += 1;
         } else {
-            self.handle_for_qp(packet, (datagram, origin), now);
+            self.handle_for_qp(packet, datagram, origin, now);
         }
     }
 
     /// A packet for QP 1, which is control's.
-    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: Datagram<'_>) {
+    fn handle_mad(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) {
         let Some(mad) = Mad::from_packet(packet) else {
             self.resources.counters.bad_mads += 1;
             return;
@@ -85,31 +85,33 @@ impl Shard {
 
     /// Whether a packet of a peer that is not known yet is plausible by what it contains: an
     /// acknowledgement, without payload, of a PSN that is outstanding.
-    fn proves_itself(&self, packet: &Packet<'_>, datagram: Datagram<'_>, origin: Origin) -> bool {
+    fn proves_itself(&self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) -> bool {
         packet.bth.opcode.operation() == Operation::ACKNOWLEDGE
             && packet.payload.is_empty()
             && self
                 .qps
                 .get(packet.bth.destination.get())
-                .is_some_and(|qp| qp.is_connected(&datagram, origin) && qp.has_outstanding(&packet.bth))
+                .is_some_and(|qp| qp.is_connected(datagram, origin) && qp.has_outstanding(&packet.bth))
     }
 
-    fn handle_for_qp(&mut self, packet: &Packet<'_>, (datagram, origin): (Datagram<'_>, Origin), now: Time) {
+    fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         let Self { qps, resources, peers, link, .. } = self;
         let Some((qp, turn)) = qps.addressed(&packet.bth, datagram, origin, &mut resources.counters) else {
             return;
         };
-        let source = Heard { from: datagram.source, is_member: origin.is_member };
+        let source = || Heard { from: datagram.source, is_member: origin.is_member };
         // Members are of our kind, and so is who shares an address with us.
-        let pair = (datagram.source.ip(), datagram.destination.ip());
-        let soft = || origin.is_member || peers.is_soft(pair) || link.is_open(pair.0);
+        let soft = || {
+            let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+            origin.is_member || peers.is_soft((from, to)) || link.is_open(from)
+        };
         let is_proof = if is_request(packet.bth.opcode) {
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH]) {
                 return;
             }
             qp.handle_request(packet, now, resources).map(|handled| {
                 if handled == Handled::Waiting && soft() {
-                    qp.will_hear(source);
+                    qp.will_hear(source());
                 }
                 handled.is_proof()
             })
@@ -117,7 +119,7 @@ impl Shard {
             qp.handle_response(packet, now, &resources.keys).map(Response::is_proof)
         };
         match is_proof {
-            Some(is_proof) if is_proof || mutant!(route_follows_any_packet) => qp.heard(source, soft),
+            Some(is_proof) if is_proof || mutant!(route_follows_any_packet) => qp.heard(&source(), soft),
             Some(_) => {}
             None => {
                 resources.counters.wrong_half += 1;
@@ -129,7 +131,7 @@ impl Shard {
 
     /// Answers a request whose lengths break the rules of its opcode, so that only its BTH could
     /// be read (contract rocev2 7.9).
-    fn handle_malformed(&mut self, body: &[u8], datagram: Datagram<'_>, origin: Origin) {
+    fn handle_malformed(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) {
         let Ok(bth) = Bth::parse(body) else { return };
         if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
             return;

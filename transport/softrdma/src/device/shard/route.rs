@@ -66,7 +66,7 @@ impl Route {
     }
 
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
-    pub(super) fn heard(&mut self, source: Heard, soft: impl FnOnce() -> bool) {
+    pub(super) fn heard(&mut self, source: &Heard, soft: impl FnOnce() -> bool) {
         self.silences = 0;
         self.is_to_member |= source.is_member;
         let port = source.from.port();
@@ -118,7 +118,7 @@ mod tests {
             route.destination.port()
         };
         assert_eq!([after_silence(), after_silence(), after_silence()], [4791; 3], "never seen");
-        route.heard(from(50_000), || true);
+        route.heard(&from(50_000), || true);
         assert_eq!(route.destination.port(), 50_000);
         let mut after_silence = || {
             route.silent();
@@ -126,10 +126,10 @@ mod tests {
         };
         let ports = [(); 6].map(|()| after_silence());
         assert_eq!(ports, [50_000, 4791, 50_000, 4791, 50_000, 4791]);
-        route.heard(from(50_001), || true);
+        route.heard(&from(50_001), || true);
         route.silent();
         assert_eq!(route.destination.port(), 50_001);
-        route.heard(from(4791), || true);
+        route.heard(&from(4791), || true);
         route.silent();
         assert_eq!(route.destination.port(), 4791);
     }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_foreign_peer_is_reached_at_4791_only() {
         let mut route = route();
-        route.heard(from(50_000), || false);
+        route.heard(&from(50_000), || false);
         assert_eq!(route.destination, from(4791).from);
     }
 }

@@ -86,13 +86,13 @@ impl Qp {
         let handled = responder.answer(placement);
         let holds_receive = responder.message_srq().is_some();
         if let Some(from) = self.awaits_proof.take_if(|_| handled.is_proof()) {
-            self.heard(from, || true);
+            self.heard(&from, || true);
         }
         holds_receive
     }
 
     /// A packet has proved where the peer sends from; `soft` peers are reached at that port.
-    pub(in crate::device::shard) fn heard(&mut self, from: Heard, soft: impl FnOnce() -> bool) {
+    pub(in crate::device::shard) fn heard(&mut self, from: &Heard, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
             route.heard(from, soft);
         }
