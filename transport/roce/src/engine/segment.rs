@@ -64,7 +64,8 @@ pub(super) fn classify(operation: Operation) -> Option<Class> {
 
 /// Packets that `length` bytes take: at least one (contract rocev2 3.4).
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
-    length.div_ceil(mtu).max(1)
+    // Divisions are slow, and most messages are short.
+    if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
 /// What every packet of a connected QP has in common.

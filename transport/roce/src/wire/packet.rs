@@ -58,7 +58,12 @@ impl<'a> Packet<'a> {
     /// headers that the opcode has.
     #[must_use]
     pub fn new(opcode: Opcode, destination: QpNumber, psn: Psn, payload: &'a [u8]) -> Self {
-        let bth = Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) };
+        Self::plain(Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) }, payload)
+    }
+
+    /// A packet without extension headers.
+    #[inline]
+    const fn plain(bth: Bth, payload: &'a [u8]) -> Self {
         Self {
             bth,
             xrceth: None,
@@ -81,12 +86,17 @@ impl<'a> Packet<'a> {
     pub fn parse(udp_payload_without_icrc: &'a [u8]) -> Result<Self, WireError> {
         let PacketView { bth, headers, mut fields, payload } = PacketView::new(udp_payload_without_icrc)?;
         // In the order on the wire.
+        let xrceth = headers.contains(Headers::XRCETH).then(|| {
+            let (reserved, srq) = fields.topped();
+            (reserved, SrqNumber::new(srq))
+        });
+        // Most packets have no other header.
+        if Headers::XRCETH.contains(headers) {
+            return Ok(Self { xrceth, ..Self::plain(bth, payload) });
+        }
         Ok(Self {
             bth,
-            xrceth: headers.contains(Headers::XRCETH).then(|| {
-                let (reserved, srq) = fields.topped();
-                (reserved, SrqNumber::new(srq))
-            }),
+            xrceth,
             deth: headers.contains(Headers::DETH).then(|| {
                 let qkey = fields.u32();
                 let (reserved, source) = fields.topped();

@@ -94,9 +94,12 @@ impl ReceiveQueue {
         if self.length == self.requests.len() {
             return Err(VerbsError::OutOfResources("the receive queue is full"));
         }
-        let slot = (self.head + self.length) % self.requests.len();
+        let ahead = self.head + self.length;
+        let slot = if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() };
         self.requests[slot] = (request.wr_id, request.scatter.len());
-        self.sges[slot * self.stride..][..request.scatter.len()].copy_from_slice(request.scatter);
+        for (room, sge) in self.sges[slot * self.stride..].iter_mut().zip(request.scatter) {
+            *room = *sge;
+        }
         self.length += 1;
         Ok(())
     }

@@ -230,6 +230,7 @@ impl Requester {
         Ok(())
     }
 
+    #[inline]
     fn check_request(&self, request: &SendRequest<'_>, before: usize) -> Result<(Kind, u32), PostRefused> {
         if !matches!(
             self.state,
@@ -246,6 +247,7 @@ impl Requester {
     }
 
     /// The message's length, if the request can be carried out at all.
+    #[inline]
     fn check_data(&self, request: &SendRequest<'_>, kind: Kind) -> Result<u32, PostRefused> {
         let fits = |count: usize, limit: u32| u32::try_from(count).is_ok_and(|count| count <= limit);
         let length: u64 = match request.data {

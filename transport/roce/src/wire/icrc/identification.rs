@@ -22,7 +22,7 @@ const AFTER_IDENTIFICATION: usize = IPV4_HEADER - 6;
 static BACK: [Map; 17] = powers_of_back();
 
 /// The register one zero byte earlier.
-const fn back_one(register: u32) -> u32 {
+pub(super) const fn back_one(register: u32) -> u32 {
     let mut value = register;
     let mut bit = 0;
     while bit < 8 {

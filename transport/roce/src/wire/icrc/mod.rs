@@ -9,11 +9,17 @@ pub use identification::solve_identification;
 
 use super::layout::bth::CONGESTION;
 use crc32fast::Hasher;
+use identification::back_one;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// CRC-32 of eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4): the
-/// complement of the register 0xDEBB20E3.
-const SEED: u32 = !0xdebb_20e3;
+/// The register after eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4).
+const SEED: u32 = 0xdebb_20e3;
+
+/// Four bytes that make a register of 0 the seed. Zero bytes before them change nothing.
+const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
+
+/// What a CRC begins with whose register is to be 0.
+const ZERO: u32 = !0;
 
 const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
@@ -65,23 +71,29 @@ const fn as_v6(address: SocketAddr) -> Ipv6Addr {
 /// Longest IP and UDP headers.
 const HEADERS_MAX: usize = IPV6_HEADER + UDP_HEADER;
 
+/// A CRC is computed in blocks of so many bytes; an incomplete one costs as much as several.
+const BLOCK: usize = 16;
+
+/// Where a packet begins: after zero bytes, which complete the first block, the LRH's place and the masked headers.
+const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
+
 /// Up to so many bytes of a packet are put behind the masked headers before the CRC is computed. A CRC has a cost that
 /// does not depend on its length, so a small packet has one CRC for everything.
-const TOGETHER: usize = 256 - HEADERS_MAX;
+const TOGETHER: usize = 256 - PACKET;
 
 /// Room for both.
-type Together = [u8; HEADERS_MAX + TOGETHER];
+type Together = [u8; PACKET + TOGETHER];
 
 /// Computes the ICRCs of packets that have the same headers below the BTH, the lengths aside, and writes those once.
 #[derive(Debug, Clone)]
 pub struct Flow {
     headers: IpUdp,
-    /// The masked headers, and room for the start of a packet.
+    /// Zero bytes, the LRH's place, the masked headers, and room for the start of a packet.
     bytes: Together,
-    /// Length in bytes of the masked headers.
-    start: usize,
-    /// A CRC of the LRH alone.
-    seeded: Hasher,
+    /// Length in bytes of the masked headers and what takes the LRH's place.
+    before: usize,
+    /// A CRC of nothing.
+    empty: Hasher,
 }
 
 impl Flow {
@@ -89,8 +101,12 @@ impl Flow {
     #[must_use]
     pub fn new(headers: &IpUdp) -> Self {
         let mut bytes: Together = [0; _];
-        let start = put_headers(&mut bytes, headers);
-        Self { headers: *headers, bytes, start, seeded: Hasher::new_with_initial(SEED) }
+        let length = if headers.v4().is_some() { IPV4_HEADER + UDP_HEADER } else { HEADERS_MAX };
+        let before = LRH.len() + length;
+        let (lrh, masked) = bytes[PACKET - before..PACKET].split_at_mut(LRH.len());
+        lrh.copy_from_slice(&LRH);
+        put_headers(masked, headers);
+        Self { headers: *headers, bytes, before, empty: Hasher::new_with_initial(ZERO) }
     }
 
     /// The headers that it is for.
@@ -103,19 +119,17 @@ impl Flow {
     /// comes first.
     #[must_use]
     pub fn icrc(&mut self, payload_without_icrc: &[u8]) -> u32 {
-        put_lengths(
-            &mut self.bytes,
-            self.start,
-            payload_without_icrc.len().saturating_add(super::ICRC_LENGTH),
-        );
+        let masked = &mut self.bytes[PACKET - (self.before - LRH.len())..PACKET];
+        put_lengths(masked, payload_without_icrc.len().saturating_add(super::ICRC_LENGTH));
         let (first, rest) = payload_without_icrc.split_at(payload_without_icrc.len().min(TOGETHER));
-        let end = self.start + first.len();
-        self.bytes[self.start..end].copy_from_slice(first);
+        let end = PACKET + first.len();
+        self.bytes[PACKET..end].copy_from_slice(first);
         if first.len() > CONGESTION {
-            self.bytes[self.start + CONGESTION] = 0xff;
+            self.bytes[PACKET + CONGESTION] = 0xff;
         }
-        let mut crc = self.seeded.clone();
-        crc.update(&self.bytes[..end]);
+        let blocks = (self.before + first.len()).next_multiple_of(BLOCK);
+        let mut crc = self.empty.clone();
+        crc.update(&self.bytes[end - blocks..end]);
         if !rest.is_empty() {
             crc.update(rest);
         }
@@ -135,10 +149,10 @@ impl Flow {
     }
 }
 
-/// Writes the masked headers without their lengths to the start of `bytes`; returns how many bytes they take.
-fn put_headers(bytes: &mut Together, headers: &IpUdp) -> usize {
+/// Writes the masked headers, all but their lengths.
+fn put_headers(masked: &mut [u8], headers: &IpUdp) {
     if let Some((source, destination)) = headers.v4() {
-        let (ip, udp) = bytes.split_at_mut(IPV4_HEADER);
+        let (ip, udp) = masked.split_at_mut(IPV4_HEADER);
         let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
         // Type of service, time to live and checksum are masked.
         ip[..2].copy_from_slice(&[0x45, 0xff]);
@@ -148,9 +162,8 @@ fn put_headers(bytes: &mut Together, headers: &IpUdp) -> usize {
         ip[12..16].copy_from_slice(&source.octets());
         ip[16..].copy_from_slice(&destination.octets());
         put_udp(udp, headers);
-        IPV4_HEADER + UDP_HEADER
     } else {
-        let (ip, udp) = bytes.split_at_mut(IPV6_HEADER);
+        let (ip, udp) = masked.split_at_mut(IPV6_HEADER);
         let (source, destination) = headers.v6();
         // Traffic class, flow label and hop limit are masked.
         ip[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
@@ -158,7 +171,6 @@ fn put_headers(bytes: &mut Together, headers: &IpUdp) -> usize {
         ip[8..24].copy_from_slice(&source.octets());
         ip[24..].copy_from_slice(&destination.octets());
         put_udp(udp, headers);
-        HEADERS_MAX
     }
 }
 
@@ -169,17 +181,17 @@ fn put_udp(udp: &mut [u8], headers: &IpUdp) {
     udp[6..8].copy_from_slice(&[0xff, 0xff]);
 }
 
-/// Writes the lengths into masked headers that end at `start`, for a UDP payload of so many bytes including the ICRC.
-/// Longer payloads than 65,535 bytes can't be sent and count as 65,535.
-fn put_lengths(bytes: &mut Together, start: usize, udp_payload_length: usize) {
+/// Writes the lengths into masked headers, for a UDP payload of so many bytes including the ICRC. Longer payloads than
+/// 65,535 bytes can't be sent and count as 65,535.
+fn put_lengths(masked: &mut [u8], udp_payload_length: usize) {
     let udp_length = clamp(udp_payload_length.saturating_add(UDP_HEADER)).to_be_bytes();
-    if start == HEADERS_MAX {
-        bytes[4..6].copy_from_slice(&udp_length);
-        bytes[IPV6_HEADER + 4..IPV6_HEADER + 6].copy_from_slice(&udp_length);
+    if masked.len() == HEADERS_MAX {
+        masked[4..6].copy_from_slice(&udp_length);
+        masked[IPV6_HEADER + 4..IPV6_HEADER + 6].copy_from_slice(&udp_length);
     } else {
         let total = clamp(udp_payload_length.saturating_add(IPV4_HEADER + UDP_HEADER));
-        bytes[2..4].copy_from_slice(&total.to_be_bytes());
-        bytes[IPV4_HEADER + 4..IPV4_HEADER + 6].copy_from_slice(&udp_length);
+        masked[2..4].copy_from_slice(&total.to_be_bytes());
+        masked[IPV4_HEADER + 4..IPV4_HEADER + 6].copy_from_slice(&udp_length);
     }
 }
 
@@ -230,7 +242,13 @@ mod tests {
     fn the_seed_is_the_crc_of_eight_bytes_of_ones() {
         let mut hasher = Hasher::new();
         hasher.update(&[0xff; 8]);
-        assert_eq!(hasher.finalize(), SEED);
+        assert_eq!(hasher.finalize(), !SEED);
+        for zeros in 0..BLOCK {
+            let mut hasher = Hasher::new_with_initial(ZERO);
+            hasher.update(&[0; BLOCK][..zeros]);
+            hasher.update(&LRH);
+            assert_eq!(hasher.finalize(), !SEED, "after {zeros} zero bytes");
+        }
     }
 
     #[test]
@@ -284,11 +302,12 @@ mod tests {
             let mut flow = Flow::new(&headers);
             // Long and short in turn, so that something of the one before would be left.
             for length in (0..packet.len()).zip((0..packet.len()).rev()).flat_map(|(low, high)| [low, high]) {
-                let mut masked: Together = [0; _];
-                let start = put_headers(&mut masked, &headers);
-                put_lengths(&mut masked, start, length + 4);
-                let mut crc = Hasher::new_with_initial(SEED);
-                crc.update(&masked[..start]);
+                let mut masked = vec![0; if headers.v4().is_some() { 28 } else { 48 }];
+                put_headers(&mut masked, &headers);
+                put_lengths(&mut masked, length + 4);
+                let mut crc = Hasher::new();
+                crc.update(&[0xff; 8]);
+                crc.update(&masked);
                 for (at, byte) in packet[..length].iter().enumerate() {
                     crc.update(&[if at == CONGESTION { 0xff } else { *byte }]);
                 }

@@ -171,6 +171,7 @@ impl Here<'_, '_> {
     }
 
     /// Completes the receive in use.
+    #[inline]
     fn end(&mut self, ending: &Ending) {
         let mut flags = CompletionFlags::empty();
         flags.set(CompletionFlags::WITH_IMMEDIATE, ending.immediate.is_some());
@@ -187,6 +188,7 @@ impl Here<'_, '_> {
         self.completer.complete(self.receives.cq(), completion, ending.solicited);
     }
 
+    #[inline]
     fn send(&mut self, request: &Place<'_>, part: &Part<'_>, first: bool) -> Result<Placement, Failed> {
         if first {
             // A message that never ended, because its QP was reset meanwhile, holds nothing.
@@ -278,6 +280,7 @@ impl Here<'_, '_> {
 }
 
 impl Target for QpTarget<'_> {
+    #[inline]
     fn place(&mut self, request: &Place<'_>) -> Placement {
         if let Sharing::Executed { shared, serial, .. } = &mut self.sharing
             && let Some(outcome) = shared.settled(*serial)
