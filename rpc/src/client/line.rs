@@ -18,7 +18,7 @@ use trunkline_transport::Leaves;
 /// Its place: lower ones were made earlier.
 pub(super) type Place = u64;
 
-/// Small calls that are queued at most before it is a large one's turn: at most 1 MiB, as much as is READ at once.
+/// Small calls that are queued at most before it is a large one's turn: 1 MiB at most.
 const QUEUED: usize = 64;
 
 /// Which part of a line.

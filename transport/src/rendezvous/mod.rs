@@ -20,10 +20,10 @@ pub(crate) use source::{Hold, Source, Sources};
 /// Bytes of one READ.
 pub(crate) const PIECE: usize = 256 << 10;
 /// READs of a trunk that the device has at a time. What is posted after them waits until the last was asked for, small
-/// messages too, so together they are few bytes, and still several times what a QP asks for at once.
-pub(crate) const READS_OUT: u32 = 4;
+/// messages too, so together they are few bytes. With one, nothing would be on the way while its completion is handled.
+pub(crate) const READS_OUT: u32 = 2;
 const _: () =
-    assert!(PIECE * READS_OUT as usize <= 1 << 20, "a small message waits for at most 1 MiB of READs");
+    assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
 /// Requests without a FIN per lane; further ones wait in its queue. A receiver refuses more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
 /// How long a receiver may wait for memory when the message has no deadline.
