@@ -58,13 +58,13 @@ fn a_message_costs_no_allocation() {
         for _ in 0..200 {
             round(&near, &far, &*ini);
         }
-        let before = HEAP.allocations();
-        const ROUNDS: u64 = 1000;
-        for _ in 0..ROUNDS {
-            round(&near, &far, &*ini);
-        }
-        let count = HEAP.allocations() - before;
-        // A late retransmission may still grow a queue once.
-        assert!(count <= ROUNDS / 100, "{count} allocations in {ROUNDS} rounds of four requests");
+        let allocations = || {
+            let before = HEAP.allocations();
+            (0..200).for_each(|_| round(&near, &far, &*ini));
+            HEAP.allocations() - before
+        };
+        // On a busy machine a late retransmission may still make a queue grow, but not in each of five runs.
+        let fewest = (0..5).map(|_| allocations()).min();
+        assert_eq!(fewest, Some(0), "in 200 rounds of four requests");
     }
 }
