@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     pub(crate) calls: Limit,
     /// Bytes.
     pub(crate) decoded: Limit,
+    /// Bytes: as many as may be queued.
+    pub(crate) waiting_replies: Limit,
 }
 
 impl Default for Limits {
@@ -29,6 +31,7 @@ impl Default for Limits {
             handlers: Limit { per_peer: 16_384, in_all: 65_536 },
             calls: Limit { per_peer: 65_536, in_all: 262_144 },
             decoded: Limit { per_peer: 256 << 20, in_all: 1 << 30 },
+            waiting_replies: Limit { per_peer: 128 << 20, in_all: 512 << 20 },
         }
     }
 }
@@ -53,6 +56,7 @@ pub(crate) struct Budgets {
     handlers: Arc<Budget>,
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
+    waiting_replies: Arc<Budget>,
     /// Most bytes that one decoded reply may take.
     pub(crate) most_decoded: usize,
 }
@@ -64,6 +68,7 @@ impl Budgets {
             handlers: Budget::new("running handlers", limits.handlers, pollers),
             calls: Budget::new("calls under way", limits.calls, pollers),
             decoded: Budget::new(ARGUMENTS, limits.decoded, pollers),
+            waiting_replies: Budget::new("bytes of replies that wait", limits.waiting_replies, pollers),
             most_decoded: limits.decoded.per_peer,
         }
     }
@@ -83,7 +88,12 @@ impl Budgets {
         Share::new(&self.decoded, poller.0)
     }
 
-    pub(crate) fn report(&self) -> [BudgetReport; 3] {
-        [self.handlers.report(), self.decoded.report(), self.calls.report()]
+    /// A poller's share of the bytes that replies may have that wait for room in the queue of messages.
+    pub(crate) fn waiting_replies(&self, poller: PollerIndex) -> Share {
+        Share::new(&self.waiting_replies, poller.0)
+    }
+
+    pub(crate) fn report(&self) -> [BudgetReport; 4] {
+        [&self.handlers, &self.decoded, &self.waiting_replies, &self.calls].map(|budget| budget.report())
     }
 }

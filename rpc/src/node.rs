@@ -154,8 +154,9 @@ impl NodeBuilder {
     }
 
     /// Bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128 MiB to one peer
-    /// and 512 MiB to all by default. At least the largest message.
+    /// and 512 MiB to all by default. At least the largest message. As many bytes of large replies may wait for room among these.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
+        self.limits.waiting_replies = limit;
         self.options = self.options.queued_bytes(limit);
         self
     }

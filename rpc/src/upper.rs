@@ -49,7 +49,8 @@ impl RpcPoller {
         let context = PollerContext::new(index, clock);
         let ready = Ready::new(Arc::clone(&inbox));
         let (handlers, arguments) = (budgets.handlers(index), budgets.arguments(index));
-        let dispatch = Dispatch::new(services, numbers, &context, handlers, arguments, &inbox);
+        let shares = (handlers, arguments, budgets.waiting_replies(index));
+        let dispatch = Dispatch::new(services, numbers, &context, shares, &inbox);
         Self {
             inbox,
             context,
@@ -201,10 +202,11 @@ impl Upper for RpcPoller {
         let took = self.take_work(carrier);
         let ran = self.run_ready(carrier);
         let expired = self.table.expire(carrier) | self.dispatch.expire(carrier.now());
+        let replied = self.dispatch.send_waiting(carrier);
         let admitted = self.table.admit(carrier, |buffer| self.inbox.rest(buffer));
         self.inbox.occupant().nobody();
         self.report_drained();
-        took | ran | expired | admitted
+        took | ran | expired | replied | admitted
     }
 
     fn next_timer(&self) -> Option<Time> {

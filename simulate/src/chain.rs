@@ -19,6 +19,9 @@ pub(crate) trait Chain {
 
     /// Takes bytes.
     async fn take(&self, bytes: Bytes);
+
+    /// Returns so many bytes.
+    async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
 }
 
 /// Its handler.
@@ -47,4 +50,8 @@ impl Chain for Link {
     }
 
     async fn take(&self, _: Bytes) {}
+
+    async fn give(&self, bytes: u32) -> Result<Bytes, Status> {
+        Ok(vec![0x5a; usize::try_from(bytes).unwrap_or(0)].into())
+    }
 }

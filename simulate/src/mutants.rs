@@ -70,6 +70,10 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "admission: a small call waits until large ones that were made before it have found room",
     },
     Mutant {
+        name: "replies_do_not_wait_for_room",
+        what: "admission: a large reply for which there is no room fails after its handler has run",
+    },
+    Mutant {
         name: "limits_of_services_are_not_kept",
         what: "budget: more calls of a method run at once than its limit allows",
     },

@@ -2,6 +2,7 @@
 
 use super::limits::MethodLimits;
 use super::method::{Method, Outcome};
+use super::replies::{Parts, WaitingReplies, WaitingReply, is_large};
 use super::{ArgumentMemory, Failure, MethodNumbers, Request, Service};
 use crate::call::LocalQueue;
 use crate::context::PollerContext;
@@ -14,6 +15,7 @@ use crate::name::ServiceName;
 use crate::reason::Reason;
 use crate::status::{Code, Status};
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,8 +32,8 @@ use trunkline_verbs::Time;
 
 /// A request, as its sender identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    peer: PeerKey,
+pub(super) struct Key {
+    pub(super) peer: PeerKey,
     session: SessionNumber,
     poller: PollerIndex,
     call: u64,
@@ -45,8 +47,10 @@ impl Key {
 
 /// Who made a call, and what its reply has to report.
 #[derive(Debug, Clone, Copy)]
-struct Caller {
-    key: Key,
+pub(super) struct Caller {
+    pub(super) key: Key,
+    /// When it waits no more.
+    pub(super) deadline: Option<Time>,
     one_way: bool,
     /// The method's number, which the caller does not know.
     number: Option<Number>,
@@ -76,6 +80,8 @@ pub(crate) struct Dispatch {
     /// What may run at once, and does.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
+    /// Large replies without room.
+    replies: WaitingReplies,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Served>,
     /// Index in `methods`, and the service, by the method's hash.
@@ -98,13 +104,13 @@ impl Dispatch {
         services: &[Service],
         numbers: &MethodNumbers,
         context: &PollerContext,
-        budget: Share,
-        arguments: Share,
+        (budget, arguments, replies): (Share, Share, Share),
         inbox: &Arc<Inbox>,
     ) -> Self {
         let mut dispatch = Self {
             budget,
             arguments: Rc::new(ArgumentMemory::new(arguments)),
+            replies: WaitingReplies::new(replies),
             services: BTreeMap::new(),
             methods: Vec::new(),
             index: BTreeMap::new(),
@@ -156,7 +162,9 @@ impl Dispatch {
             _ => None,
         };
         let key = Key::new(from, header.call);
-        let caller = Caller { key, one_way: header.one_way, number };
+        let deadline = (header.time_left_us > 0)
+            .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
+        let caller = Caller { key, deadline, one_way: header.one_way, number };
         // A node that drains waits for what it sends, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(carrier, key, number);
@@ -169,8 +177,6 @@ impl Dispatch {
             Ok(table) => table,
             Err(status) => return self.reply(carrier, caller, Err(Failure::Node(status))),
         };
-        let deadline = (header.time_left_us > 0)
-            .then(|| carrier.now() + Duration::from_micros(header.time_left_us.into()));
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.occupant().handler(table);
         let request = Request::new(message, encoded, Rc::clone(&self.poller), Rc::clone(&self.arguments));
@@ -213,7 +219,7 @@ impl Dispatch {
         };
         // Not a warning, because a peer could fill the log with them.
         tracing::debug!(peer = ?from.peer, one_way, %error, "a request was refused");
-        let caller = Caller { key: Key::new(from, call), one_way, number: None };
+        let caller = Caller { key: Key::new(from, call), deadline: None, one_way, number: None };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.reply(carrier, caller, Err(Failure::Node(status)));
     }
@@ -222,7 +228,11 @@ impl Dispatch {
     pub(crate) fn cancel(&mut self, from: Origin, call: u64) {
         let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
         if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
-            self.drop_task(task);
+            return self.drop_task(task);
+        }
+        if !self.replies.is_empty() {
+            let key = Key::new(from, call);
+            self.replies.remove(|reply| reply.caller.key == key);
         }
     }
 
@@ -273,6 +283,7 @@ impl Dispatch {
         }
         self.budget.leave(peer);
         self.arguments.leave(peer);
+        self.replies.down(peer);
     }
 
     /// Drops all handlers one by one: a panic in one drop does not prevent the others.
@@ -280,6 +291,7 @@ impl Dispatch {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             self.drop_task(task);
         }
+        self.replies.remove(|_| true);
     }
 
     /// Drops the services of a poller that ends, on which no handler runs.
@@ -290,18 +302,18 @@ impl Dispatch {
         }
     }
 
-    /// When `expire` is due next.
+    /// When `expire` or `send_waiting` is due next.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.next()
+        self.deadlines.next().into_iter().chain(self.replies.next_timer()).min()
     }
 
-    /// Handlers that run.
+    /// Handlers that run, and replies that wait for room.
     pub(crate) fn len(&self) -> usize {
-        self.running.len()
+        self.running.len() + self.replies.len()
     }
 
-    /// The handlers that are charged, and those that run; the same of their arguments.
-    pub(crate) fn budgets(&self) -> [BudgetLedger; 2] {
+    /// The handlers that are charged, and those that run; the same of their arguments, and of replies that wait.
+    pub(crate) fn budgets(&self) -> [BudgetLedger; 3] {
         let (mut handlers, mut bytes) = (BTreeMap::new(), BTreeMap::new());
         for Running { caller: Caller { key, .. }, decoded, .. } in self.running.values() {
             *handlers.entry(key.peer).or_default() += 1;
@@ -309,7 +321,7 @@ impl Dispatch {
                 *bytes.entry(key.peer).or_default() += decoded;
             }
         }
-        [self.budget.ledger(handlers), self.arguments.ledger(bytes)]
+        [self.budget.ledger(handlers), self.arguments.ledger(bytes), self.replies.ledger()]
     }
 
     /// Slots of the methods' tables that are taken: one for each handler that runs.
@@ -399,12 +411,12 @@ impl Dispatch {
         }
         let header = Header::Number { call: key.call, number };
         // The next call names the method by its hash again if this one is lost.
-        let _ = self.send(carrier, key, &header, (Encoded::default(), Body::new()));
+        let _ = self.send(carrier, key, &header, &mut (Encoded::default(), Body::new()));
     }
 
     /// Replies to a call, unless nobody waits for that.
     fn reply(&mut self, carrier: &mut dyn Carrier, caller: Caller, outcome: Outcome) {
-        let Caller { key, one_way, number } = caller;
+        let Caller { key, one_way, number, .. } = caller;
         if one_way {
             return self.log_failure(carrier.now(), key.peer, outcome);
         }
@@ -413,10 +425,47 @@ impl Dispatch {
             Err(failure) => self.of_failure(failure),
         };
         let header = Header::Reply { call: key.call, code, by, number };
-        if let Err(error) = self.send(carrier, key, &header, (encoded, body)) {
+        if let Err(error) = self.send_or_wait(carrier, caller, header, (encoded, body)) {
             let ran = !matches!(by, By::Node { ran: false, .. });
             self.reply_with_refusal(carrier, caller, ran, error);
         }
+    }
+
+    /// Sends a reply, or has it wait for room if it is large.
+    fn send_or_wait(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        caller: Caller,
+        header: Header,
+        mut parts: Parts,
+    ) -> Result<(), SendError> {
+        let is_first =
+            self.replies.is_empty() || !is_large(&parts) || !self.replies.has_any_to(caller.key.peer);
+        if is_first {
+            match self.send(carrier, caller.key, &header, &mut parts) {
+                Err(SendError::QueueFull(_))
+                    if is_large(&parts) && !mutant!(replies_do_not_wait_for_room) => {}
+                sent => return sent,
+            }
+        }
+        let reply = WaitingReply::new(caller, header, parts);
+        self.replies.add(reply, carrier.now()).map_err(SendError::QueueFull)
+    }
+
+    /// Sends replies that wait, as far as there is room now. Returns whether it has looked.
+    pub(crate) fn send_waiting(&mut self, carrier: &mut dyn Carrier) -> bool {
+        if self.replies.is_empty() || !self.replies.begin_round(carrier.now()) {
+            return false;
+        }
+        while let Some(mut reply) = self.replies.next() {
+            match self.send(carrier, reply.caller.key, &reply.header, &mut reply.parts) {
+                Err(SendError::QueueFull(_)) => self.replies.put_back(reply),
+                // It was sent, or the caller's node is lost.
+                _ => self.replies.left(&reply),
+            }
+        }
+        self.replies.end_round();
+        true
     }
 
     /// The caller of a one-way call gets no reply.
@@ -444,18 +493,18 @@ impl Dispatch {
         let Caller { key, number, .. } = caller;
         let (code, by, encoded, body) = self.of_failure(Failure::Node(status.because(reason)));
         let header = Header::Reply { call: key.call, code, by, number };
-        if self.send(carrier, key, &header, (encoded, body)).is_err() {
+        if self.send(carrier, key, &header, &mut (encoded, body)).is_err() {
             tracing::debug!(?key, "a caller accepts no replies; its deadline will end the call");
         }
     }
 
-    /// Sends a frame to the poller that made a call.
+    /// Sends a frame to the poller that made a call. If it cannot, the parts are as they were.
     fn send(
         &mut self,
         carrier: &mut dyn Carrier,
         key: Key,
         header: &Header,
-        (mut encoded, body): (Encoded, Body),
+        (encoded, body): &mut Parts,
     ) -> Result<(), SendError> {
         let mut out = Outgoing {
             peer: key.peer,
@@ -465,14 +514,15 @@ impl Dispatch {
             ordered: false,
             head: &[],
             announced: 0,
-            body,
+            body: mem::take(body),
             token: NOBODY,
             report: Report::Never,
             deadline: None,
             leaves: Leaves::Nothing,
         };
-        send(carrier, header, &mut encoded, &mut self.scratch, &mut out)?;
-        self.poller.spare().rest(encoded);
+        let sent = send(carrier, header, encoded, &mut self.scratch, &mut out);
+        sent.inspect_err(|_| *body = mem::take(&mut out.body))?;
+        self.poller.spare().rest(mem::take(encoded));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod dispatch;
 mod limits;
 mod method;
 mod numbers;
+mod replies;
 mod request;
 mod service;
 

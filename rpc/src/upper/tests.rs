@@ -3,6 +3,7 @@
 mod admission;
 mod arguments;
 mod numbers;
+mod replies;
 mod turns;
 
 use crate::budgets::Limits;

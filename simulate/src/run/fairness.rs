@@ -1,7 +1,8 @@
 //! Small calls next to large ones that have no room: neither waits for all of the others.
 //!
 //! Two more nodes, of which one has room in its queue for one large call to the other. Its programs make several at once;
-//! others make small calls, one after another, until the large ones have ended.
+//! others make small calls, one after another, until the large ones have ended. Then they ask for more bytes at once than the
+//! other node has room for in its queue: those replies wait.
 
 use super::Run;
 use super::admission::End;
@@ -22,6 +23,9 @@ const SMALL_CALLERS: usize = 3;
 const PAUSE_US: u64 = 500;
 /// A small call takes no longer than so many large ones, each of which is READ in two pieces.
 const SMALL_WITHIN: u32 = 2;
+/// Replies at once, and bytes of each: fewer than there is room for may leave, and fewer may wait.
+const REPLIES: u32 = 9;
+const REPLY: u32 = 90 << 10;
 /// All large ones have ended after this.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
@@ -39,7 +43,7 @@ impl Run {
         let Some(mut ends) = self.two_ends(|node| node.with_queued_bytes(ROOM)) else {
             return self.fail("a node does not start");
         };
-        let passed = self.pass(&ends);
+        let passed = self.pass(&ends) && self.replies_wait(&ends);
         for end in &mut ends {
             end.node.kill(&mut self.scheduler);
         }
@@ -75,6 +79,27 @@ impl Run {
         if slowest.get() > most {
             let text = format!("a small call next to large ones takes {:?}, not {most:?}", slowest.get());
             return self.fail(&text);
+        }
+        self.count_credits();
+        self.is_unbroken()
+    }
+
+    /// Replies without room wait for it.
+    fn replies_wait(&mut self, [near, _]: &[End; 2]) -> bool {
+        let given = Rc::new(Cell::new(0_u32));
+        for _ in 0..REPLIES {
+            let (client, given) = (Rc::clone(&near.client), Rc::clone(&given));
+            let oracle = self.scheduler.oracle.clone();
+            self.scheduler.tasks.add(near.process, async move {
+                match client.give(REPLY).await {
+                    Ok(_) => given.set(given.get() + 1),
+                    Err(status) => oracle.fail(format!("a large reply does not wait for room: {status}")),
+                }
+            });
+        }
+        let limit = self.scheduler.now() + LARGE_WITHIN;
+        if !self.scheduler.run_until(limit, |_| given.get() == REPLIES) {
+            return self.fail(&format!("{} of {REPLIES} large replies come", given.get()));
         }
         self.count_credits();
         self.is_unbroken()

@@ -1,0 +1,171 @@
+//! Large replies that wait for room in the queue of messages, because others to the same peer are on their way.
+//!
+//! The dispatcher owns it. Only large replies wait, so no small one waits for these, and those to a peer leave in the order in
+//! which their handlers ended. What they hold is a budget of its own, so that a peer that does not READ its replies
+//! makes the node hold no more of them. It looks for room in rounds, every [`PAUSE`] while any waits.
+
+use super::dispatch::Caller;
+use crate::frame::{Encoded, Header};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use trunkline_transport::budget::Share;
+use trunkline_transport::ledger::BudgetLedger;
+use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey};
+use trunkline_verbs::Time;
+
+/// The time between two rounds.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The encoded part of a reply, and its body.
+pub(super) type Parts = (Encoded, Body);
+
+/// Whether the peer READs a reply, but for one whose header decides.
+pub(super) fn is_large((encoded, body): &Parts) -> bool {
+    encoded.len() + body.len() > EAGER_BYTES
+}
+
+/// A reply that waits.
+#[derive(Debug)]
+pub(super) struct WaitingReply {
+    pub(super) caller: Caller,
+    pub(super) header: Header,
+    pub(super) parts: Parts,
+    /// With which its peer is charged, also when the parts were sent.
+    bytes: usize,
+}
+
+impl WaitingReply {
+    pub(super) fn new(caller: Caller, header: Header, parts: Parts) -> Self {
+        let bytes = parts.0.len() + parts.1.len();
+        Self { caller, header, parts, bytes }
+    }
+
+    fn peer(&self) -> PeerKey {
+        self.caller.key.peer
+    }
+}
+
+/// The replies of one poller that wait.
+#[derive(Debug)]
+pub(super) struct WaitingReplies {
+    /// Bytes of them.
+    budget: Share,
+    /// By peer, in order. None is empty between two rounds.
+    lines: BTreeMap<PeerKey, VecDeque<WaitingReply>>,
+    /// The peers whose turns are left in this round.
+    turns: VecDeque<PeerKey>,
+    rounds: usize,
+    next_round: Option<Time>,
+}
+
+impl WaitingReplies {
+    pub(super) fn new(budget: Share) -> Self {
+        Self { budget, lines: BTreeMap::new(), turns: VecDeque::new(), rounds: 0, next_round: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lines.values().map(VecDeque::len).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Whether any reply to a peer waits.
+    pub(super) fn has_any_to(&self, peer: PeerKey) -> bool {
+        self.lines.contains_key(&peer)
+    }
+
+    /// When a round is due.
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        self.next_round
+    }
+
+    /// A reply waits from now on, after all others to its peer.
+    ///
+    /// # Errors
+    /// Too much waits. Then it is dropped.
+    pub(super) fn add(&mut self, reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
+        self.budget.take(reply.peer(), reply.bytes)?;
+        self.lines.entry(reply.peer()).or_default().push_back(reply);
+        self.next_round.get_or_insert(now + PAUSE);
+        Ok(())
+    }
+
+    /// Begins a round if one is due: drops the replies whose caller waits no more, and all others have a turn.
+    pub(super) fn begin_round(&mut self, now: Time) -> bool {
+        if self.next_round.is_none_or(|due| due > now) {
+            return false;
+        }
+        self.remove(|reply| reply.caller.deadline.is_some_and(|deadline| deadline <= now));
+        self.next_round = (!self.is_empty()).then_some(now + PAUSE);
+        self.turns = self.lines.keys().copied().collect();
+        if !self.turns.is_empty() {
+            // What they lack may be the limit of all: each is the first one in its turn.
+            self.rounds = self.rounds.wrapping_add(1);
+            self.turns.rotate_left(self.rounds % self.turns.len());
+        }
+        true
+    }
+
+    /// Takes the next reply whose turn it is.
+    pub(super) fn next(&mut self) -> Option<WaitingReply> {
+        loop {
+            let peer = *self.turns.front()?;
+            if let Some(reply) = self.lines.get_mut(&peer).and_then(VecDeque::pop_front) {
+                return Some(reply);
+            }
+            self.lines.remove(&peer);
+            self.turns.pop_front();
+        }
+    }
+
+    /// There is no room for a reply that was taken. Its peer has no more turns in this round.
+    pub(super) fn put_back(&mut self, reply: WaitingReply) {
+        self.turns.pop_front();
+        self.lines.entry(reply.peer()).or_default().push_front(reply);
+    }
+
+    /// A reply that was taken was sent, or never will be.
+    pub(super) fn left(&mut self, reply: &WaitingReply) {
+        self.budget.put_back(reply.peer(), reply.bytes);
+    }
+
+    /// Ends a round.
+    pub(super) fn end_round(&mut self) {
+        if self.is_empty() {
+            self.next_round = None;
+        }
+    }
+
+    /// Drops the replies of which this is true.
+    pub(super) fn remove(&mut self, which: impl Fn(&WaitingReply) -> bool) {
+        let budget = &mut self.budget;
+        self.lines.retain(|peer, line| {
+            line.retain(|reply| {
+                let stays = !which(reply);
+                if !stays {
+                    budget.put_back(*peer, reply.bytes);
+                }
+                stays
+            });
+            !line.is_empty()
+        });
+        self.end_round();
+    }
+
+    /// The peer is down.
+    pub(super) fn down(&mut self, peer: PeerKey) {
+        self.remove(|reply| reply.peer() == peer);
+        self.budget.leave(peer);
+    }
+
+    /// What is charged, and what waits.
+    pub(super) fn ledger(&self) -> BudgetLedger {
+        let counted = self.lines.iter().map(|(peer, line)| {
+            let of_line = line.iter().map(|reply| reply.bytes);
+            (*peer, of_line.sum())
+        });
+        self.budget.ledger(counted.collect())
+    }
+}

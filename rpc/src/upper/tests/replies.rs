@@ -1,0 +1,93 @@
+//! Large replies for which there is no room: they wait, within a bound of their own, and keep no small one waiting.
+
+use super::{frame, request, sent, server};
+use crate::budgets::Limits;
+use crate::fake::{ECHO, Rig};
+use crate::frame::{By, Header, RequestHeader};
+use crate::reason::Reason;
+use std::time::Duration;
+use trunkline_transport::{Limit, PeerDown, PeerEvent, Upper as _};
+
+const MS: Duration = Duration::from_millis(1);
+const LARGE: usize = 100 << 10;
+
+/// Of a node whose replies to one peer may wait if they have no more bytes, and whose queue has no room for large ones.
+fn rig(per_peer: usize) -> Rig {
+    let waiting_replies = Limit { per_peer, in_all: 10 * per_peer };
+    let mut rig = Rig::with_limits(Limits { waiting_replies, ..Limits::default() });
+    rig.carrier.is_full_of_large = true;
+    rig
+}
+
+/// The peer makes a call, whose reply has as many bytes.
+fn ask(rig: &mut Rig, call: u64, bytes: usize) {
+    rig.message(server(), frame(Header::Request(request(ECHO, call)), &[], &vec![0x5a; bytes]));
+}
+
+/// The calls to which replies were sent, with their codes.
+fn replied(rig: &mut Rig) -> Vec<(u64, u8)> {
+    let replies = sent(rig).into_iter().filter_map(|(_, header)| match header {
+        Header::Reply { call, code, .. } => Some((call, code)),
+        _ => None,
+    });
+    replies.collect()
+}
+
+/// Has the poller look for room.
+fn look(rig: &mut Rig) {
+    rig.carrier.wait(MS);
+    rig.run();
+}
+
+#[test]
+fn replies_wait_for_room_and_leave_in_order() {
+    let mut rig = rig(1 << 20);
+    (1..=3).for_each(|call| ask(&mut rig, call, LARGE));
+    assert_eq!((replied(&mut rig), rig.poller.sizes().1), (vec![], 3));
+    ask(&mut rig, 4, 100);
+    assert_eq!(replied(&mut rig), [(4, 0)], "a small one does not wait");
+    assert!(rig.poller.next_timer() <= Some(rig.carrier.now + MS) && !rig.poller.is_drained());
+    rig.carrier.room_for_large = 1;
+    ask(&mut rig, 5, LARGE);
+    assert_eq!(replied(&mut rig), [], "it is not the first one");
+    look(&mut rig);
+    assert_eq!(replied(&mut rig), [(1, 0)]);
+    rig.carrier.is_full_of_large = false;
+    look(&mut rig);
+    assert_eq!(replied(&mut rig), [(2, 0), (3, 0), (5, 0)]);
+    assert_eq!((rig.poller.sizes().1, rig.poller.next_timer()), (0, None));
+}
+
+#[test]
+fn no_more_bytes_wait_than_may() {
+    let mut rig = rig(2 * LARGE + 1000);
+    (1..=3).for_each(|call| ask(&mut rig, call, LARGE));
+    let refused = sent(&mut rig).pop().expect("one is refused").1;
+    let Header::Reply { call: 3, by: By::Node { reason, ran: true }, .. } = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(reason, Some(Reason::Overloaded));
+    let ledger = rig.poller.ledger();
+    let of_replies = ledger.budgets.iter().find(|budget| budget.name == "bytes of replies that wait");
+    let of_replies = of_replies.expect("it is kept");
+    assert_eq!(of_replies.used, of_replies.counted);
+    assert_eq!(of_replies.used.values().sum::<usize>(), 2 * LARGE);
+}
+
+#[test]
+fn replies_that_nobody_waits_for_are_dropped() {
+    let mut rig = rig(1 << 20);
+    ask(&mut rig, 1, LARGE);
+    let short = RequestHeader { time_left_us: 5000, ..request(ECHO, 2) };
+    rig.message(server(), frame(Header::Request(short), &[], &[0x5a; LARGE]));
+    ask(&mut rig, 3, LARGE);
+    rig.message(server(), frame(Header::Cancel { call: 1 }, &[], &[]));
+    assert_eq!(rig.poller.sizes().1, 2);
+    (0..5).for_each(|_| look(&mut rig));
+    assert_eq!(rig.poller.sizes().1, 1);
+    rig.peer(server().peer, PeerEvent::Down { cause: PeerDown::Died });
+    assert_eq!(rig.poller.sizes().1, 0);
+    look(&mut rig);
+    assert_eq!((replied(&mut rig), rig.poller.next_timer()), (vec![], None));
+    assert!(rig.poller.ledger().budgets.iter().all(|budget| budget.used.is_empty()));
+}
