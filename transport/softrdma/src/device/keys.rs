@@ -125,6 +125,7 @@ impl Keys {
     }
 
     /// Checks an access to `length` bytes.
+    #[inline]
     pub(super) fn range(
         &self,
         key: u32,
@@ -155,6 +156,7 @@ impl Keys {
     }
 
     /// Writes bytes to an SGE that is exactly as long.
+    #[inline]
     pub(super) fn scatter(&self, pd: PdNumber, piece: Sge, bytes: &[u8]) -> Result<(), Refused> {
         if bytes.is_empty() {
             return Ok(());

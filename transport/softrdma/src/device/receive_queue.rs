@@ -105,6 +105,7 @@ impl ReceiveQueue {
     }
 
     /// Moves the oldest request into `taken`; returns whether there was one.
+    #[inline]
     pub(super) fn take(&mut self, taken: &mut Taken) -> bool {
         if self.len() == 0 {
             return false;
@@ -135,6 +136,7 @@ impl Taken {
     }
 
     /// Writes a part of a message; the caller has checked that it fits.
+    #[inline]
     pub(super) fn scatter(
         &self,
         keys: &Keys,

@@ -22,7 +22,7 @@ impl ResponderState {
         let offset = self.received(class);
         let immediate = packet.immediate;
         let payload = packet.payload;
-        let work = match (class.kind, packet.atomic) {
+        let work = match (class.kind, &packet.atomic) {
             (Kind::Send, _) => Work::Send { offset, payload, first, last, immediate },
             (Kind::Write, _) => Work::Write { range, offset, payload, first, last, immediate },
             (Kind::Read, _) => Work::Read { range },
@@ -30,7 +30,7 @@ impl ResponderState {
                 Work::CompareSwap { remote: start, compare: eth.compare, swap: eth.swap_or_add }
             }
             (Kind::Atomic, eth) => {
-                Work::FetchAdd { remote: start, add: eth.map_or(0, |eth| eth.swap_or_add) }
+                Work::FetchAdd { remote: start, add: eth.as_ref().map_or(0, |eth| eth.swap_or_add) }
             }
         };
         let place = Place {
@@ -63,16 +63,18 @@ impl ResponderState {
 
     #[inline]
     fn finish(&mut self, pending: Pending, class: Class, placement: Placement) -> Handled {
-        let psn = Psn::new(pending.psn);
+        let old = match placement {
+            Placement::Placed if class.kind != Kind::Atomic => 0,
+            Placement::Atomic(old) if class.kind == Kind::Atomic => old,
+            _ => return self.decline(Psn::new(pending.psn), placement),
+        };
+        self.accept(&pending, class, old);
+        Handled::Taken
+    }
+
+    /// The packet is not in place: refuse or ignore it.
+    fn decline(&mut self, psn: Psn, placement: Placement) -> Handled {
         match placement {
-            Placement::Placed if class.kind != Kind::Atomic => {
-                self.accept(&pending, class, 0);
-                return Handled::Taken;
-            }
-            Placement::Atomic(old) if class.kind == Kind::Atomic => {
-                self.accept(&pending, class, old);
-                return Handled::Taken;
-            }
             // The target returned an outcome that does not fit the request.
             Placement::Placed | Placement::Atomic(_) | Placement::Later => {
                 self.fail(NakCode::REMOTE_OPERATIONAL, psn);

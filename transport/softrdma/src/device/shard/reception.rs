@@ -82,6 +82,7 @@ impl HeldReceive {
 }
 
 impl ReceiveSource {
+    #[inline]
     fn select<'a>(&'a mut self, srqs: &'a mut SrqTable, srq: Option<SrqNumber>) -> Option<Receives<'a>> {
         match self {
             Self::None => None,
@@ -154,6 +155,7 @@ impl Reception {
     }
 
     /// The receives that a message which names `srq` uses, and the receive of the message in progress.
+    #[inline]
     pub(super) fn select<'a>(
         &'a mut self,
         srqs: &'a mut SrqTable,
