@@ -1,12 +1,22 @@
-//! The service that is measured.
+//! The service that is measured, and what its local and its sendable client have in common.
 
 use trunkline::{Bytes, Status};
 
-/// Returns its argument.
-#[trunkline::service(name = "trunkline.bench.Echo", version = 1)]
+/// Ways of taking a payload.
+#[trunkline::service(name = "trunkline.bench.Echo", version = 2)]
 pub(crate) trait Echo {
     /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
+
+    /// Returns the number of bytes, in 8 bytes.
+    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
+
+    /// Returns a digest of the payload, in 8 bytes.
+    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
+
+    /// Takes the payload. The call ends when it is in the server's memory.
+    #[oneway]
+    async fn post(&self, payload: Bytes);
 }
 
 /// The handler.
@@ -16,5 +26,75 @@ pub(crate) struct Mirror;
 impl Echo for Mirror {
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
         Ok(payload)
+    }
+
+    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Ok(Bytes::copy_from_slice(&(payload.len() as u64).to_le_bytes()))
+    }
+
+    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Ok(Bytes::copy_from_slice(&digest(&payload).to_le_bytes()))
+    }
+
+    async fn post(&self, _payload: Bytes) {}
+}
+
+/// FNV-1a over words of 8 bytes, the last one filled with zeros, and the length.
+pub(crate) fn digest(payload: &[u8]) -> u64 {
+    let words = payload.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words
+        .chain([payload.len() as u64])
+        .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The calls of a client, on a poller or not.
+pub(crate) trait Calls {
+    /// [`Echo::echo`].
+    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
+    /// [`Echo::absorb`].
+    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
+    /// [`Echo::digest`].
+    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
+    /// [`Echo::post`].
+    async fn post(&self, payload: Bytes) -> Result<(), Status>;
+}
+
+impl Calls for EchoClient {
+    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::echo(self, payload).await
+    }
+
+    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::absorb(self, payload).await
+    }
+
+    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::digest(self, payload).await
+    }
+
+    async fn post(&self, payload: Bytes) -> Result<(), Status> {
+        Self::post(self, payload).await
+    }
+}
+
+impl Calls for EchoLocal {
+    async fn echo(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::echo(self, payload).await
+    }
+
+    async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::absorb(self, payload).await
+    }
+
+    async fn digest(&self, payload: Bytes) -> Result<Bytes, Status> {
+        Self::digest(self, payload).await
+    }
+
+    async fn post(&self, payload: Bytes) -> Result<(), Status> {
+        Self::post(self, payload).await
     }
 }

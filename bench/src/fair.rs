@@ -1,6 +1,11 @@
 //! Small calls next to large ones, to the same poller of the same peer.
 
+use crate::client::Kind;
 use crate::echo::EchoClient;
+use crate::failure::Failure;
+use crate::nodes::{LinkFlag, Nodes};
+use crate::pin::Pin;
+use crate::session::Session;
 use clap::Args;
 use hdrhistogram::Histogram;
 use std::error::Error;
@@ -26,11 +31,24 @@ pub(crate) struct Load {
     /// How long small calls are measured.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
+    #[command(flatten)]
+    nodes: Nodes,
 }
 
 /// Measures small calls while large ones are under way, and prints their times next to that of four pieces at the
 /// bandwidth that the large ones had meanwhile.
-pub(crate) fn measure(load: &Load, client: &EchoClient) -> Result<(), Box<dyn Error>> {
+///
+/// # Errors
+/// Why the nodes do not start, or a small call failed.
+pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
+    // Many threads make these calls, so none is pinned.
+    let cores = Pin::cores(Some(Pin::Off))?;
+    let session = Session::start(LinkFlag::Auto, &load.nodes, Kind::Thread, cores)?;
+    run(load, session.client().sendable())
+        .map_err(|error| session.death().unwrap_or(Failure::Unmeasured(error.to_string())))
+}
+
+fn run(load: &Load, client: &EchoClient) -> Result<(), Box<dyn Error>> {
     let (done, moved, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut small = Histogram::<u64>::new(3)?;
     let mut elapsed = Duration::ZERO;

@@ -1,129 +1,112 @@
-//! Round trips of generated calls between two processes, compared with those of a kernel TCP socket.
+//! Measures generated calls, and next to them what the machine allows in the same run.
 //!
-//! Times on a shared machine drift, so both are measured in turns within one run and reported as a
-//! ratio: each turn makes a number of socket round trips, then as many calls of the same size.
+//! | file | what it is |
+//! |---|---|
+//! | `cli`, `nodes`, `sizes` | the command line |
+//! | `run`, `drift` | the order of measurements, and which are dropped |
+//! | `session`, `peer` | the two nodes, and the server's process |
+//! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
+//! | `echo` | the service that is called |
+//! | `floors` | the same exchanges without any middleware |
+//! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
+//! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
+//! | `fair` | small calls next to large ones |
+//! | `pin`, `failure` | cores, and exit codes |
+//!
+//! `trunkline-bench --help` teaches the rest.
 
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod drift;
 mod echo;
+mod failure;
 mod fair;
-mod floor;
+mod floors;
+mod machine;
+mod nodes;
+mod payload;
 mod peer;
+mod pin;
+mod point;
+mod recorder;
+mod report;
+mod run;
+mod session;
+mod sizes;
+mod spread;
+mod stopwatch;
 mod table;
+mod worker;
 
-use clap::{Parser, Subcommand};
-use echo::EchoClient;
-use floor::Socket;
-use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
-use peer::Peer;
-use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-use table::Row;
-use trunkline::{Bytes, Node, block_on};
+use clap::Parser;
+use cli::{Cli, Command, Settings};
+use failure::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use machine::Machine;
+use point::{Measure, Point};
+use report::Report;
+use run::Run;
+use std::process::ExitCode;
+use trunkline_testkit::output;
 
-/// Round-trip times of calls, as ratios to a TCP socket's in the same run.
-#[derive(Debug, Parser)]
-#[command(after_help = "Times in microseconds; 'x socket' is the call's median over the socket's.")]
-struct Options {
-    /// Message sizes in bytes, the same in both directions.
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [8, 64, 1024, 4096, 65536, 1 << 20])]
-    sizes: Vec<usize>,
-    /// Turns per size.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    turns: u32,
-    /// Round trips of each kind in a turn.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    trips: u32,
-    /// Poller threads on each side.
-    #[arg(long, value_name = "N", default_value_t = 1, global = true)]
-    pollers: u16,
-    /// Also write the rows as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Address of the other process.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.3", global = true)]
-    peer_address: IpAddr,
-    /// Own address.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.4")]
-    address: IpAddr,
-    #[command(subcommand)]
-    role: Option<Role>,
+/// Sizes without a subcommand.
+const SIZES: [usize; 6] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
+/// Seconds of a run from which on it has a progress bar.
+const LONG_S: f64 = 2.0;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        None => act(Measure::Latency, &cli.settings, &SIZES, 1),
+        Some(Command::Latency(settings)) => act(Measure::Latency, settings, &[64], 1),
+        Some(Command::Rate(settings)) => act(Measure::Rate, settings, &[64], 32),
+        Some(Command::Bandwidth(settings)) => act(Measure::Bandwidth, settings, &[1 << 20], 4),
+        Some(Command::Fair(load)) => fair::measure(load),
+        Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::err(&format!("error: {failure}"));
+            ExitCode::from(failure.code())
+        }
+    }
 }
 
-#[derive(Debug, Subcommand)]
-enum Role {
-    /// The other process; started by the program itself.
-    #[command(hide = true)]
-    Peer,
-    /// Small calls next to large ones.
-    Fair(fair::Load),
-}
-
-fn main() -> Result<(), Box<dyn Error>> {
-    let options = Options::parse();
-    if let Some(Role::Peer) = options.role {
-        return peer::serve(options.peer_address, options.pollers);
-    }
-    let peer = Peer::start(options.peer_address, options.pollers)?;
-    let node =
-        Node::builder().listen(SocketAddr::new(options.address, 0)).pollers(options.pollers).start()?;
-    let client = EchoClient::connect(&node, peer.service)?;
-    if let Some(Role::Fair(load)) = &options.role {
-        fair::measure(load, &client)?;
-        node.shutdown();
-        return Ok(());
-    }
-    let mut socket = Socket::connect(peer.socket)?;
-    let bar = ProgressBar::new(options.sizes.len() as u64 * u64::from(options.turns))
-        .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta}")?);
-    let mut rows = Vec::new();
-    for &size in &options.sizes {
-        rows.push(measure(&options, size, &client, &mut socket, &bar)?);
-    }
+/// Measures, and reports what was measured even if something failed on the way.
+fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usize) -> Result<(), Failure> {
+    let mut run = Run::new(measure, settings, sizes, outstanding)?;
+    // A thread that is pinned sees one core only, so this comes before.
+    let machine = Machine::here();
+    let bar = bar(settings, run.steps());
+    let measured = run.measure(&bar);
     bar.finish_and_clear();
-    table::print(&rows);
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
+    let results: Vec<_> = run.points.iter().filter_map(Point::results).collect();
+    if !settings.quiet && !results.is_empty() {
+        output::out(&table::table(measure, &results))?;
     }
-    node.shutdown();
-    Ok(())
+    if let Some(path) = &settings.json {
+        let error = measured.as_ref().err().map(ToString::to_string);
+        let written = Report::new(measure, settings, (machine, run.cores), results, error).write(path);
+        if let (Err(_), Err(why)) = (&measured, &written) {
+            output::err(&format!("error: {why}"));
+        }
+        // Why measuring ended early decides the exit code.
+        return measured.and(written.map_err(Failure::Unwritten));
+    }
+    measured
 }
 
-fn measure(
-    options: &Options,
-    size: usize,
-    client: &EchoClient,
-    socket: &mut Socket,
-    bar: &ProgressBar,
-) -> Result<Row, Box<dyn Error>> {
-    let payload = Bytes::from(vec![0x5a; size]);
-    let mut floor = Histogram::<u64>::new(3)?;
-    let mut calls = Histogram::<u64>::new(3)?;
-    for turn in 0..=options.turns {
-        for _ in 0..options.trips {
-            let begin = Instant::now();
-            socket.round_trip(&payload)?;
-            // The first turn warms both up and does not count.
-            if turn > 0 {
-                floor.record(nanoseconds(begin.elapsed()))?;
-            }
-        }
-        for _ in 0..options.trips {
-            let begin = Instant::now();
-            let answer = block_on(client.echo(payload.clone()))?;
-            if turn > 0 {
-                calls.record(nanoseconds(begin.elapsed()))?;
-            }
-            if answer.len() != size {
-                return Err("the echo has another length".into());
-            }
-        }
-        bar.inc(u64::from(turn > 0));
+/// On a terminal, and only if it takes a while.
+fn bar(settings: &Settings, steps: u64) -> ProgressBar {
+    #[expect(clippy::cast_precision_loss, reason = "a number of measurements")]
+    let is_long = steps as f64 * settings.seconds > LONG_S;
+    if settings.quiet || !is_long {
+        return ProgressBar::hidden();
     }
-    Ok(Row::new(size, &floor, &calls))
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta} {msg}");
+    ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -1,48 +1,65 @@
-//! The table of results.
+//! The results of a run as a table.
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use crate::point::{Measure, Results, Summary};
+use crate::sizes::written;
+use std::fmt::Write as _;
 
-/// One message size. Times in nanoseconds.
-#[derive(Debug, Serialize)]
-pub(crate) struct Row {
-    size_bytes: usize,
-    socket_p50_ns: u64,
-    socket_p99_ns: u64,
-    call_p50_ns: u64,
-    call_p99_ns: u64,
-    /// The call's median over the socket's.
-    ratio_p50: f64,
-}
-
-impl Row {
-    /// From the two histograms.
-    pub(crate) fn new(size_bytes: usize, socket: &Histogram<u64>, calls: &Histogram<u64>) -> Self {
-        let (socket_p50_ns, call_p50_ns) = (socket.value_at_quantile(0.5), calls.value_at_quantile(0.5));
-        Self {
-            size_bytes,
-            socket_p50_ns,
-            socket_p99_ns: socket.value_at_quantile(0.99),
-            call_p50_ns,
-            call_p99_ns: calls.value_at_quantile(0.99),
-            ratio_p50: call_p50_ns as f64 / socket_p50_ns.max(1) as f64,
-        }
-    }
-}
-
-/// Prints a table.
-pub(crate) fn print(rows: &[Row]) {
-    let us = |ns: u64| ns as f64 / 1e3;
-    println!("{:>9} {:>21} {:>21} {:>9}", "bytes", "socket p50 / p99", "call p50 / p99", "x socket");
-    for row in rows {
-        println!(
-            "{:>9} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>9.2}",
-            row.size_bytes,
-            us(row.socket_p50_ns),
-            us(row.socket_p99_ns),
-            us(row.call_p50_ns),
-            us(row.call_p99_ns),
-            row.ratio_p50
+/// One table for each point: the calls, and each floor, with medians and extremes of the repetitions.
+pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
+    let mut text = String::new();
+    for point in points {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{}: {} bytes, {} under way",
+            measure.name(),
+            written(point.size_bytes),
+            point.outstanding
         );
+        let _ = writeln!(
+            text,
+            "  {:<24} {:>10} {:>21} {:>10} {:>13}",
+            "", "p50 us", "min .. max", "p99 us", "per second"
+        );
+        row(&mut text, "calls", &point.calls);
+        for (name, floor) in &point.floors {
+            row(&mut text, name, floor);
+        }
+        let headline = |key: &str| point.headline.get(key).copied().unwrap_or_default();
+        let ratio = |key: &str, floor: &str| headline(key) / headline(floor);
+        let _ = match measure {
+            Measure::Latency => writeln!(
+                text,
+                "  p50 is {:.2} times the link's floor ({:.2} us)\n",
+                ratio("rtt_p50_ns", "floor_p50_ns"),
+                headline("floor_p50_ns") / 1e3
+            ),
+            Measure::Rate => writeln!(
+                text,
+                "  {:.0} calls/s are {:.3} of the link's floor\n",
+                headline("calls_per_s"),
+                ratio("calls_per_s", "floor_calls_per_s")
+            ),
+            Measure::Bandwidth => writeln!(
+                text,
+                "  {:.1} MB/s are {:.3} of the link's floor ({:.1} MB/s)\n",
+                headline("bytes_per_s") / 1e6,
+                ratio("bytes_per_s", "floor_bytes_per_s"),
+                headline("floor_bytes_per_s") / 1e6
+            ),
+        };
     }
+    text
+}
+
+fn row(text: &mut String, name: &str, summary: &Summary) {
+    let p50 = summary.p50_ns;
+    let range = format!("{:.2} .. {:.2}", p50.min / 1e3, p50.max / 1e3);
+    let _ = writeln!(
+        text,
+        "  {name:<24} {:>10.2} {range:>21} {:>10.2} {:>13.0}",
+        p50.median / 1e3,
+        summary.p99_ns.median / 1e3,
+        summary.per_s.median
+    );
 }

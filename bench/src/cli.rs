@@ -1,0 +1,206 @@
+//! What the command line asks for.
+
+use crate::client::{Kind, MOST_THREADS};
+use crate::fair;
+use crate::nodes::{LinkFlag, Nodes};
+use crate::payload::Buffer;
+use crate::pin::Pin;
+use crate::sizes::{Outstanding, Sizes};
+use clap::{Args, Parser, Subcommand};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Measures generated calls, next to what the machine allows in the same run: the floors.
+///
+/// The server is a second process, which the program starts itself; each side runs on its own core. The program repeats
+/// each measurement, with floors and points in turn, and prints medians. A floor is the same exchange without any
+/// middleware: a cache line between the two cores, an eventfd, UDP and TCP sockets. Quote times as multiples
+/// of a floor, because they depend on the machine and on what else it does.
+///
+/// Examples:
+///   trunkline-bench                                 latency of several sizes
+///   trunkline-bench latency --size 64               one call at a time, 64 bytes there and back
+///   trunkline-bench latency --size 0..1M            sizes from 0 to 1 MiB, doubling
+///   trunkline-bench latency --client thread --pause 10
+///                                                   a thread that calls every 10 ms: both sides sleep between calls
+///   trunkline-bench latency --arrivals 50000        open loop, see below
+///   trunkline-bench rate --outstanding 1,8,32       calls per second with so many under way
+///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
+///   trunkline-bench fair --large 8                  small calls next to large ones
+///
+/// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
+/// stands still for 100 ms delays one call of each, and p99 hides it ("coordinated omission"). With --arrivals calls are due
+/// at a fixed rate whether or not earlier ones have ended, and a call's time counts from when it was due, not from
+/// when it could be made: the 100 ms then appear in each call that was due meanwhile. When
+/// more than --outstanding calls are due, the others wait, and that counts too.
+///
+/// Drift: a host may move virtual processors. A cache line is sampled before and after each measurement, and the
+/// measurement is dropped and repeated, three times at most, when the samples differ by more than 1.4 times.
+///
+/// Exit codes: 0 measured; 1 measured and printed, but the JSON file cannot be written; 2 wrong usage, or something cannot
+/// be measured; 3 the server process died. What was measured before a failure is printed and written.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The time of a call: by default 64 bytes there and back, one at a time.
+    Latency(Settings),
+    /// Calls per second: by default 64 bytes there and back, 32 under way.
+    Rate(Settings),
+    /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 under way.
+    Bandwidth(Settings),
+    /// The time of small calls next to large ones.
+    Fair(fair::Load),
+    /// The server process; the program starts it itself.
+    #[command(hide = true)]
+    Serve(Serve),
+}
+
+/// How it is measured.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Settings {
+    /// What carries the packets.
+    #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
+    pub(crate) link: LinkFlag,
+    /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
+    #[arg(long, value_name = "SIZES")]
+    pub(crate) size: Option<Sizes>,
+    /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
+    #[arg(long, value_name = "CALLS")]
+    pub(crate) outstanding: Option<Outstanding>,
+    /// How long calls are measured in each repetition; a quarter of it is added to warm up. A floor has a fifth of it.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How often everything is measured, in turn.
+    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repetitions: u32,
+    /// Who makes the calls.
+    #[arg(long, value_enum, default_value_t = Kind::Poller)]
+    pub(crate) client: Kind,
+    /// One-way calls: a call ends when its payload is in the server's memory, and nothing comes back.
+    #[arg(long)]
+    pub(crate) one_way: bool,
+    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
+    #[arg(long, value_name = "CORES")]
+    pub(crate) pin: Option<Pin>,
+    /// Pause before each call, so that both sides sleep; floors that sleep have the same pause.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with = "arrivals")]
+    pub(crate) pause: Option<u64>,
+    /// Where payloads come from.
+    #[arg(long, value_enum, default_value_t = Buffer::Reused)]
+    pub(crate) buffer: Buffer,
+    /// Check the contents of each reply; `bandwidth` has the server return a digest. Costs time.
+    #[arg(long, conflicts_with = "one_way")]
+    pub(crate) verify: bool,
+    /// Open loop: calls that are due per second, in all. A call's time counts from when it was due.
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) arrivals: Option<f64>,
+    /// Also write the results to this file: those of one point at the top level, several as `points`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Print nothing but errors.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+/// What the server process is started with.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[arg(long)]
+    pub(crate) address: IpAddr,
+    #[arg(long)]
+    pub(crate) pollers: u16,
+    #[arg(long)]
+    pub(crate) core: Option<usize>,
+}
+
+impl Settings {
+    /// Refuses what cannot be measured, before anything is.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.link == LinkFlag::Shm {
+            return Err(
+                "--link shm: calls do not travel through shared memory yet; use --link udp".to_owned()
+            );
+        }
+        let most = self.outstanding.iter().flat_map(|all| all.0.iter().copied()).max().unwrap_or(1);
+        if self.client == Kind::Thread && most > MOST_THREADS {
+            return Err(format!(
+                "--client thread has a thread for each call under way, at most {MOST_THREADS}; {most} were asked for"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    positive(text, 3600.0).map_err(|why| format!("{why}; it is in seconds, such as 0.5"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    positive(text, 1e8).map_err(|why| format!("{why}; it is in calls per second, such as 50000"))
+}
+
+fn positive(text: &str, most: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= most => Ok(value),
+        Ok(value) => Err(format!("{value} is not above 0 and at most {most}")),
+        Err(_) => Err(format!("`{text}` is not a number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(line: &str) -> Result<Settings, String> {
+        let words = ["trunkline-bench"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let settings = match cli.command {
+            Some(Command::Latency(settings) | Command::Rate(settings) | Command::Bandwidth(settings)) => {
+                settings
+            }
+            _ => cli.settings,
+        };
+        settings.check().map(|()| settings)
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let all =
+            settings("rate --size 4K --outstanding 1,8 --seconds 0.5 --client tokio --pin 0,1").unwrap();
+        assert_eq!((all.size.unwrap().0, all.outstanding.unwrap().0), (vec![4096], vec![1, 8]));
+        assert_eq!((all.client, all.buffer), (Kind::Tokio, Buffer::Reused));
+        assert_eq!(settings("").unwrap().client, Kind::Poller);
+    }
+
+    #[test]
+    fn refusals_give_the_reason() {
+        for (line, word) in [
+            ("latency --link shm", "shared memory yet"),
+            ("latency --seconds 0", "not above 0"),
+            ("latency --arrivals x", "not a number"),
+            ("latency --size 65M", "between 0 and"),
+            ("rate --outstanding 5000", "between 1 and 4096"),
+            ("rate --client thread --outstanding 257", "at most 256"),
+            ("latency --pause 1 --arrivals 5", "cannot be used with"),
+            ("latency --one-way --verify", "cannot be used with"),
+            ("--size 64 latency", "cannot be used with"),
+        ] {
+            let error = settings(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Notices that the host has moved the processors, which changes every time that is measured.
+//!
+//! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
+//! by more than [`MOST`], the measurement in between is dropped and repeated.
+
+/// The larger of the two samples may be so many times the smaller.
+pub(crate) const MOST: f64 = 1.4;
+/// A measurement is repeated so often; the last one counts whatever the samples are.
+const REPEATS: u32 = 3;
+
+/// A result, and how many were dropped before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept<T> {
+    pub(crate) value: T,
+    pub(crate) dropped: u32,
+    /// Whether the samples of the result itself still differed too much.
+    pub(crate) drifted: bool,
+}
+
+/// Measures between two samples of the line, again while they differ too much.
+///
+/// # Errors
+/// Those of the measurement and of the samples.
+pub(crate) fn steady<T, E>(
+    mut line_ns: impl FnMut() -> Result<u64, E>,
+    mut measure: impl FnMut() -> Result<T, E>,
+) -> Result<Kept<T>, E> {
+    let mut dropped = 0;
+    loop {
+        let before = line_ns()?;
+        let value = measure()?;
+        let drifted = differs(before, line_ns()?);
+        if !drifted || dropped == REPEATS {
+            return Ok(Kept { value, dropped, drifted });
+        }
+        dropped += 1;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a round trip stay far below 2^52")]
+fn differs(one: u64, other: u64) -> bool {
+    one.max(other) as f64 > MOST * one.min(other) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    fn run(lines: &[u64]) -> Kept<u32> {
+        let mut lines = lines.iter().copied().cycle();
+        let mut measured = 0;
+        let next = || Ok::<_, Infallible>(lines.next().unwrap_or_default());
+        steady(next, || {
+            measured += 1;
+            Ok(measured)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_measurement_between_samples_that_differ_is_repeated() {
+        assert_eq!(run(&[100, 139]), Kept { value: 1, dropped: 0, drifted: false });
+        assert_eq!(run(&[100, 141, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
+        assert_eq!(run(&[141, 100, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
+    }
+
+    #[test]
+    fn repeats_are_bounded_and_the_last_is_marked() {
+        assert_eq!(run(&[100, 200]), Kept { value: 4, dropped: 3, drifted: true });
+    }
+}

@@ -1,0 +1,40 @@
+//! Why the program ends without a result, and its exit code.
+
+use std::fmt;
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Wrong usage, or something cannot be measured here.
+    Unmeasured(String),
+    /// Everything was measured, and a file cannot be written.
+    Unwritten(String),
+    /// The server process has died.
+    ServerDied(String),
+}
+
+impl Failure {
+    /// The exit code.
+    pub(crate) const fn code(&self) -> u8 {
+        match self {
+            Self::Unwritten(_) => 1,
+            Self::Unmeasured(_) => 2,
+            Self::ServerDied(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unmeasured(why) | Self::Unwritten(why) => f.write_str(why),
+            Self::ServerDied(how) => write!(f, "the server process has died: {how}"),
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self::Unmeasured(why)
+    }
+}

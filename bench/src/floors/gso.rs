@@ -1,0 +1,77 @@
+//! Bytes in one direction: the kernel cuts large datagrams, and the receiver takes many pieces by one recvmmsg.
+
+use super::udp::{BATCH, LOST_NS, Receive, pair, receive};
+use super::{Shape, with_server};
+use crate::recorder::{Recorder, Sample};
+use crate::stopwatch::nanoseconds;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
+use std::io::IoSlice;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of a piece: an Ethernet frame's 1,500 without the headers of IP and UDP.
+const PIECE: u16 = 1472;
+/// Bytes of one system call: as many pieces as a datagram's length allows.
+const CHUNK: usize = 44 * PIECE as usize;
+/// Bytes under way at a time. The pieces of two chunks fit a socket's receive buffer.
+const WINDOW: u64 = 2 * CHUNK as u64;
+
+/// Sends without end; the receiver returns how many bytes have arrived. The rate is in bytes.
+pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
+    let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
+    let serve = |stop: &AtomicBool| absorb(&server, stop);
+    with_server(shape.cores.map(|cores| cores.server), serve, |watch| {
+        let mut recorder = Recorder::new(nanoseconds(shape.measured));
+        let chunk = vec![0x5a; CHUNK];
+        let mut reports = vec![vec![0; 8]; BATCH];
+        let (mut sent, mut arrived, mut last_ns) = (0, 0, 0);
+        loop {
+            if sent - arrived < WINDOW && send(&client, &chunk)? {
+                sent += CHUNK as u64;
+            }
+            let reported = receive(&client, &mut reports, |_| ())?;
+            let now = watch.now_ns();
+            if reported > 0 {
+                let total = reports[..reported].iter().filter_map(|report| {
+                    let bytes = report.get(..8)?.try_into().ok()?;
+                    Some(u64::from_le_bytes(bytes))
+                });
+                let bytes = total.max().unwrap_or(0).saturating_sub(arrived);
+                arrived += bytes;
+                // What was lost and given up may arrive late.
+                sent = sent.max(arrived);
+                if !recorder.ended_many(last_ns, now, bytes) {
+                    return recorder.finish();
+                }
+                last_ns = now;
+            } else if now - last_ns > LOST_NS {
+                sent = arrived;
+                last_ns = now;
+            }
+        }
+    })
+}
+
+fn send(socket: &UdpSocket, chunk: &[u8]) -> Result<bool, String> {
+    let cut = [ControlMessage::UdpGsoSegments(&PIECE)];
+    let flags = MsgFlags::MSG_DONTWAIT;
+    match sendmsg::<SockaddrIn>(socket.as_raw_fd(), &[IoSlice::new(chunk)], &cut, flags, None) {
+        Ok(_) => Ok(true),
+        Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(false),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Receives, and reports the sum of bytes after each batch.
+fn absorb(socket: &UdpSocket, stop: &AtomicBool) -> Result<(), String> {
+    let mut buffers = vec![vec![0; usize::from(PIECE)]; BATCH];
+    let mut arrived = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        if receive(socket, &mut buffers, |bytes| arrived += bytes as u64)? > 0 {
+            // A report that finds no room is made good by the next.
+            let _full = socket.send(&arrived.to_le_bytes());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! One cache line that both cores write in turn.
+
+use super::with_server;
+use crate::pin::Cores;
+use crate::recorder::{Recorder, Sample};
+use crate::stopwatch::nanoseconds;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Round trips between two readings of the clock, which takes a good part of one round trip itself.
+const TRIPS: u64 = 64;
+
+/// A word on a cache line of its own, and its neighbour, which processors fetch along.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// The time of a round trip: odd numbers are the client's, and the server adds one to each.
+pub(crate) fn line(cores: Option<Cores>, measured: Duration) -> Result<Sample, String> {
+    let line = Line(AtomicU64::new(0));
+    let serve = |stop: &AtomicBool| {
+        let mut next = 1;
+        while await_value(&line.0, next, stop) {
+            line.0.store(next + 1, Ordering::Release);
+            next += 2;
+        }
+        Ok(())
+    };
+    with_server(cores.map(|cores| cores.server), serve, |watch| {
+        let never = AtomicBool::new(false);
+        let mut recorder = Recorder::new(nanoseconds(measured));
+        let mut next = 1;
+        loop {
+            let began = watch.now_ns();
+            for _ in 0..TRIPS {
+                line.0.store(next, Ordering::Release);
+                await_value(&line.0, next + 1, &never);
+                next += 2;
+            }
+            let now = watch.now_ns();
+            if !recorder.ended_many(now - (now - began) / TRIPS, now, TRIPS) {
+                return recorder.finish();
+            }
+        }
+    })
+}
+
+/// Spins until the word has this value; returns whether it has, and not a stop was asked for.
+fn await_value(word: &AtomicU64, value: u64, stop: &AtomicBool) -> bool {
+    // The flag is on another cache line, and read seldom.
+    loop {
+        for _ in 0..1024 {
+            if word.load(Ordering::Acquire) == value {
+                return true;
+            }
+            spin_loop();
+        }
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What the machine allows without any middleware, measured in the same run as the calls.
+//!
+//! | file | what it measures |
+//! |---|---|
+//! | `line` | a cache line that two cores write in turn: the unit of every comparison |
+//! | `eventfd` | waking a thread on the same core, and on the other one |
+//! | `udp` | a datagram there and back, polled or blocking; many at a time by sendmmsg and recvmmsg |
+//! | `gso` | bytes in one direction by UDP GSO, received by recvmmsg |
+//! | `tcp` | messages of the same sizes over a TCP connection, polled |
+//! | `ring` | messages over two SPSC rings, and buffers that one side fills and the other reads in place |
+//!
+//! Each floor's server is a thread of this process on the server's core; the client is the calling thread.
+
+mod eventfd;
+mod gso;
+mod line;
+mod ring;
+mod tcp;
+mod udp;
+
+pub(crate) use line::line;
+
+use crate::pin::{self, Cores};
+use crate::recorder::Sample;
+use crate::stopwatch::Stopwatch;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What a floor has in common with the calls that it is compared with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Bytes of a message.
+    pub(crate) size: usize,
+    /// Bytes of its reply.
+    pub(crate) reply: usize,
+    /// Messages under way at a time.
+    pub(crate) outstanding: usize,
+    /// The pause before each message.
+    pub(crate) pause: Option<Duration>,
+    /// How long it is measured.
+    pub(crate) measured: Duration,
+    /// Where client and server run.
+    pub(crate) cores: Option<Cores>,
+}
+
+/// One way of exchanging messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Floor {
+    /// A cache line, written in turn.
+    Line,
+    /// An eventfd between threads of one core.
+    EventfdSameCore,
+    /// An eventfd between the two cores.
+    EventfdCrossCore,
+    /// Datagrams, with polling receivers.
+    Udp,
+    /// Datagrams, with receivers that block.
+    UdpBlocking,
+    /// Datagrams, many at a time.
+    UdpBatched,
+    /// Datagrams that the kernel cuts from larger ones.
+    UdpGso,
+    /// A TCP connection.
+    Tcp,
+    /// Two SPSC rings.
+    Ring,
+    /// Buffers that are filled by one side and read in place by the other.
+    Copy,
+}
+
+impl Floor {
+    /// Its name, in tables and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Line => "cache line",
+            Self::EventfdSameCore => "eventfd, same core",
+            Self::EventfdCrossCore => "eventfd, cross-core",
+            Self::Udp => "raw UDP, polling",
+            Self::UdpBlocking => "raw UDP, blocking",
+            Self::UdpBatched => "sendmmsg/recvmmsg",
+            Self::UdpGso => "UDP GSO to recvmmsg",
+            Self::Tcp => "TCP, polling",
+            Self::Ring => "SPSC ring",
+            Self::Copy => "copy in, read in place",
+        }
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// The operating system's, with the floor's name.
+    pub(crate) fn measure(self, shape: &Shape) -> Result<Sample, String> {
+        let measured = match self {
+            Self::Line => line(shape.cores, shape.measured),
+            Self::EventfdSameCore => eventfd::same_core(shape),
+            Self::EventfdCrossCore => eventfd::cross_core(shape),
+            Self::Udp => udp::ping_pong(shape, udp::Receive::Polling),
+            Self::UdpBlocking => udp::ping_pong(shape, udp::Receive::Blocking),
+            Self::UdpBatched => udp::batched(shape),
+            Self::UdpGso => gso::stream(shape),
+            Self::Tcp => tcp::exchange(shape),
+            Self::Ring => ring::exchange(shape),
+            Self::Copy => ring::stream(shape),
+        };
+        measured.map_err(|why| format!("the floor `{}` cannot be measured: {why}", self.name()))
+    }
+}
+
+/// Runs `measure` while `serve` runs on a thread of its own on `core`, until the flag that it is passed is set.
+fn with_server<R>(
+    core: Option<usize>,
+    serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,
+    measure: impl FnOnce(Stopwatch) -> Result<R, String>,
+) -> Result<R, String> {
+    with_sleeping_server(core, serve, measure, || ())
+}
+
+/// The same for a server that sleeps: `wake` is called when the flag is set.
+fn with_sleeping_server<R>(
+    core: Option<usize>,
+    serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,
+    measure: impl FnOnce(Stopwatch) -> Result<R, String>,
+    wake: impl FnOnce(),
+) -> Result<R, String> {
+    let stop = AtomicBool::new(false);
+    let (ended, served) = thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            core.map_or(Ok(()), pin::to)?;
+            serve(&stop)
+        });
+        let ended = measure(Stopwatch::start());
+        stop.store(true, Ordering::Relaxed);
+        wake();
+        (ended, server.join().unwrap_or_else(|_| Err("its server panicked".to_owned())))
+    });
+    served?;
+    ended
+}
+
+/// Sleeps before a message, if there is a pause.
+fn pause(shape: &Shape) {
+    if let Some(pause) = shape.pause {
+        thread::sleep(pause);
+    }
+}

@@ -1,0 +1,89 @@
+//! Messages between two threads over SPSC rings: copies of small ones, or buffers that stay where they are.
+
+use super::{Shape, with_server};
+use crate::recorder::{Recorder, Sample};
+use crate::stopwatch::nanoseconds;
+use std::collections::VecDeque;
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, Ordering};
+use trunkline_rings::spsc::ring;
+
+/// Bytes of a message in the ring. Larger ones are [`stream`]'s.
+const MESSAGE_BYTES: usize = 64;
+
+/// Exchanges 64-byte messages, with so many under way.
+pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
+    let capacity = shape.outstanding.next_power_of_two();
+    let (mut to_server, mut requests) = ring::<[u8; MESSAGE_BYTES]>(capacity);
+    let (mut to_client, mut replies) = ring::<[u8; MESSAGE_BYTES]>(capacity);
+    let serve = move |stop: &AtomicBool| {
+        while !stop.load(Ordering::Relaxed) {
+            while let Some(message) = requests.pop() {
+                to_client.push(message).map_err(|_| "its ring is full")?;
+            }
+            spin_loop();
+        }
+        Ok(())
+    };
+    with_server(shape.cores.map(|cores| cores.server), serve, |watch| {
+        let mut recorder = Recorder::new(nanoseconds(shape.measured));
+        let mut under_way = 0;
+        loop {
+            let began = watch.now_ns();
+            while under_way < shape.outstanding && to_server.push(black_box([0x5a; MESSAGE_BYTES])).is_ok() {
+                under_way += 1;
+            }
+            let mut arrived = 0;
+            while let Some(message) = replies.pop() {
+                black_box(message);
+                arrived += 1;
+            }
+            under_way -= arrived;
+            if arrived > 0 && !recorder.ended_many(began, watch.now_ns(), arrived as u64) {
+                return recorder.finish();
+            }
+        }
+    })
+}
+
+/// Fills buffers on one core that the other reads in place, with so many under way.
+pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
+    let capacity = shape.outstanding.next_power_of_two();
+    let (mut to_server, mut filled) = ring::<Vec<u8>>(capacity);
+    let (mut to_client, mut read) = ring::<Vec<u8>>(capacity);
+    let serve = move |stop: &AtomicBool| {
+        while !stop.load(Ordering::Relaxed) {
+            while let Some(buffer) = filled.pop() {
+                black_box(one_byte_of_each_line(&buffer));
+                to_client.push(buffer).map_err(|_| "its ring is full")?;
+            }
+            spin_loop();
+        }
+        Ok(())
+    };
+    with_server(shape.cores.map(|cores| cores.server), serve, |watch| {
+        let source = vec![0x5a; shape.size.max(1)];
+        let mut free = vec![source.clone(); shape.outstanding];
+        let mut began = VecDeque::new();
+        let mut recorder = Recorder::new(nanoseconds(shape.measured));
+        loop {
+            if let Some(mut buffer) = free.pop() {
+                began.push_back(watch.now_ns());
+                buffer.copy_from_slice(&source);
+                to_server.push(buffer).map_err(|_| "its ring is full")?;
+            }
+            while let Some(buffer) = read.pop() {
+                free.push(buffer);
+                let due = began.pop_front().ok_or("a buffer that was not sent")?;
+                if !recorder.ended(due, watch.now_ns()) {
+                    return recorder.finish();
+                }
+            }
+        }
+    })
+}
+
+/// Brings every cache line of the buffer to this core.
+fn one_byte_of_each_line(buffer: &[u8]) -> u64 {
+    buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum()
+}

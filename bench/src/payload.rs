@@ -1,0 +1,110 @@
+//! The payloads of calls: one that is sent again and again, one that is written each time, or a new one each time.
+
+use clap::ValueEnum;
+use trunkline::Bytes;
+
+/// Where the payload of each call comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Buffer {
+    /// The same bytes each time: they are in the cache.
+    Reused,
+    /// The same memory, written before each call.
+    Rewritten,
+    /// New memory for each call, allocated and written.
+    Own,
+}
+
+impl Buffer {
+    /// Its name on the command line and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Reused => "reused",
+            Self::Rewritten => "rewritten",
+            Self::Own => "own",
+        }
+    }
+}
+
+/// The payloads of one of the calls that are under way at a time.
+#[derive(Debug)]
+pub(crate) struct Payloads {
+    buffer: Buffer,
+    size: usize,
+    last: Bytes,
+    written: u8,
+}
+
+impl Payloads {
+    /// Of this size.
+    pub(crate) fn new(buffer: Buffer, size: usize) -> Self {
+        Self { buffer, size, last: filled(size, 0), written: 0 }
+    }
+
+    /// The payload of the next call.
+    pub(crate) fn next(&mut self) -> Bytes {
+        match self.buffer {
+            Buffer::Reused => {}
+            Buffer::Own => {
+                self.written = self.written.wrapping_add(1);
+                self.last = filled(self.size, self.written);
+            }
+            Buffer::Rewritten => {
+                self.written = self.written.wrapping_add(1);
+                // The call before has ended, and nobody else has the bytes; if the node still holds them, they are copied.
+                let mut bytes = match std::mem::take(&mut self.last).try_into_mut() {
+                    Ok(bytes) => bytes,
+                    Err(held) => held.as_ref().into(),
+                };
+                fill(&mut bytes, self.written);
+                self.last = bytes.freeze();
+            }
+        }
+        self.last.clone()
+    }
+}
+
+fn filled(size: usize, written: u8) -> Bytes {
+    let mut bytes = vec![0; size];
+    fill(&mut bytes, written);
+    Bytes::from(bytes)
+}
+
+/// Differs from place to place and from call to call, so that a payload in the wrong place is noticed.
+fn fill(bytes: &mut [u8], written: u8) {
+    for (chunk, place) in bytes.chunks_mut(256).zip(0_u64..) {
+        let [low, high, ..] = place.to_le_bytes();
+        chunk.fill(low ^ high.rotate_left(3) ^ written);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_buffer_is_what_its_name_means() {
+        let mut reused = Payloads::new(Buffer::Reused, 1000);
+        let (one, other) = (reused.next(), reused.next());
+        assert_eq!((one.as_ptr(), &one), (other.as_ptr(), &other));
+
+        let mut rewritten = Payloads::new(Buffer::Rewritten, 1000);
+        let one = rewritten.next();
+        let (before, place) = (one.to_vec(), one.as_ptr());
+        drop(one);
+        let other = rewritten.next();
+        assert_eq!(other.as_ptr(), place);
+        assert_ne!(other, before);
+
+        let mut own = Payloads::new(Buffer::Own, 1000);
+        let (one, other) = (own.next(), own.next());
+        assert_ne!((one.as_ptr(), &one), (other.as_ptr(), &other));
+    }
+
+    #[test]
+    fn places_of_a_payload_differ() {
+        let bytes = filled(1 << 20, 7);
+        assert_ne!(bytes[0], bytes[256]);
+        assert_ne!(bytes[0], bytes[1 << 16]);
+        assert_eq!(filled(0, 1).len(), 0);
+    }
+}

@@ -1,0 +1,222 @@
+//! One point of a run, such as one size: its repetitions, and what they come to.
+
+use crate::drift::Kept;
+use crate::floors::Floor;
+use crate::recorder::Sample;
+use crate::spread::Spread;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a subcommand measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    Latency,
+    Rate,
+    Bandwidth,
+}
+
+impl Measure {
+    /// Its name on the command line and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+}
+
+/// The measurements of one kind at one point.
+#[derive(Debug, Clone, Default)]
+struct Repetitions {
+    p50_ns: Vec<f64>,
+    p99_ns: Vec<f64>,
+    per_s: Vec<f64>,
+    dropped: u32,
+    drifted: u32,
+}
+
+/// The floors that ratios refer to, by what is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct References {
+    pub(crate) latency: Floor,
+    pub(crate) rate: Floor,
+    pub(crate) bandwidth: Floor,
+}
+
+/// One point, while it is measured.
+#[derive(Debug)]
+pub(crate) struct Point {
+    pub(crate) measure: Measure,
+    pub(crate) size: usize,
+    pub(crate) outstanding: usize,
+    pub(crate) references: References,
+    calls: Repetitions,
+    floors: BTreeMap<Floor, Repetitions>,
+}
+
+/// One point's results, in JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Results {
+    pub(crate) size_bytes: usize,
+    pub(crate) outstanding: usize,
+    /// Medians over the repetitions. What the subcommand does not measure is left out.
+    #[serde(flatten)]
+    pub(crate) headline: BTreeMap<&'static str, f64>,
+    pub(crate) calls: Summary,
+    pub(crate) floors: BTreeMap<&'static str, Summary>,
+}
+
+/// What the repetitions of one kind come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) p50_ns: Spread,
+    pub(crate) p99_ns: Spread,
+    pub(crate) per_s: Spread,
+    repetitions: usize,
+    /// Measurements that were dropped because the cache line's time had changed meanwhile.
+    dropped: u32,
+    /// Repetitions that count although it had changed each time.
+    drifted: u32,
+}
+
+impl Repetitions {
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
+    fn add(&mut self, kept: &Kept<Sample>) {
+        let at = |quantile| kept.value.times.value_at_quantile(quantile) as f64;
+        self.p50_ns.push(at(0.5));
+        self.p99_ns.push(at(0.99));
+        self.per_s.push(kept.value.per_s);
+        self.dropped += kept.dropped;
+        self.drifted += u32::from(kept.drifted);
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        Some(Summary {
+            p50_ns: Spread::of(&self.p50_ns)?,
+            p99_ns: Spread::of(&self.p99_ns)?,
+            per_s: Spread::of(&self.per_s)?,
+            repetitions: self.per_s.len(),
+            dropped: self.dropped,
+            drifted: self.drifted,
+        })
+    }
+}
+
+impl Point {
+    /// Nothing is measured yet.
+    pub(crate) fn new(measure: Measure, size: usize, outstanding: usize, references: References) -> Self {
+        let (calls, floors) = (Repetitions::default(), BTreeMap::new());
+        Self { measure, size, outstanding, references, calls, floors }
+    }
+
+    /// Adds a repetition of the calls.
+    pub(crate) fn add_calls(&mut self, kept: &Kept<Sample>) {
+        self.calls.add(kept);
+    }
+
+    /// Adds a repetition of a floor.
+    pub(crate) fn add_floor(&mut self, floor: Floor, kept: &Kept<Sample>) {
+        self.floors.entry(floor).or_default().add(kept);
+    }
+
+    /// What has been measured, if each kind was at least once.
+    pub(crate) fn results(&self) -> Option<Results> {
+        let calls = self.calls.summary()?;
+        let mut floors = BTreeMap::new();
+        for (floor, repetitions) in &self.floors {
+            floors.insert(floor.name(), repetitions.summary()?);
+        }
+        let floor = |floor: Floor| floors.get(floor.name());
+        let mut headline = BTreeMap::from([
+            ("rtt_p50_ns", calls.p50_ns.median),
+            ("rtt_p99_ns", calls.p99_ns.median),
+            ("floor_p50_ns", floor(self.references.latency)?.p50_ns.median),
+        ]);
+        match self.measure {
+            Measure::Latency => {}
+            Measure::Rate => {
+                headline.insert("calls_per_s", calls.per_s.median);
+                headline.insert("floor_calls_per_s", floor(self.references.rate)?.per_s.median);
+            }
+            Measure::Bandwidth => {
+                #[expect(clippy::cast_precision_loss, reason = "at most 2^26")]
+                let size = self.size as f64;
+                let reference = floor(self.references.bandwidth)?.per_s.median;
+                // The rate of UDP with GSO is in bytes, because the kernel cuts messages.
+                let bytes = if self.references.bandwidth == Floor::UdpGso { 1.0 } else { size };
+                headline.insert("bytes_per_s", calls.per_s.median * size);
+                headline.insert("floor_bytes_per_s", reference * bytes);
+            }
+        }
+        Some(Results { size_bytes: self.size, outstanding: self.outstanding, headline, calls, floors })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::Recorder;
+
+    const REFERENCES: References =
+        References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso };
+
+    /// Calls of so many microseconds, one after the other.
+    fn kept(us: u64) -> Kept<Sample> {
+        let mut recorder = Recorder::new(20_000_000);
+        let mut now = 0;
+        while recorder.ended(now, now + us * 1000) {
+            now += us * 1000;
+        }
+        Kept { value: recorder.finish().unwrap(), dropped: 1, drifted: false }
+    }
+
+    fn point(measure: Measure) -> Point {
+        let mut point = Point::new(measure, 64, 1, REFERENCES);
+        for us in [10, 30, 20] {
+            point.add_calls(&kept(us));
+            for floor in [Floor::Udp, Floor::UdpBatched, Floor::UdpGso] {
+                point.add_floor(floor, &kept(5));
+            }
+        }
+        point
+    }
+
+    #[test]
+    fn a_subcommand_reports_what_it_measures() {
+        let keys = |measure| {
+            let json = serde_json::to_value(point(measure).results().unwrap()).unwrap();
+            [
+                "rtt_p50_ns",
+                "floor_p50_ns",
+                "calls_per_s",
+                "floor_calls_per_s",
+                "bytes_per_s",
+                "floor_bytes_per_s",
+            ]
+            .map(|key| json.get(key).is_some_and(serde_json::Value::is_number))
+        };
+        assert_eq!(keys(Measure::Latency), [true, true, false, false, false, false]);
+        assert_eq!(keys(Measure::Rate), [true, true, true, true, false, false]);
+        assert_eq!(keys(Measure::Bandwidth), [true, true, false, false, true, true]);
+    }
+
+    #[test]
+    fn results_are_medians_of_repetitions() {
+        let results = point(Measure::Bandwidth).results().unwrap();
+        let near = |key: &str, value: f64| {
+            let measured = results.headline[key];
+            assert!((measured - value).abs() < value / 100.0, "{key}: {measured}");
+        };
+        near("rtt_p50_ns", 20_000.0);
+        near("floor_p50_ns", 5_000.0);
+        near("bytes_per_s", 64.0 * 50_000.0);
+        near("floor_bytes_per_s", 200_000.0);
+        assert_eq!((results.calls.repetitions, results.calls.dropped), (3, 3));
+    }
+
+    #[test]
+    fn a_point_without_measurements_has_no_results() {
+        assert_eq!(Point::new(Measure::Rate, 64, 1, REFERENCES).results(), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! What one measurement collects: the time of each call, and how many end in each slice of time.
+//!
+//! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end
+//! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms: a host that
+//! takes the processor away for some milliseconds makes a few slices slow, and not the result.
+
+use hdrhistogram::Histogram;
+
+/// A slice lasts at least so long.
+const SLICE_NS: u64 = 1_000_000;
+/// Histograms keep so many significant digits.
+const DIGITS: u8 = 3;
+/// The longest time that is told apart; longer ones count as this: 1,000 s.
+const LONGEST_NS: u64 = 1_000_000_000_000;
+
+/// Collects until the measurement is over.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    times: Histogram<u64>,
+    warm_ns: u64,
+    end_ns: u64,
+    /// When the current slice began; `None` while the calls still warm up.
+    slice_began_ns: Option<u64>,
+    in_slice: u64,
+    rates: Vec<f64>,
+    failed: Option<String>,
+}
+
+/// The result of one measurement.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    /// Nanoseconds per call.
+    pub(crate) times: Histogram<u64>,
+    /// Calls per second.
+    pub(crate) per_s: f64,
+}
+
+impl Recorder {
+    /// Measures for so long, after a warm-up of a quarter of it.
+    pub(crate) fn new(measured_ns: u64) -> Self {
+        let warm_ns = measured_ns / 4;
+        let times = Histogram::new_with_max(LONGEST_NS, DIGITS)
+            .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"));
+        let end_ns = warm_ns + measured_ns;
+        Self { times, warm_ns, end_ns, slice_began_ns: None, in_slice: 0, rates: Vec::new(), failed: None }
+    }
+
+    /// Records a call that was due at one time and ended at the other. Returns whether to go on.
+    pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
+        self.ended_many(due_ns, now_ns, 1)
+    }
+
+    /// Records several that were due at the same time and ended together.
+    pub(crate) fn ended_many(&mut self, due_ns: u64, now_ns: u64, calls: u64) -> bool {
+        if now_ns < self.warm_ns {
+            return self.failed.is_none();
+        }
+        self.times.saturating_record_n(now_ns.saturating_sub(due_ns).max(1), calls);
+        // The first call after the warm-up ends at the start of the first slice, and is not in it.
+        let Some(began_ns) = self.slice_began_ns else {
+            self.slice_began_ns = Some(now_ns);
+            return self.goes_on(now_ns);
+        };
+        self.in_slice += calls;
+        let lasted_ns = now_ns.saturating_sub(began_ns);
+        if lasted_ns >= SLICE_NS {
+            #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+            self.rates.push(self.in_slice as f64 * 1e9 / lasted_ns as f64);
+            self.in_slice = 0;
+            self.slice_began_ns = Some(now_ns);
+        }
+        self.goes_on(now_ns)
+    }
+
+    /// Records that a call failed, which ends the measurement.
+    pub(crate) fn failed(&mut self, why: String) {
+        self.failed.get_or_insert(why);
+    }
+
+    /// The result.
+    ///
+    /// # Errors
+    /// Why a call failed, or that too few ended.
+    pub(crate) fn finish(self) -> Result<Sample, String> {
+        if let Some(why) = self.failed {
+            return Err(why);
+        }
+        let per_s = median(self.rates).ok_or("too few calls have ended; use a larger --seconds")?;
+        Ok(Sample { times: self.times, per_s })
+    }
+
+    /// At least one slice is measured, however long a call takes.
+    fn goes_on(&self, now_ns: u64) -> bool {
+        self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
+    }
+}
+
+/// The middle value, or the lower of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn warm_up_does_not_count_and_the_rate_is_a_median_over_slices() {
+        let mut recorder = Recorder::new(100 * MS);
+        // One call each 0.1 ms, and one stall of 30 ms.
+        let mut now = 0;
+        loop {
+            let due = now;
+            now += if now == 50 * MS { 30 * MS } else { MS / 10 };
+            if !recorder.ended(due, now) {
+                break;
+            }
+        }
+        let sample = recorder.finish().unwrap();
+        assert!((sample.per_s - 10_000.0).abs() < 1.0, "{}", sample.per_s);
+        assert_eq!(sample.times.value_at_quantile(0.5) / 1000, 100);
+        // 100 ms are measured, of which 30 ms are one call.
+        assert_eq!(sample.times.len(), 702);
+    }
+
+    #[test]
+    fn a_stall_counts_for_every_call_that_was_due_meanwhile() {
+        // Open loop: one call is due each millisecond, and the server stands still for 50 ms.
+        let mut recorder = Recorder::new(200 * MS);
+        let mut free = 0;
+        for call in 0_u64.. {
+            let due = call * MS;
+            free = free.max(due) + if call == 100 { 50 * MS } else { MS / 10 };
+            if !recorder.ended(due, free) {
+                break;
+            }
+        }
+        let sample = recorder.finish().unwrap();
+        // Of 200 calls more than 40 waited for at least 10 ms. Measured from when they were made, it would be one.
+        assert!(sample.times.value_at_quantile(0.8) > 10 * MS, "{}", sample.times.value_at_quantile(0.8));
+    }
+
+    #[test]
+    fn a_call_longer_than_the_measurement_is_still_measured() {
+        let mut recorder = Recorder::new(MS);
+        assert!(recorder.ended(0, 10 * MS), "it began before the warm-up ended");
+        assert!(!recorder.ended(10 * MS, 20 * MS));
+        assert!((recorder.finish().unwrap().per_s - 100.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_failure_ends_the_measurement_and_is_its_result() {
+        let mut recorder = Recorder::new(MS);
+        recorder.failed("first".to_owned());
+        recorder.failed("second".to_owned());
+        assert!(!recorder.ended(0, 1));
+        assert_eq!(recorder.finish().unwrap_err(), "first");
+        assert!(Recorder::new(MS).finish().unwrap_err().contains("--seconds"));
+    }
+
+    #[test]
+    fn a_median_is_a_value_that_was_measured() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.0));
+        assert_eq!(median(Vec::new()), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! The results of a run as JSON.
+
+use crate::cli::Settings;
+use crate::machine::Machine;
+use crate::nodes::LinkFlag;
+use crate::pin::Cores;
+use crate::point::{Measure, Results};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// What the file has. One point's keys are at the top level; several points are listed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    command: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    settings: Described,
+    machine: Machine,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    point: Option<Results>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    points: Vec<Results>,
+}
+
+/// The settings that results depend on.
+#[derive(Debug, Serialize)]
+struct Described {
+    link: &'static str,
+    client: &'static str,
+    seconds: f64,
+    repetitions: u32,
+    one_way: bool,
+    verify: bool,
+    buffer: &'static str,
+    pollers: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrivals_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cores: Option<[usize; 2]>,
+}
+
+impl Report {
+    /// Of these results, on this machine and on these cores. `error` is why there are not more.
+    pub(crate) fn new(
+        measure: Measure,
+        settings: &Settings,
+        (machine, cores): (Machine, Option<Cores>),
+        mut points: Vec<Results>,
+        error: Option<String>,
+    ) -> Self {
+        let point = if points.len() == 1 { points.pop() } else { None };
+        let settings = Described {
+            link: match settings.link {
+                LinkFlag::Process => "process",
+                LinkFlag::Shm => "shm",
+                LinkFlag::Auto | LinkFlag::Udp => "udp",
+            },
+            client: settings.client.name(),
+            seconds: settings.seconds,
+            repetitions: settings.repetitions,
+            one_way: settings.one_way,
+            verify: settings.verify,
+            buffer: settings.buffer.name(),
+            pollers: settings.nodes.pollers,
+            pause_ms: settings.pause,
+            arrivals_per_s: settings.arrivals,
+            cores: cores.map(|Cores { client, server }| [client, server]),
+        };
+        Self { command: measure.name(), error, settings, machine, point, points }
+    }
+
+    /// Writes it. A file that is there already stays as it is until the new one is complete.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
+        let named = |error: io::Error| format!("cannot write {}: {error}", path.display());
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| named(error.into()))?;
+        text.push(b'\n');
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let partial = PathBuf::from(name);
+        let written = File::create(&partial)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&partial, path));
+        written.map_err(|error| {
+            let _absent = fs::remove_file(&partial);
+            named(error)
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! The plan of a run: each repetition measures every point and every floor once.
+
+use crate::cli::Settings;
+use crate::drift::steady;
+use crate::failure::Failure;
+use crate::floors::{self, Floor, Shape};
+use crate::nodes::LinkFlag;
+use crate::pin::{Cores, Pin};
+use crate::point::{Measure, Point, References};
+use crate::session::Session;
+use crate::worker::{Exchange, Plan};
+use indicatif::ProgressBar;
+use std::thread;
+use std::time::Duration;
+
+/// How long the cache line is sampled before and after a measurement.
+const LINE: Duration = Duration::from_millis(5);
+/// After so long without work, pollers sleep, and disturb no floor.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// What is measured, and how far it is.
+pub(crate) struct Run<'a> {
+    settings: &'a Settings,
+    pub(crate) cores: Option<Cores>,
+    pub(crate) points: Vec<Point>,
+}
+
+impl<'a> Run<'a> {
+    /// Plans the run. `sizes` and `outstanding` count where the settings have none.
+    ///
+    /// # Errors
+    /// What cannot be measured.
+    pub(crate) fn new(
+        measure: Measure,
+        settings: &'a Settings,
+        sizes: &[usize],
+        outstanding: usize,
+    ) -> Result<Self, String> {
+        settings.check()?;
+        let cores = Pin::cores(settings.pin)?;
+        let sizes = settings.size.as_ref().map_or(sizes, |sizes| &sizes.0);
+        let default = [outstanding];
+        let outstanding = settings.outstanding.as_ref().map_or(&default[..], |all| &all.0);
+        if measure == Measure::Bandwidth && sizes.contains(&0) {
+            return Err("bandwidth needs sizes above 0".to_owned());
+        }
+        let references = references(settings.link);
+        let of_size =
+            |&size| outstanding.iter().map(move |&each| Point::new(measure, size, each, references));
+        Ok(Self { settings, cores, points: sizes.iter().flat_map(of_size).collect() })
+    }
+
+    /// How many measurements it has.
+    pub(crate) fn steps(&self) -> u64 {
+        let of_point = |point: &Point| 1 + self.floors(point).len() as u64;
+        u64::from(self.settings.repetitions) * self.points.iter().map(of_point).sum::<u64>()
+    }
+
+    /// Measures everything. What was measured before a failure stays in the points.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    pub(crate) fn measure(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
+        let settings = self.settings;
+        let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
+        for _ in 0..settings.repetitions {
+            for at in 0..self.points.len() {
+                let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
+                for floor in self.floors(&self.points[at]) {
+                    bar.set_message(floor.name());
+                    let kept = steady(|| self.line_ns(), || floor.measure(&shape))?;
+                    self.points[at].add_floor(floor, &kept);
+                    bar.inc(1);
+                }
+                bar.set_message("calls");
+                let line = || self.line_ns().map_err(Failure::from);
+                let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
+                self.points[at].add_calls(&kept);
+                bar.inc(1);
+                session.death().map_or(Ok(()), Err)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn line_ns(&self) -> Result<u64, String> {
+        floors::line(self.cores, LINE).map(|sample| sample.times.value_at_quantile(0.5))
+    }
+
+    fn exchange(&self, point: &Point) -> Exchange {
+        match point.measure {
+            _ if self.settings.one_way => Exchange::OneWay,
+            Measure::Bandwidth => Exchange::Absorb,
+            Measure::Latency | Measure::Rate => Exchange::Echo,
+        }
+    }
+
+    fn plan(&self, point: &Point) -> Plan {
+        let settings = self.settings;
+        Plan {
+            exchange: self.exchange(point),
+            size: point.size,
+            outstanding: point.outstanding,
+            pause: settings.pause.map(Duration::from_millis),
+            arrivals: settings.arrivals,
+            buffer: settings.buffer,
+            verify: settings.verify,
+            measured: Duration::from_secs_f64(settings.seconds),
+        }
+    }
+
+    fn shape(&self, point: &Point) -> Shape {
+        Shape {
+            size: point.size,
+            reply: match self.exchange(point) {
+                Exchange::Echo => point.size,
+                Exchange::Absorb | Exchange::OneWay => 8,
+            },
+            outstanding: point.outstanding,
+            pause: self.settings.pause.map(Duration::from_millis),
+            measured: Duration::from_secs_f64(self.settings.seconds / 5.0),
+            cores: self.cores,
+        }
+    }
+
+    /// The floors of a point. Polling ones measure one message at a time.
+    fn floors(&self, point: &Point) -> Vec<Floor> {
+        let mut floors = vec![Floor::Line, Floor::EventfdSameCore, Floor::Udp, Floor::Tcp];
+        match point.measure {
+            Measure::Latency => {}
+            Measure::Rate => floors.push(point.references.rate),
+            Measure::Bandwidth => floors.push(point.references.bandwidth),
+        }
+        if self.settings.pause.is_some() {
+            floors.extend([Floor::EventfdCrossCore, Floor::UdpBlocking]);
+        }
+        floors
+    }
+}
+
+const fn references(link: LinkFlag) -> References {
+    match link {
+        LinkFlag::Auto | LinkFlag::Udp => {
+            References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso }
+        }
+        LinkFlag::Process | LinkFlag::Shm => {
+            References { latency: Floor::Line, rate: Floor::Ring, bandwidth: Floor::Copy }
+        }
+    }
+}

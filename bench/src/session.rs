@@ -1,0 +1,126 @@
+//! A client that is connected to its server, and what keeps both alive.
+
+use crate::client::{Client, Kind};
+use crate::echo::{EchoServer, Mirror};
+use crate::failure::Failure;
+use crate::nodes::{LinkFlag, Nodes};
+use crate::peer::Peer;
+use crate::pin::{self, Cores};
+use crate::recorder::Sample;
+use crate::worker::Plan;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use trunkline::{Node, ProviderChoice};
+use trunkline_softrdma::device::{LinkChoice, SoftOptions};
+use trunkline_softrdma::link::Hub;
+use trunkline_testkit::{Folder, fresh_ip};
+use trunkline_transport::NodeOptions;
+
+/// Where the server is.
+enum Server {
+    Process(Peer),
+    /// In this process; the folder has what nodes of a host share.
+    Here {
+        node: Node,
+        _folder: Folder,
+    },
+}
+
+/// Both sides of the measurement.
+pub(crate) struct Session {
+    client: Client,
+    node: Arc<Node>,
+    server: Server,
+}
+
+impl Session {
+    /// Starts both nodes, each on its core, and connects them. The calling thread stays on the client's core.
+    ///
+    /// # Errors
+    /// Why a node does not start, or the first call fails.
+    pub(crate) fn start(
+        link: LinkFlag,
+        nodes: &Nodes,
+        kind: Kind,
+        cores: Option<Cores>,
+    ) -> Result<Self, Failure> {
+        let server_ip = nodes.peer_address.unwrap_or_else(|| fresh_ip().into());
+        let client_ip = nodes.address.unwrap_or_else(|| fresh_ip().into());
+        cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
+        let (node, server, address) = if link == LinkFlag::Process {
+            within_process(client_ip, server_ip, nodes.pollers, cores)?
+        } else {
+            let peer = Peer::start(server_ip, nodes.pollers, cores.map(|cores| cores.server))?;
+            let builder = Node::builder().listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
+            let node = builder.start().map_err(|error| error.to_string())?;
+            let address = peer.address;
+            (node, Server::Process(peer), address)
+        };
+        let node = Arc::new(node);
+        let client = Client::connect(Arc::clone(&node), address, kind)?;
+        Ok(Self { client, node, server })
+    }
+
+    /// Measures calls.
+    ///
+    /// # Errors
+    /// Why a call failed, or that the server has died.
+    pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
+        self.client.measure(plan).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
+    }
+
+    /// The client.
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How the server process ended, if it has.
+    pub(crate) fn death(&self) -> Option<Failure> {
+        match &self.server {
+            Server::Process(peer) => peer.death(),
+            Server::Here { .. } => None,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.node.shutdown();
+        if let Server::Here { node, .. } = &self.server {
+            node.shutdown();
+        }
+    }
+}
+
+fn within_process(
+    client: IpAddr,
+    server: IpAddr,
+    pollers: u16,
+    cores: Option<Cores>,
+) -> Result<(Node, Server, SocketAddr), String> {
+    let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    let hub = Hub::new();
+    let builder = |address: IpAddr| {
+        let device = SoftOptions {
+            addresses: vec![address],
+            link: LinkChoice::InProcess(Arc::clone(&hub)),
+            runtime_directory: Some(folder.path().to_owned()),
+            ..SoftOptions::default()
+        };
+        let options = NodeOptions::new().device(device).provider(ProviderChoice::Soft);
+        Node::builder().transport(options).listen(SocketAddr::new(address, 0)).pollers(pollers)
+    };
+    let serving = builder(server).serve(EchoServer::new(|| Mirror));
+    // A node's threads run where the thread that starts it does.
+    let started = thread::scope(|scope| {
+        let start = || {
+            cores.map_or(Ok(()), |cores| pin::to(cores.server))?;
+            serving.start().map_err(|error| error.to_string())
+        };
+        scope.spawn(start).join().unwrap_or_else(|_| Err("the server's node panicked".to_owned()))
+    })?;
+    let address = started.local_address();
+    let node = builder(client).start().map_err(|error| error.to_string())?;
+    Ok((node, Server::Here { node: started, _folder: folder }, address))
+}

@@ -1,0 +1,173 @@
+//! One of the calls that are under way at a time: calls, records, and calls again until the measurement is over.
+
+use crate::echo::{Calls, digest};
+use crate::payload::{Buffer, Payloads};
+use crate::recorder::{Recorder, Sample};
+use crate::stopwatch::{Stopwatch, nanoseconds};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+use trunkline::{Bytes, Status};
+use trunkline_rings::cell;
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// The payload comes back.
+    Echo,
+    /// 8 bytes come back.
+    Absorb,
+    /// Nothing comes back.
+    OneWay,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) exchange: Exchange,
+    pub(crate) size: usize,
+    pub(crate) outstanding: usize,
+    /// The pause before each call.
+    pub(crate) pause: Option<Duration>,
+    /// Calls due per second, of all workers together; without it each calls when its last call has ended.
+    pub(crate) arrivals: Option<f64>,
+    pub(crate) buffer: Buffer,
+    /// Whether contents of replies are checked.
+    pub(crate) verify: bool,
+    /// How long calls are measured.
+    pub(crate) measured: Duration,
+}
+
+/// What the workers of one measurement share.
+#[derive(Debug)]
+pub(crate) struct Measurement {
+    plan: Plan,
+    watch: Stopwatch,
+    recorder: Mutex<Recorder>,
+    /// With `arrivals`: the number of the next call.
+    next: AtomicU64,
+}
+
+impl Measurement {
+    /// Begins now.
+    pub(crate) fn begin(plan: Plan) -> Self {
+        let recorder = Mutex::new(Recorder::new(nanoseconds(plan.measured)));
+        Self { plan, watch: Stopwatch::start(), recorder, next: AtomicU64::new(0) }
+    }
+
+    /// Makes one call after another until the measurement is over.
+    pub(crate) async fn work(&self, calls: &impl Calls) {
+        let mut payloads = Payloads::new(self.plan.buffer, self.plan.size);
+        loop {
+            if let Some(pause) = self.plan.pause {
+                sleep(pause).await;
+            }
+            let due_ns = self.due().await;
+            let payload = payloads.next();
+            let ended = self.call(calls, payload).await;
+            let now_ns = self.watch.now_ns();
+            let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(why) = ended {
+                recorder.failed(why);
+            }
+            if !recorder.ended(due_ns, now_ns) {
+                return;
+            }
+        }
+    }
+
+    /// Records why nothing can be measured.
+    pub(crate) fn failed(&self, why: String) {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner).failed(why);
+    }
+
+    /// The result.
+    ///
+    /// # Errors
+    /// Why a call failed, or that too few ended.
+    pub(crate) fn finish(&self) -> Result<Sample, String> {
+        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *recorder, Recorder::new(0)).finish()
+    }
+
+    /// Waits until the next call is due, and returns when that was. In an open loop it may be long ago, when every worker
+    /// was waiting for a reply; the time from then on counts as the call's.
+    async fn due(&self) -> u64 {
+        let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
+        let due_ns = due_ns(self.next.fetch_add(1, Ordering::Relaxed), per_s);
+        while self.watch.now_ns() < due_ns {
+            yield_now().await;
+        }
+        due_ns
+    }
+
+    async fn call(&self, calls: &impl Calls, payload: Bytes) -> Result<(), String> {
+        let Plan { exchange, verify, .. } = self.plan;
+        let expected = if verify { payload.clone() } else { Bytes::new() };
+        let ended = match exchange {
+            Exchange::OneWay => return calls.post(payload).await.map_err(named),
+            Exchange::Echo => calls.echo(payload).await,
+            Exchange::Absorb if verify => calls.digest(payload).await,
+            Exchange::Absorb => calls.absorb(payload).await,
+        };
+        let reply = ended.map_err(named)?;
+        let right = match exchange {
+            _ if !verify => true,
+            Exchange::Echo => reply == expected,
+            Exchange::Absorb => reply[..] == digest(&expected).to_le_bytes(),
+            Exchange::OneWay => true,
+        };
+        if right { Ok(()) } else { Err("a reply has other contents than were sent".to_owned()) }
+    }
+}
+
+fn named(status: Status) -> String {
+    format!("a call failed: {status}")
+}
+
+/// When a call of an open loop is due.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates are positive, and numbers of calls far below 2^52"
+)]
+fn due_ns(call: u64, per_s: f64) -> u64 {
+    (call as f64 * 1e9 / per_s) as u64
+}
+
+/// Lets other tasks run.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Sleeps without keeping the executor awake. Neither pollers nor this runtime of tokio have timers, so a thread does it.
+async fn sleep(time: Duration) {
+    let (setter, getter) = cell::pair();
+    thread::spawn(move || {
+        thread::sleep(time);
+        let _ended = setter.set(());
+    });
+    let _closed = getter.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_an_open_loop_are_due_at_equal_distances() {
+        assert_eq!([0, 1, 1000].map(|call| due_ns(call, 1000.0)), [0, 1_000_000, 1_000_000_000]);
+    }
+}

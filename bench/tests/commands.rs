@@ -1,0 +1,164 @@
+//! Each subcommand, run for a moment: keys, positive numbers, exit codes. Never a time.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use trunkline_testkit::{Folder, on_small_file_system, wait_until};
+
+/// Keys of every result.
+const ALWAYS: [&str; 3] = ["rtt_p50_ns", "rtt_p99_ns", "floor_p50_ns"];
+
+fn program(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-bench"));
+    command.args(line.split_whitespace());
+    command
+}
+
+fn bench(line: &str) -> Output {
+    program(line).output().expect("the program runs")
+}
+
+/// Runs it for a moment, and returns its JSON.
+fn json(line: &str) -> Value {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    // Other tests use the same cores meanwhile, so nothing is pinned.
+    let line = format!("{line} --pin off --seconds 0.1 --repetitions 1 --json {}", path.display());
+    let output = bench(&line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON")
+}
+
+fn assert_positive(point: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(point[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {point}");
+    }
+}
+
+#[test]
+fn latency_over_udp_and_in_process() {
+    for link in ["udp", "process"] {
+        let point = json(&format!("latency --verify --link {link}"));
+        assert_positive(&point, &ALWAYS);
+        assert_eq!(point["command"], "latency");
+        assert_eq!(point["settings"]["link"], link);
+        assert_eq!((&point["size_bytes"], &point["outstanding"]), (&64.into(), &1.into()));
+        assert!(point["machine"]["kernel"].is_string());
+        assert!(point["points"].is_null());
+        for floor in ["cache line", "eventfd, same core", "raw UDP, polling", "TCP, polling"] {
+            assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
+        }
+    }
+}
+
+#[test]
+fn the_machine_is_described_as_it_is_without_pinning() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let line = format!("latency --seconds 0.1 --repetitions 1 --json {}", path.display());
+    assert!(bench(&line).status.success());
+    let point: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(point["machine"]["cores"], cores);
+    assert_eq!(point["settings"]["cores"].is_array(), cores > 1, "{point}");
+}
+
+#[test]
+fn a_server_that_dies_has_its_own_exit_code() {
+    let mut program = program("latency --pin off --seconds 60 --quiet");
+    let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    let children = format!("/proc/{0}/task/{0}/children", program.id());
+    let server = || -> Option<i32> { std::fs::read_to_string(&children).ok()?.trim().parse().ok() };
+    let server = wait_until("a server process", Duration::from_secs(30), server);
+    kill(Pid::from_raw(server), Signal::SIGKILL).expect("it is killed");
+    let output = program.wait_with_output().expect("the program ends");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("the server process has died"), "{error}");
+}
+
+#[test]
+fn a_sweep_has_points() {
+    let sweep = json("latency --size 0,100K --buffer rewritten");
+    let points = sweep["points"].as_array().expect("points");
+    assert_eq!(points.iter().map(|point| &point["size_bytes"]).collect::<Vec<_>>(), [0, 100 << 10]);
+    for point in points {
+        assert_positive(point, &ALWAYS);
+    }
+    assert!(sweep["rtt_p50_ns"].is_null());
+}
+
+#[test]
+fn rate_by_each_client() {
+    for client in ["poller", "thread", "tokio"] {
+        let point = json(&format!("rate --outstanding 8 --client {client}"));
+        assert_positive(&point, &ALWAYS);
+        assert_positive(&point, &["calls_per_s", "floor_calls_per_s"]);
+    }
+    let one_way = json("rate --one-way --buffer own --link process");
+    assert_positive(&one_way, &["calls_per_s", "floor_calls_per_s"]);
+}
+
+#[test]
+fn bandwidth_over_udp_and_in_process() {
+    for link in ["udp", "process"] {
+        let point = json(&format!("bandwidth --size 256K --verify --link {link}"));
+        assert_positive(&point, &ALWAYS);
+        assert_positive(&point, &["bytes_per_s", "floor_bytes_per_s"]);
+    }
+}
+
+#[test]
+fn a_pause_adds_floors_that_sleep() {
+    let point = json("latency --pause 1");
+    for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
+        assert_positive(&point["floors"][floor]["p50_ns"], &["median"]);
+    }
+}
+
+#[test]
+fn an_open_loop_makes_the_calls_that_are_due() {
+    let point = json("latency --arrivals 500 --outstanding 4");
+    let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
+    // More than are due are never made.
+    assert!(per_s > 0.0 && per_s < 2000.0, "{per_s}");
+}
+
+#[test]
+fn wrong_usage_has_exit_code_2_and_a_reason() {
+    for (line, word) in [
+        ("latency --link shm", "shared memory"),
+        ("latency --size 65M", "67108864"),
+        ("latency --pin 0,99999", "core 99999"),
+        ("bandwidth --size 0", "above 0"),
+        ("lateness", "lateness"),
+    ] {
+        let output = bench(line);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(word), "{line}: {error}");
+    }
+}
+
+#[test]
+fn results_are_printed_although_the_disk_is_full() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let mut command =
+        program("latency --link process --size 8,64,1K --pin off --seconds 0.1 --repetitions 1");
+    command.arg("--json").arg(&path);
+    // The results of three points do not fit one page.
+    let Some(mut command) = on_small_file_system(folder.path(), 4, &command) else {
+        eprintln!("skip: this host allows no mounts in user namespaces");
+        return;
+    };
+    let output = command.output().expect("the program runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("cannot write") && error.contains("out.json"), "{error}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("calls"), "the table");
+}
