@@ -3,6 +3,7 @@
 //! Owned by the poller's RPC half. Each call has a slot; the number of a call on the wire is the slot and
 //! a generation, so a late reply matches no call.
 
+use super::flight::{Flight, Progress, number, parts};
 use super::line::Part;
 use super::no_room::NoRoom;
 use super::numbers::Numbers;
@@ -19,14 +20,13 @@ use slab::Slab;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
-use std::net::SocketAddr;
 use std::ops::Range;
 use trunkline_mutants::mutant;
 use trunkline_transport::budget::Share;
 use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{
-    Body, Carrier, Connect, DeadlineKey, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey,
-    PeerMap, Report, SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward, Turn,
+    Body, Carrier, Connect, Deadlines, Leaves, Message, Origin, Outgoing, PeerDown, PeerKey, PeerMap, Report,
+    SendError, SendFailure, SendOutcome, SessionNumber, Token, Toward,
 };
 use trunkline_verbs::Time;
 
@@ -34,42 +34,6 @@ use trunkline_verbs::Time;
 const ROUND: usize = 256;
 
 const GAVE_UP: &str = "the caller gave up";
-
-struct Flight {
-    generation: u32,
-    peer: PeerKey,
-    server: SocketAddr,
-    method: &'static MethodName,
-    one_way: bool,
-    /// It was made on an ordered channel.
-    ordered: bool,
-    /// A handler or task of this node waits for it.
-    nested: bool,
-    /// Its place among the deadlines.
-    timer: Option<DeadlineKey>,
-    /// Which of the peer's pollers has it.
-    turn: Turn,
-    progress: Progress,
-    answer: Answer,
-}
-
-/// How far a request has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// It waits to leave, as far as is known.
-    Waits,
-    /// It has left through this session: it is in the peer's memory if the session ends without a word of it.
-    Left(SessionNumber),
-    /// It is in the peer's memory.
-    Delivered,
-}
-
-impl Flight {
-    /// Its method and server, by which statuses name it.
-    fn name(&self) -> String {
-        format!("{} at {}", self.method, self.server)
-    }
-}
 
 /// Which calls a table takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -601,16 +565,6 @@ fn is_reply_to(frame: &[u8], call: u64) -> bool {
 
 fn microseconds(deadline: Time, now: Time) -> u32 {
     u32::try_from(deadline.saturating_duration_since(now).as_micros()).unwrap_or(u32::MAX).max(1)
-}
-
-/// A slot fits 32 bits: the budget of calls does.
-fn number(slot: usize, generation: u32) -> u64 {
-    u64::from(generation) << 32 | slot as u64
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "the two halves of a word")]
-fn parts(call: u64) -> Option<(usize, u32)> {
-    Some((usize::try_from(call as u32).ok()?, (call >> 32) as u32))
 }
 
 impl fmt::Debug for Table {
