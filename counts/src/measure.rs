@@ -27,7 +27,7 @@ pub(crate) struct PerCall {
     pub(crate) bytes: f64,
     /// Turns of its poller.
     pub(crate) turns: f64,
-    /// Bytes before the payload of its messages.
+    /// Bytes before the payload in its longest frame.
     pub(crate) header_bytes: u64,
 }
 

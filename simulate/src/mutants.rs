@@ -139,6 +139,14 @@ pub(crate) const ALL: &[Mutant] = &[
         what: "deadline: a request is handed to the device although its call's deadline has passed",
     },
     Mutant {
+        name: "late_messages_stay_in_their_bundle",
+        what: "deadline: a late request leaves with those that it shares a frame with, though its caller is told that it has not",
+    },
+    Mutant {
+        name: "joined_messages_do_not_fail_with_their_frame",
+        what: "outcome: a message that shares a frame with others counts as delivered when that has failed",
+    },
+    Mutant {
         name: "late_frames_keep_their_credit",
         what: "credit: a request that is not posted since it is late uses up its credit",
     },

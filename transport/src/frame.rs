@@ -15,12 +15,15 @@
 //! | 0x01 Credit | 8 | position up to which its sender has released credit | nothing |
 //! | 0x02 Fin | 8 | entries | 16 bytes each: number (8), status (8) |
 //! | 0x03 Settings | 8 | zero | a list (`settings.rs`) |
+//! | 0x04 Bundle | 8 | messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | others: the upper half's | 8 times the kind's upper four bits | the upper half's | an announcement, if flagged; the rest |
 //!
 //! Which poller sent a frame is known from the QP that it came through, its length from the completion, and the
 //! version from the session. Positions of credit travel modulo 2^16.
 #![forbid(unsafe_code)]
 
+use crate::sizes::BUNDLE_BYTES;
+use std::ops::Range;
 use trunkline_verbs::Time;
 
 /// Bytes that all headers have in common; longer ones are multiples of it.
@@ -29,6 +32,8 @@ pub(crate) const HEADER: usize = 8;
 pub(crate) const WORD: usize = 2;
 /// Where the bytes of a header begin that are written when the frame is posted.
 pub(crate) const SETTLED: usize = 4;
+/// Where the length of a message is in a bundle.
+pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Where the time left is in a header that has one.
 pub(crate) const TIME_LEFT: usize = 16;
 /// Bytes of an announcement, between the upper half's header and what follows it.
@@ -53,6 +58,9 @@ pub(crate) mod flags {
 const CREDIT: u8 = 0x01;
 const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
+const BUNDLE: u8 = 0x04;
+/// What takes the place of the kind of a message in a bundle that was given up.
+pub(crate) const VOID: u8 = 0x00;
 /// Most bytes of the settings of a lane.
 const MOST_SETTINGS: usize = 504;
 
@@ -69,6 +77,8 @@ pub(crate) enum Kind {
     Credit,
     /// What the sender takes: the first frame of a lane.
     Settings,
+    /// Several messages of the upper half.
+    Bundle,
     /// A kind of the transport's that this version does not have; it may be ignored.
     Unknown,
 }
@@ -170,6 +180,47 @@ pub(crate) fn fin(entries: usize) -> [u8; HEADER] {
     [FIN, 0, u8::try_from(entries).unwrap_or(0), 0, 0, 0, 0, 0]
 }
 
+/// The header of a bundle, but for its positions.
+pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
+    let [low, high] = messages.to_le_bytes();
+    [BUNDLE, 0, low, high, 0, 0, 0, 0]
+}
+
+/// Where the messages of a bundle are, for a frame that [`Header::parse`] took. Those that were given up are left out.
+///
+/// # Errors
+/// An item is one if the bundle is not as it should be.
+pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<Range<usize>, FrameError>> {
+    let (mut at, mut left) = (HEADER, count);
+    std::iter::from_fn(move || {
+        loop {
+            if at == frame.len() && left == 0 {
+                return None;
+            }
+            let message = match bundled_message(&frame[at..]) {
+                Some(length) if left > 0 => at..at + length,
+                _ => {
+                    (at, left) = (frame.len(), 0);
+                    return Some(Err(FrameError::Broken("bundle whose messages do not fit it")));
+                }
+            };
+            (at, left) = (message.end, left - 1);
+            if frame[message.start] >= 0x10 {
+                return Some(Ok(message));
+            }
+        }
+    })
+}
+
+/// Bytes of the first of these messages of a bundle, if it is a right one.
+fn bundled_message(messages: &[u8]) -> Option<usize> {
+    let header = messages.first_chunk::<HEADER>()?;
+    let length = usize::try_from(u32_at(header, BUNDLED_LENGTH)).ok()?;
+    let message = messages.get(..length)?;
+    let is_void = header[0] < 0x10 && length >= HEADER;
+    (is_void || upper_header(message).is_some()).then_some(length)
+}
+
 impl Header {
     /// The poller that a received frame is for, if it is long enough to say so; nothing of it has
     /// been checked.
@@ -190,7 +241,7 @@ impl Header {
         if set & flags::RESERVED != 0 {
             return Err(FrameError::Broken("reserved flag of a frame is set"));
         }
-        if matches!(kind, CREDIT | FIN | SETTINGS) && set & !flags::CRITICAL != 0 {
+        if matches!(kind, CREDIT | FIN | SETTINGS | BUNDLE) && set & !flags::CRITICAL != 0 {
             return Err(FrameError::Broken("flag that the kind of a frame does not have"));
         }
         let bytes = header_bytes(kind);
@@ -207,6 +258,7 @@ impl Header {
             CREDIT => Kind::Credit,
             FIN => Kind::Fin,
             SETTINGS => Kind::Settings,
+            BUNDLE => Kind::Bundle,
             _ if set & flags::CRITICAL != 0 => return Err(FrameError::Kind(kind)),
             _ => Kind::Unknown,
         };
@@ -215,6 +267,7 @@ impl Header {
             Kind::Announcement => rest >= ANNOUNCEMENT,
             Kind::Credit => rest == 0,
             Kind::Settings => rest <= MOST_SETTINGS,
+            Kind::Bundle => word > 0 && received.len() <= BUNDLE_BYTES,
             Kind::Fin => {
                 (1..=FIN_ENTRIES).contains(&usize::from(word)) && rest == usize::from(word) * FIN_ENTRY
             }
@@ -341,6 +394,7 @@ mod tests {
             (FIN, 0, 2, 40, Kind::Fin),
             (CREDIT, 0, 9, 8, Kind::Credit),
             (SETTINGS, 0, 9, 8, Kind::Settings),
+            (BUNDLE, 0, 9, 8, Kind::Bundle),
             (0x0f, 0, 9, 8, Kind::Unknown),
             (0x00, 0, 9, 8, Kind::Unknown),
         ] {
@@ -369,6 +423,9 @@ mod tests {
             frame(FIN, 0, 0, 8),
             frame(SETTINGS, 0, 0, 9 + MOST_SETTINGS),
             frame(FIN, 0, 13, 8 + 13 * FIN_ENTRY),
+            frame(BUNDLE, 0, 0, 8),
+            frame(BUNDLE, flags::TIME_LEFT, 1, 16),
+            frame(BUNDLE, 0, 1, BUNDLE_BYTES + 1),
         ] {
             assert!(matches!(Header::parse(&bad), Err(FrameError::Broken(_))), "{bad:?}");
         }
@@ -392,6 +449,7 @@ mod tests {
                 Kind::Credit => credit().to_vec(),
                 Kind::Fin => fin(word.into()).to_vec(),
                 Kind::Settings => settings().to_vec(),
+                Kind::Bundle => bundle(word).to_vec(),
                 _ => head.to_vec(),
             };
             if let (Kind::Credit, Some(released)) = (kind, header.released()) {
@@ -405,13 +463,55 @@ mod tests {
                     again.extend(Announcement::parse(rest).emit());
                     again.extend(&rest[ANNOUNCEMENT..]);
                 }
+                Kind::Bundle => {
+                    let messages = bundled(&bytes, word).map(Result::unwrap);
+                    again.extend(messages.flat_map(|message| &bytes[message]));
+                }
                 _ => again.extend(rest),
             }
             assert_eq!(again, bytes, "{name}");
             kinds.push(kind);
         }
-        for kind in [Kind::Credit, Kind::Fin, Kind::Settings, Kind::Message, Kind::Announcement] {
+        for kind in [Kind::Credit, Kind::Fin, Kind::Settings, Kind::Message, Kind::Announcement, Kind::Bundle]
+        {
             assert!(kinds.contains(&kind), "no example of {kind:?}");
+        }
+    }
+
+    /// A message of so many bytes, in a bundle.
+    fn in_bundle(kind: u8, set: u8, length: usize) -> Vec<u8> {
+        let mut message = frame(kind, set, 0, length);
+        message[BUNDLED_LENGTH..HEADER].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());
+        message
+    }
+
+    fn in_bundles(count: u16, messages: &[Vec<u8>]) -> Result<Vec<Range<usize>>, FrameError> {
+        let bytes = [bundle(count).to_vec(), messages.concat()].concat();
+        let header = Header::parse(&bytes).unwrap();
+        bundled(&bytes, header.word).collect()
+    }
+
+    #[test]
+    fn a_bundle_has_the_messages_that_were_not_given_up() {
+        let (short, long) = (in_bundle(0x10, 0, 8), in_bundle(0x40, flags::TIME_LEFT, 50));
+        let void = in_bundle(VOID, flags::TIME_LEFT, 40);
+        assert_eq!(in_bundles(1, std::slice::from_ref(&long)), Ok(std::iter::once(8..58).collect()));
+        assert_eq!(in_bundles(3, &[short.clone(), void.clone(), long.clone()]), Ok(vec![8..16, 56..106]));
+        assert_eq!(in_bundles(1, &[void]), Ok(vec![]));
+        for (count, broken) in [
+            (1, vec![]),
+            (2, vec![long.clone()]),
+            (1, vec![long.clone(), short]),
+            (1, vec![long[..49].to_vec()]),
+            (1, vec![long, vec![0x10; 7]]),
+            (1, vec![in_bundle(0x40, 0, 31)]),
+            (1, vec![in_bundle(0x40, flags::ANNOUNCES, 80)]),
+            (1, vec![in_bundle(0x20, flags::TIME_LEFT, 80)]),
+            (1, vec![in_bundle(0x40, flags::RESERVED, 80)]),
+            (1, vec![[&[0x10, 0, 0, 0, 7, 0, 0, 0][..], &[0; 8]].concat()]),
+            (1, vec![[&[VOID, 0, 0, 0, 0, 0, 0, 0][..], &[0; 8]].concat()]),
+        ] {
+            assert!(in_bundles(count, &broken).is_err(), "{count} of {broken:?}");
         }
     }
 
@@ -464,6 +564,7 @@ mod tests {
             if let Ok(header) = Header::parse(&bytes) {
                 let _ = Announcement::parse(&bytes[header.bytes..]);
                 let _ = Fin::parse_all(&bytes[header.bytes..]).count();
+                let _ = bundled(&bytes, header.word).count();
             }
         }
     }

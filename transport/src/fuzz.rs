@@ -5,7 +5,7 @@
 
 use crate::PeerKey;
 use crate::credit::Grantor;
-use crate::frame::{Announcement, Fin, Header, Kind, SETTLED, Settled};
+use crate::frame::{Announcement, Fin, Header, Kind, SETTLED, Settled, bundled, upper_header};
 use crate::session::private_data::{Hello, Refusal, Welcome};
 use crate::settings::Settings;
 use trunkline_verbs::QpNumber;
@@ -29,6 +29,17 @@ pub fn frame(data: &[u8]) {
         Kind::Settings => {
             if let Ok(settings) = Settings::parse(rest) {
                 assert_eq!(Settings::parse(&settings.emit()), Ok(settings), "settings come back");
+            }
+        }
+        Kind::Bundle => {
+            let mut end = 0;
+            for message in bundled(data, header.word) {
+                let Ok(message) = message else { return };
+                assert!(
+                    message.start >= end && upper_header(&data[message.clone()]).is_some(),
+                    "messages in order"
+                );
+                end = message.end;
             }
         }
         Kind::Message | Kind::Credit | Kind::Unknown => {}

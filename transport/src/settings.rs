@@ -16,6 +16,7 @@ const CRITICAL: u16 = 0x8000;
 const MAX_MESSAGE: u16 = 1;
 const MAX_FRAME: u16 = 2;
 const LARGE_MESSAGES: u16 = 3;
+const MAX_BUNDLE: u16 = 4;
 /// Bytes before a value.
 const PREFIX: usize = 4;
 
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) max_frame: u32,
     /// Announced messages without a FIN, by lane.
     pub(crate) large_messages: u32,
+    /// Largest bundle of messages; 0 of a node that takes none.
+    pub(crate) max_bundle: u32,
 }
 
 impl Settings {
@@ -42,6 +45,9 @@ impl Settings {
         entry(MAX_MESSAGE, &self.max_message.to_le_bytes());
         entry(MAX_FRAME, &self.max_frame.to_le_bytes());
         entry(LARGE_MESSAGES, &self.large_messages.to_le_bytes());
+        if self.max_bundle > 0 {
+            entry(MAX_BUNDLE, &self.max_bundle.to_le_bytes());
+        }
         out
     }
 
@@ -50,7 +56,7 @@ impl Settings {
     /// # Errors
     /// The first thing that is wrong, or the number of the first entry that is unknown and critical.
     pub(crate) fn parse(mut body: &[u8]) -> Result<Self, FrameError> {
-        let (mut max_message, mut max_frame, mut large_messages) = (None, None, None);
+        let (mut max_message, mut max_frame, mut large_messages, mut max_bundle) = (None, None, None, None);
         while let Some((&[kind_low, kind_high, low, high], rest)) = body.split_first_chunk::<PREFIX>() {
             let length = usize::from(u16::from_le_bytes([low, high]));
             let (value, rest) = rest.split_at_checked(length).ok_or(MALFORMED)?;
@@ -60,6 +66,7 @@ impl Settings {
                 MAX_MESSAGE => max_message.replace(u64::from_le_bytes(exactly(value)?)).is_none(),
                 MAX_FRAME => max_frame.replace(u32::from_le_bytes(exactly(value)?)).is_none(),
                 LARGE_MESSAGES => large_messages.replace(u32::from_le_bytes(exactly(value)?)).is_none(),
+                MAX_BUNDLE => max_bundle.replace(u32::from_le_bytes(exactly(value)?)).is_none(),
                 unknown if kind & CRITICAL != 0 => return Err(FrameError::Setting(unknown)),
                 _ => true,
             };
@@ -75,7 +82,7 @@ impl Settings {
         if max_frame < LEAST_FRAME || large_messages == 0 {
             return Err(FrameError::Broken("a setting is smaller than every node needs"));
         }
-        Ok(Self { max_message, max_frame, large_messages })
+        Ok(Self { max_message, max_frame, large_messages, max_bundle: max_bundle.unwrap_or(0) })
     }
 }
 
@@ -89,7 +96,8 @@ fn exactly<const N: usize>(value: &[u8]) -> Result<[u8; N], FrameError> {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { max_message: 1 << 40, max_frame: LEAST_FRAME, large_messages: 64 };
+    const SETTINGS: Settings =
+        Settings { max_message: 1 << 40, max_frame: LEAST_FRAME, large_messages: 64, max_bundle: 0 };
 
     fn with(more: &[u8]) -> Result<Settings, FrameError> {
         Settings::parse(&[&SETTINGS.emit(), more].concat())
@@ -100,6 +108,9 @@ mod tests {
         assert_eq!(with(&[]), Ok(SETTINGS));
         assert_eq!(with(&[9, 0, 2, 0, 7, 7, 10, 0, 0, 0]), Ok(SETTINGS));
         assert_eq!(with(&[9, 0x80, 0, 0]), Err(FrameError::Setting(9)));
+        let bundles = Settings { max_bundle: 4096, ..SETTINGS };
+        assert_eq!(with(&[4, 0, 4, 0, 0, 16, 0, 0]), Ok(bundles));
+        assert_eq!(Settings::parse(&bundles.emit()), Ok(bundles));
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
 pub(crate) const INLINE_BYTES: u32 = 256;
 /// Most bytes of a message that must travel with its announcement: a header and its extensions.
 pub(crate) const MOST_ANNOUNCED: usize = 1024;
+/// Bytes of the largest bundle of messages, and of the largest message in one.
+pub(crate) const BUNDLE_BYTES: usize = 4096;
+pub(crate) const BUNDLED_BYTES: usize = 1024;
 /// Bytes of the smallest frame that every node takes.
 pub(crate) const LEAST_FRAME: u32 = 2048;
 /// Completions that a poller takes at once, and receives that it reposts at once.

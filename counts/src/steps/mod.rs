@@ -50,7 +50,7 @@ pub(crate) struct SideTotals {
     pub(crate) allocations: u64,
     pub(crate) datagrams: u64,
     pub(crate) bytes: u64,
-    /// Bytes before the payload in its messages.
+    /// Bytes before the payload in its longest frame: of one message, or of a bundle but for the payload of one.
     pub(crate) header_bytes: u64,
 }
 

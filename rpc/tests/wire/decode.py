@@ -2,7 +2,7 @@
 
 Usage: decode.py CAPTURE ADDRESS
 
-Prints one JSON object: how many frames the node with this address has sent and received, by kind; how many of them
+Prints one JSON object: how many frames the node with this address has sent and received, by kind, those in bundles one by one; how many of them
 announce a large message; the sizes of its requests and of their replies, each as the bytes of the frame and those of its
 packets from BTH to ICRC; the times left of its requests; and what is wrong with the rest. Exit status 1 if anything is.
 """
@@ -13,7 +13,7 @@ import struct
 import sys
 
 KINDS = {
-    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
+    0x01: "credit", 0x02: "fin", 0x03: "settings", 0x04: "bundle", 0x20: "cancel", 0x23: "number", 0x30: "reply", 0x40: "request",
     0x41: "one-way",
 }
 CRITICAL, ANNOUNCES, TIME_LEFT, RESERVED = 1, 2, 4, 8
@@ -91,6 +91,22 @@ def settings(frame):
         raise ValueError("settings that do not fit")
 
 
+def unbundled(frame):
+    """The messages of a bundle without those that were given up, or the frame itself if it is none."""
+    if frame[0] != 0x04:
+        return [frame]
+    items, at = [], 8
+    while at < len(frame):
+        length = struct.unpack_from("<I", frame, at + 4)[0]
+        items.append(frame[at:at + length])
+        if length < 8 or at + length > len(frame):
+            raise ValueError("a bundle that does not fit")
+        at += length
+    if len(items) != struct.unpack_from("<H", frame, 2)[0] or not items:
+        raise ValueError("a bundle of another number of messages")
+    return [item for item in items if item[0] >= 0x10]
+
+
 def decode(frame):
     """The name of a frame's kind, and whether it announces a large message."""
     kind, flags, word, _grant, _want, _target = struct.unpack_from("<BBHHBB", frame)
@@ -137,16 +153,19 @@ def main(path, address):
         if way is None:
             continue
         try:
-            name, announces = decode(frame)
+            items = unbundled(frame)
+            decoded = [(item, *decode(item)) for item in items]
         except (ValueError, struct.error) as error:
             counts["wrong"].append(f"{error}: {frame[:48].hex()}")
             continue
-        counts[way][name] = counts[way].get(name, 0) + 1
-        counts[way + "_announcements"] += announces
-        if (way, name) in (("sent", "request"), ("received", "reply")):
-            counts[name + "_sizes"].append((len(frame), size))
-        if (way, name) == ("sent", "request") and frame[1] & TIME_LEFT:
-            counts["times_left_us"] += struct.unpack_from("<I", frame, 16)
+        for item, name, announces in decoded:
+            counts[way][name] = counts[way].get(name, 0) + 1
+            counts[way + "_announcements"] += announces
+            # What shares a frame has no size of its own.
+            if (way, name) in (("sent", "request"), ("received", "reply")) and item is frame:
+                counts[name + "_sizes"].append((len(frame), size))
+            if (way, name) == ("sent", "request") and item[1] & TIME_LEFT:
+                counts["times_left_us"] += struct.unpack_from("<I", item, 16)
     print(json.dumps(counts))
     return 1 if counts["wrong"] or any("unknown" in counts[way] for way in ("sent", "received")) else 0
 

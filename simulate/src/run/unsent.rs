@@ -37,7 +37,8 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), Rc::clone(&may_have_run));
             self.scheduler.tasks.add(client.process, async move {
-                let failed = client.number_of(address, LIMIT).await;
+                // Too large to share a frame, and so a receive, with another.
+                let failed = client.echo_of(address, LIMIT, 2048, 8).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.set(may_have_run.get() + 1);
                 }

@@ -8,6 +8,7 @@ use super::slots::SlotRegion;
 use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use trunkline_verbs::{
     Access, IoAddress, ProtectionDomain, ReceiveRequest, Sge, SharedReceiveQueue, VerbsError,
@@ -180,7 +181,7 @@ impl ReceiveSlots {
         let slot = self.free.pop()?;
         *self.posted.get_mut(usize::try_from(slot).ok()?)? = true;
         let (shared, at) = place(&self.chunks, slot)?;
-        Some((slot, shared.region.sge(at, self.slot_bytes)))
+        Some((slot, shared.region.sge(at, 0, self.slot_bytes)))
     }
 
     /// A posted slot completed with `length` bytes. `None` if it was not posted, which a correct
@@ -202,6 +203,15 @@ impl ReceiveSlots {
         }
         let lent = Lent { shared: Arc::clone(shared), slot: at };
         Some(Received { content: Content::Lent(lent), end })
+    }
+
+    /// A part of a frame: in the block of a short one, otherwise copied.
+    pub(crate) fn part(&mut self, frame: &Received, part: Range<usize>) -> Bytes {
+        match (&frame.content, frame.as_ref().get(part.clone())) {
+            (Content::Short(bytes), Some(_)) => bytes.slice(part),
+            (_, Some(part)) if part.len() <= SHORT_BYTES => self.short.copy(part),
+            (_, part) => Bytes::copy_from_slice(part.unwrap_or_default()),
+        }
     }
 
     /// Whether a frame is in one of these slots.
@@ -375,7 +385,7 @@ mod tests {
         assert_eq!(taken.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         for (slot, sge) in &taken {
             let (shared, at) = place(&slots.chunks, *slot).unwrap();
-            assert_eq!(*sge, shared.region.sge(at, 2048));
+            assert_eq!(*sge, shared.region.sge(at, 0, 2048));
             shared.region.memory.write(shared.region.offset(at), &[slot.to_le_bytes()[0]]).unwrap();
         }
         assert_eq!((slots.posted(), slots.free()), (9, 0));

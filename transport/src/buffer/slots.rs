@@ -53,10 +53,11 @@ impl SlotRegion {
     }
 
     /// The first `length` bytes of a slot for a work request.
-    pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
+    pub(super) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
+        let at = at.min(self.slot_bytes);
         Sge {
-            address: IoAddress(self.start.0.wrapping_add(self.offset(slot) as u64)),
-            length: u32::try_from(length.min(self.slot_bytes)).unwrap_or(u32::MAX),
+            address: IoAddress(self.start.0.wrapping_add((self.offset(slot) + at) as u64)),
+            length: u32::try_from(length.min(self.slot_bytes - at)).unwrap_or(u32::MAX),
             lkey: self.lkey,
         }
     }
@@ -120,7 +121,7 @@ impl SendSlots {
     }
 
     /// The filled part for a work request.
-    pub(crate) fn sge(&self, slot: u32, length: usize) -> Sge {
-        self.region.sge(slot, length)
+    pub(crate) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
+        self.region.sge(slot, at, length)
     }
 }

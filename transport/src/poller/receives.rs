@@ -7,7 +7,7 @@
 use super::Core;
 use super::targets::Target;
 use crate::buffer::{ReceiveSlots, Received};
-use crate::frame::{FrameError, Kind};
+use crate::frame::{self, FrameError, Kind};
 use crate::sizes::BATCH;
 use crate::{Message, Origin};
 use std::mem;
@@ -163,13 +163,19 @@ impl Core {
                 let heard = target.hear(pair, &mut self.res, &header);
                 let heard = heard.and_then(|()| trunk.hear(&mut self.res, lane, &header));
                 if heard == Ok(true) && header.kind == Kind::Message {
-                    let from = trunk.origin(lane);
+                    let from = trunk.received(lane);
                     self.targets.note_credit(qp);
                     let message = self.res.receives.message(frame);
                     return take(self, from, message);
                 }
                 is_settings = header.kind == Kind::Settings;
-                heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame))
+                match heard {
+                    Ok(true) if header.kind == Kind::Bundle => {
+                        let of = (slot.unwrap_or_default(), lane, header.word);
+                        self.bundle_received(of, &frame, take)
+                    }
+                    heard => heard.and_then(|_| trunk.frame(&mut self.res, lane, &header, frame)),
+                }
             }
             (Ok(header), ..) => self.keep_early(qp, header.kind, frame),
             (Err(error), ..) => Err(error),
@@ -182,6 +188,23 @@ impl Core {
         if let Some(slot) = slot.filter(|_| is_settings) {
             self.open_trunk(slot);
         }
+    }
+
+    /// Hands on the messages of a bundle, of which there are `count`.
+    fn bundle_received(
+        &mut self,
+        (trunk, lane, count): (usize, usize, u16),
+        bundle: &Received,
+        take: &mut impl FnMut(&mut Self, Origin, Message),
+    ) -> Result<(), FrameError> {
+        for message in frame::bundled(bundle.as_ref(), count) {
+            let message = self.res.receives.bundled(bundle, message?);
+            // What a message leads to may end the session; the others were received before that.
+            let Some(trunk) = self.trunks.get_mut(trunk) else { break };
+            let from = trunk.received(lane);
+            take(self, from, message);
+        }
+        Ok(())
     }
 
     /// The peer saw the session come up before we did.

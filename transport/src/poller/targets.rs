@@ -2,7 +2,8 @@
 //!
 //! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and so
 //! each of the peer's pollers may send its Settings, and nothing else before it has ours. That *early* frame is kept as
-//! a copy, so that it takes no receive slot and keeps no block of short frames, and the early frames of all sessions together are bounded (`early.rs`).
+//! a copy, so that it takes no receive slot and keeps no block of short frames, and the early frames of all sessions
+//! together are bounded (`early.rs`).
 #![forbid(unsafe_code)]
 
 use super::early::EarlyFrames;

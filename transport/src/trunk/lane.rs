@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::queue::{MessageQueue, Outbound};
-use super::resources::Resources;
-use crate::credit::{GrantId, Spender, on_wire};
+use crate::credit::{GrantId, Grants, Spender, on_wire};
 use crate::frame::{Fin, Settled};
 use crate::report::LaneCounters;
 use crate::settings::Settings;
@@ -46,6 +45,8 @@ pub(super) struct Lane {
     pub(super) requests_out: u32,
     pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
+    /// The number of the last frame, if it is a message that others may join while it is staged.
+    pub(super) last: Option<u64>,
     /// When the poller took something last, granted credit, or had nothing to take before.
     took_ms: u64,
 }
@@ -65,6 +66,7 @@ impl Lane {
             requests_out: 0,
             ordered_out: 0,
             counters,
+            last: None,
             took_ms: now_ms,
         }
     }
@@ -181,9 +183,9 @@ impl Lane {
 
     /// What is settled last of frames to this poller, which is the `index`-th: its positions of credit, which count
     /// as announced.
-    pub(super) fn settle(&self, res: &mut Resources, index: usize) -> [u8; 4] {
+    pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {
-            grant: on_wire(res.grants.tell(self.pair)),
+            grant: on_wire(grants.tell(self.pair)),
             want: u8::try_from(self.queues.iter().map(MessageQueue::count).sum::<usize>()).unwrap_or(u8::MAX),
             target: u8::try_from(index).unwrap_or(u8::MAX),
         };

@@ -1,7 +1,7 @@
 //! Rendezvous on a trunk: requests out, READs in, FINs both ways.
 #![forbid(unsafe_code)]
 
-use super::pipeline::{Frame, Read, Record};
+use super::pipeline::{Parts, Read, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::buffer::{Block, NotNow, Received};
 use crate::frame::{self, ANNOUNCEMENT, Announcement, Fin, FinStatus, FrameError, flags};
@@ -66,16 +66,14 @@ impl Trunk {
         };
         let begin = [header[0], header[1] | flags::ANNOUNCES];
         let parts: [&[u8]; 4] = [&begin, &header[2..], &announcement.emit(), extensions];
-        let place = self.place(res, lane, &parts).ok_or(NotNow::Wait)?;
+        let (deadline, has_time_left) = (message.deadline, frame::has_time_left(head));
+        let frame = Parts { parts: &parts, deadline, has_time_left };
+        self.stage(res, (lane, false), &frame, Record::Announcement(id)).ok_or(NotNow::Wait)?;
         let copied = message.copying.take().map(|copying| Hold::Copied(copying.into_block()));
         let hold = lent.or(copied).ok_or(NotNow::Wait)?;
         let (receipt, bytes, ordered) = (message.receipt, message.bytes(), message.ordered);
         self.sources.add(Source { receipt, lane, bytes, ordered, _hold: hold });
         self.lanes[lane].request_left(ordered);
-        let (bytes, deadline) = (head.len() + ANNOUNCEMENT, message.deadline);
-        let (has_time_left, record) = (frame::has_time_left(head), Record::Announcement(id));
-        self.pipeline.stage(Frame { lane, place, bytes, deadline, has_time_left }, record);
-        self.mark(res);
         Ok(())
     }
 

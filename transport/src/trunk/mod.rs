@@ -62,6 +62,8 @@ pub(crate) struct Trunk {
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
+    /// Largest bundle that is sent to it, in bytes; 0 if it takes none.
+    max_bundle: usize,
     /// What waited for the session has been queued here.
     is_open: bool,
     pipeline: Pipeline,
@@ -111,6 +113,7 @@ impl Trunk {
             max_message: 0,
             max_frame: 0,
             large_messages: 0,
+            max_bundle: 0,
             is_open: false,
             pipeline: Pipeline::new(session.qp, slot),
             sources: Sources::new(),

@@ -5,6 +5,7 @@ use super::{Resources, Trunk};
 use crate::buffer::Received;
 use crate::frame::{FrameError, Header, Kind};
 use crate::settings::Settings;
+use crate::sizes::BUNDLE_BYTES;
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
@@ -26,9 +27,6 @@ impl Trunk {
             return if is_live { Err(broken) } else { Ok(false) };
         };
         let has_begun = known.heard.is_some();
-        if has_begun && header.kind == Kind::Message {
-            known.counters.count_received();
-        }
         if !is_live {
             return Ok(has_begun);
         }
@@ -78,7 +76,7 @@ impl Trunk {
                 res.shared.unknown_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Kind::Credit | Kind::Message => Ok(()),
+            Kind::Credit | Kind::Message | Kind::Bundle => Ok(()),
         }
     }
 
@@ -101,6 +99,8 @@ impl Trunk {
                 self.max_message = usize::try_from(settings.max_message).unwrap_or(usize::MAX);
                 self.max_frame = usize::try_from(settings.max_frame).unwrap_or(usize::MAX);
                 self.large_messages = settings.large_messages;
+                self.max_bundle =
+                    usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(BUNDLE_BYTES);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
                 res.events.peer(self.peer, PeerEvent::Up { epoch: self.epoch, pollers });
             }
@@ -109,6 +109,12 @@ impl Trunk {
         self.lanes[lane].took(res.time.now_ms());
         self.mark(res);
         Ok(())
+    }
+
+    /// A message of the peer's poller `lane` was taken; returns where it comes from.
+    pub(crate) fn received(&self, lane: usize) -> Origin {
+        self.lanes.get(lane).inspect(|lane| lane.counters.count_received());
+        self.origin(lane)
     }
 
     /// Where messages of the peer's poller `lane` come from.

@@ -16,6 +16,7 @@ use crate::{
 };
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_machine::Waker;
@@ -153,8 +154,8 @@ impl SendRoom {
         self.slots.write(slot, at, part)
     }
 
-    pub(super) fn sge(&self, slot: u32, length: usize) -> Sge {
-        self.slots.sge(slot, length)
+    pub(super) fn sge(&self, slot: u32, at: usize, length: usize) -> Sge {
+        self.slots.sge(slot, at, length)
     }
 
     /// A work request was staged.
@@ -228,6 +229,11 @@ impl ReceiveRoom {
         } else {
             Message::lent(frame)
         }
+    }
+
+    /// A message of a bundle.
+    pub(crate) fn bundled(&mut self, bundle: &Received, message: Range<usize>) -> Message {
+        Message::from(self.slots.part(bundle, message))
     }
 
     /// A frame that waits for another poller: lent while receive slots are plentiful, else copied,

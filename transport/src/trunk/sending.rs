@@ -4,13 +4,13 @@
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
-use super::pipeline::{Frame, Place, Record};
+use super::pipeline::{Late, Parts, Record};
 use super::{Outbound, Resources, Trunk};
 use crate::budget::Shares;
-use crate::frame::{self, FIN_ENTRIES, Fin, HEADER};
+use crate::frame::{self, FIN_ENTRIES, Fin};
 use crate::rendezvous::REQUESTS_PER_LANE;
 use crate::settings::Settings;
-use crate::sizes::SLOT_BYTES;
+use crate::sizes::{BUNDLE_BYTES, BUNDLED_BYTES, SLOT_BYTES};
 use crate::upper::Receipt;
 use crate::{Outgoing, PeerDown, SendError, SendOutcome, Token, Toward, Turn};
 use trunkline_mutants::mutant;
@@ -98,12 +98,14 @@ impl Trunk {
         if !self.can_stage_credit(res, lane) {
             return false;
         }
-        let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::credit()]) else { return false };
-        self.lanes[lane].credits_out += 1;
-        let record = Record::Credit { lane };
-        self.pipeline.stage(Frame::without_deadline(lane, place, HEADER), record);
-        self.mark(res);
-        true
+        let (parts, record) = (&[&frame::credit()[..]], Record::Credit { lane });
+        let is_staged =
+            self.pipeline.stage(&mut res.sends, (lane, false), &Parts::own(parts), record).is_some();
+        if is_staged {
+            self.lanes[lane].credits_out += 1;
+            self.mark(res);
+        }
+        is_staged
     }
 
     /// Whether [`Trunk::stage_credit`] would find room.
@@ -117,9 +119,10 @@ impl Trunk {
         if count == 0 {
             return;
         }
-        for index in 1..=count {
+        let succeeded = self.pipeline.succeeded(count, success);
+        for index in 0..count {
             let Some(record) = self.pipeline.pop_completed(&mut res.sends) else { break };
-            self.finish(res, record, success || index < count);
+            self.finish(res, record, index < succeeded);
         }
         self.keepalive_out &= !self.pipeline.is_idle();
         if success {
@@ -139,7 +142,7 @@ impl Trunk {
             }
             Record::Read { sink, bytes } => self.piece_read(res, sink, bytes, success),
             Record::Keepalive => self.keepalive_out = false,
-            Record::Announcement(_) | Record::Fin | Record::Settings => {}
+            Record::Announcement(_) | Record::Fin | Record::Settings | Record::Nothing => {}
         }
     }
 
@@ -215,11 +218,17 @@ impl Trunk {
         (head, body): (&[u8], &[u8]),
         (receipt, deadline): (Receipt, Option<Time>),
     ) -> bool {
-        let Some(place) = self.place(res, lane, &[head, body]) else { return false };
-        let (bytes, has_time_left) = (head.len() + body.len(), frame::has_time_left(head));
-        self.pipeline.stage(Frame { lane, place, bytes, deadline, has_time_left }, Record::Message(receipt));
-        self.mark(res);
-        true
+        let parts = Parts { parts: &[head, body], deadline, has_time_left: frame::has_time_left(head) };
+        let may_join = parts.len() <= BUNDLED_BYTES && self.max_bundle > 0;
+        if may_join
+            && let Some(last) = self.lanes[lane].last
+            && self.pipeline.join(&mut res.sends, last, &parts, receipt, self.max_bundle)
+        {
+            return true;
+        }
+        let number = self.stage(res, (lane, may_join), &parts, Record::Message(receipt));
+        self.lanes[lane].last = number.filter(|_| may_join);
+        number.is_some()
     }
 
     /// Stages what this node takes, before anything else in a lane. Uses no credit.
@@ -231,20 +240,25 @@ impl Trunk {
             max_message: res.shared.limits.max_message_bytes as u64,
             max_frame: u32::try_from(SLOT_BYTES).unwrap_or(u32::MAX),
             large_messages: REQUESTS_PER_LANE,
+            max_bundle: u32::try_from(BUNDLE_BYTES).unwrap_or(0),
         };
-        let body = settings.emit();
-        let Some(place) = self.pipeline.place(&mut res.sends, &[&frame::settings(), &body]) else { return };
-        self.lanes[lane].has_begun = true;
-        self.pipeline.stage(Frame::without_deadline(lane, place, HEADER + body.len()), Record::Settings);
+        let (header, body) = (frame::settings(), settings.emit());
+        let parts: [&[u8]; 2] = [&header, &body];
+        let parts = Parts::own(&parts);
+        let staged = self.pipeline.stage(&mut res.sends, (lane, false), &parts, Record::Settings);
+        self.lanes[lane].has_begun = staged.is_some();
     }
 
     fn stage_fins(&mut self, res: &mut Resources, lane: usize) {
         while !self.lanes[lane].fins.is_empty() {
             let count = self.lanes[lane].fins.len().min(FIN_ENTRIES);
             let entries = self.lanes[lane].fins.iter().take(count).flat_map(Fin::emit).collect::<Vec<_>>();
-            let Some(place) = self.place(res, lane, &[&frame::fin(count), &entries]) else { return };
+            let header = frame::fin(count);
+            let parts: [&[u8]; 2] = [&header, &entries];
+            if self.stage(res, (lane, false), &Parts::own(&parts), Record::Fin).is_none() {
+                return;
+            }
             self.lanes[lane].fins.drain(..count);
-            self.pipeline.stage(Frame::without_deadline(lane, place, HEADER + entries.len()), Record::Fin);
         }
     }
 
@@ -253,8 +267,13 @@ impl Trunk {
         if mutant!(late_frames_are_posted) {
             return;
         }
-        while let Some((lane, record)) = self.pipeline.take_late(res.time.now(), &mut res.sends) {
-            if !mutant!(late_frames_keep_their_credit) {
+        while let Some(Late { lane, record, is_frame }) =
+            self.pipeline.take_late(res.time.now(), &mut res.sends)
+        {
+            if is_frame {
+                self.lanes.iter_mut().for_each(|lane| lane.last = None);
+            }
+            if is_frame && !mutant!(late_frames_keep_their_credit) {
                 self.lanes[lane].spender.unspend();
             }
             let receipt = match record {
@@ -270,7 +289,8 @@ impl Trunk {
                 | Record::Settings
                 | Record::Credit { .. }
                 | Record::Read { .. }
-                | Record::Keepalive => {
+                | Record::Keepalive
+                | Record::Nothing => {
                     continue;
                 }
             };
@@ -278,14 +298,24 @@ impl Trunk {
         }
     }
 
-    /// Takes a credit and somewhere to put a frame, and writes its parts there.
-    pub(super) fn place(&mut self, res: &mut Resources, lane: usize, parts: &[&[u8]]) -> Option<Place> {
-        if !self.lanes[lane].is_open() || self.lanes[lane].spender.available() == 0 {
+    /// Takes a credit and stages a frame; returns its number, or `None` when it cannot leave now.
+    pub(super) fn stage(
+        &mut self,
+        res: &mut Resources,
+        (lane, may_be_joined): (usize, bool),
+        parts: &Parts<'_>,
+        record: Record,
+    ) -> Option<u64> {
+        let known = &mut self.lanes[lane];
+        if !known.is_open() || known.spender.available() == 0 {
             return None;
         }
-        let place = self.pipeline.place(&mut res.sends, parts)?;
-        self.lanes[lane].spender.spend(res.time.now_ms());
-        self.lanes[lane].took(res.time.now_ms());
-        Some(place)
+        let number = self.pipeline.stage(&mut res.sends, (lane, may_be_joined), parts, record)?;
+        known.spender.spend(res.time.now_ms());
+        known.took(res.time.now_ms());
+        // What follows must not join an earlier one.
+        known.last = None;
+        self.mark(res);
+        Some(number)
     }
 }

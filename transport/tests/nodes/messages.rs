@@ -1,13 +1,13 @@
 //! Messages of all sizes between two nodes, over UDP and in process, with and without faults.
 
-use crate::common::{ECHO, SIZES, TestNode, bad_network, fresh_address, over_udp, pattern};
+use crate::common::{ECHO, Job, SIZES, TestNode, bad_network, fresh_address, over_udp, pattern};
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use trunkline_softrdma::device::{LinkChoice, SoftOptions};
 use trunkline_softrdma::link::Hub;
 use trunkline_transport::{
-    NodeOptions, PeerDown, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
+    NodeOptions, PeerDown, PeerKey, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
 };
 
 #[test]
@@ -33,6 +33,48 @@ fn every_size_comes_back_in_process() {
     let server = TestNode::start(options(), 1);
     let mut client = TestNode::start(options(), 1);
     client.echoes(&server, &SIZES);
+}
+
+/// Sends echoes of these sizes in one turn of the client's poller; each comes back in its turn.
+fn echoes_of_one_turn(client: &mut TestNode, peer: PeerKey, sizes: &[usize]) {
+    let (go, wait) = mpsc::channel();
+    client.job(0, Job::Wait(wait));
+    for (token, &size) in (0..).zip(sizes) {
+        client.send(0, peer, &[ECHO], pattern(size, 7), token);
+    }
+    drop(go);
+    for &size in sizes {
+        assert_eq!(client.message().1.slice(1..), pattern(size, 7));
+    }
+    for token in 0..sizes.len() {
+        assert_eq!(client.outcome(token as u64), SendOutcome::Delivered);
+    }
+}
+
+#[test]
+fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
+    let hub = Arc::new(Hub::default());
+    let options = || {
+        let device = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..SoftOptions::default() };
+        NodeOptions::new().listen(fresh_address()).device(device)
+    };
+    let server = TestNode::start(options(), 1);
+    let mut client = TestNode::start(options(), 1);
+    let peer = client.connect(0, server.address);
+    // Some are too long for a bundle, or for what is left of one.
+    let sizes = (0..300).map(|number| number * 37 % 1500).collect::<Vec<_>>();
+    echoes_of_one_turn(&mut client, peer, &sizes);
+    let sent = |node: &TestNode| {
+        let counters = node.report().counters;
+        counters.iter().find(|counter| counter.name == "packets_sent").map(|counter| counter.value)
+    };
+    let before = [sent(&client), sent(&server)];
+    echoes_of_one_turn(&mut client, peer, &[20; 300]);
+    for (before, after) in before.into_iter().zip([sent(&client), sent(&server)]) {
+        let packets = after.unwrap() - before.unwrap();
+        assert!(packets < 100, "{packets} packets for 300 messages");
+    }
+    assert_eq!((client.report().rnr, server.report().rnr), (0, 0));
 }
 
 #[test]

@@ -14,6 +14,7 @@ const HEADER: usize = 8;
 const CREDIT: u8 = 1;
 const FIN: u8 = 2;
 const SETTINGS: u8 = 3;
+const BUNDLE: u8 = 4;
 /// A kind that no version has, and that a receiver ignores.
 const IGNORED: u8 = 0x0f;
 /// Kinds from here on are the upper half's.
@@ -28,8 +29,8 @@ const RKEY: usize = 24;
 const BESIDE: u64 = 64;
 /// Credit that is taken beyond what was granted: no more than a node could grant.
 const BEYOND: u16 = 200;
-/// Frames of a garbling peer that are left as they are before the first that is not.
-const HONEST: u64 = 50;
+/// Frames of a garbling peer that are left as they are before the first that is not: fewer than it sends in any case.
+const HONEST: u64 = 10;
 
 /// Memory that a frame announces to its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,9 +105,15 @@ impl Changer {
                 let critical = Hostility::SETTING | 0x8000;
                 payload.extend([critical.to_le_bytes(), [0, 0]].concat());
             }
-            Hostility::Garbage if self.frames > HONEST => self.random.fill(&mut payload[..HEADER]),
+            Hostility::Garbage if self.frames > HONEST => self.garble(payload),
             _ => {}
         }
+    }
+
+    /// Fills the header of a frame, or of the first message in a bundle, with anything.
+    fn garble(&mut self, payload: &mut [u8]) {
+        let at = if payload[0] == BUNDLE && self.random.one_in(2) { HEADER } else { 0 };
+        self.random.fill(&mut payload[at..at + HEADER]);
     }
 
     /// Changes the first payload of a message that has come.
