@@ -26,6 +26,7 @@ use std::path::PathBuf;
 ///   trunkline-bench latency --arrivals 50000        open loop, see below
 ///   trunkline-bench rate --outstanding 1,8,32       calls per second with so many under way
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
+///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
 ///   trunkline-bench fair --large 8                  small calls next to large ones
 ///
 /// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
@@ -103,6 +104,13 @@ pub(crate) struct Settings {
     /// Open loop: calls that are due per second, in all. A call's time counts from when it was due.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) arrivals: Option<f64>,
+    /// Also measure other systems: tonic, tarpc and iceoryx2, and ucx_perftest, fi_pingpong and perftest if they are installed.
+    /// The first time, cargo builds those in Rust, which takes some minutes.
+    #[arg(long, conflicts_with_all = ["pause", "arrivals", "one_way"])]
+    pub(crate) peers: bool,
+    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    #[arg(long, value_name = "FILE", requires = "peers")]
+    pub(crate) peers_program: Option<PathBuf>,
     /// Also write the results to this file: those of one point at the top level, several as `points`.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -197,6 +205,8 @@ mod tests {
             ("rate --client thread --outstanding 257", "at most 256"),
             ("latency --pause 1 --arrivals 5", "cannot be used with"),
             ("latency --one-way --verify", "cannot be used with"),
+            ("latency --peers --one-way", "cannot be used with"),
+            ("latency --peers-program x", "required"),
             ("--size 64 latency", "cannot be used with"),
         ] {
             let error = settings(line).unwrap_err();

@@ -8,6 +8,7 @@
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
 //! | `echo` | the service that is called |
 //! | `floors` | the same exchanges without any middleware |
+//! | `systems`, `figures` | the same exchanges over other systems, for `--peers` |
 //! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
@@ -23,6 +24,7 @@ mod drift;
 mod echo;
 mod failure;
 mod fair;
+mod figures;
 mod floors;
 mod machine;
 mod nodes;
@@ -37,6 +39,7 @@ mod session;
 mod sizes;
 mod spread;
 mod stopwatch;
+mod systems;
 mod table;
 mod worker;
 

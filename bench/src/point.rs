@@ -1,6 +1,7 @@
 //! One point of a run, such as one size: its repetitions, and what they come to.
 
 use crate::drift::Kept;
+use crate::figures::Figures;
 use crate::floors::Floor;
 use crate::recorder::Sample;
 use crate::spread::Spread;
@@ -53,6 +54,9 @@ pub(crate) struct Point {
     pub(crate) references: References,
     calls: Repetitions,
     floors: BTreeMap<Floor, Repetitions>,
+    systems: BTreeMap<String, Vec<Figures>>,
+    /// Why systems are not measured here.
+    skipped: BTreeMap<String, String>,
 }
 
 /// One point's results, in JSON.
@@ -65,6 +69,38 @@ pub(crate) struct Results {
     pub(crate) headline: BTreeMap<&'static str, f64>,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
+    /// Other systems, and why some were not measured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) peers: BTreeMap<String, OfPeer>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) peers_skipped: BTreeMap<String, String>,
+}
+
+/// What the repetitions of another system come to, as far as it reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct OfPeer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_ns: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_ns: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_ns: Option<Spread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) per_s: Option<Spread>,
+}
+
+impl OfPeer {
+    fn of(all: &[Figures]) -> Self {
+        let spread = |figure: fn(&Figures) -> Option<f64>| {
+            Spread::of(&all.iter().filter_map(figure).collect::<Vec<_>>())
+        };
+        Self {
+            p50_ns: spread(|figures| figures.p50_ns),
+            p99_ns: spread(|figures| figures.p99_ns),
+            mean_ns: spread(|figures| figures.mean_ns),
+            per_s: spread(|figures| figures.per_s),
+        }
+    }
 }
 
 /// What the repetitions of one kind come to.
@@ -107,7 +143,8 @@ impl Point {
     /// Nothing is measured yet.
     pub(crate) fn new(measure: Measure, size: usize, outstanding: usize, references: References) -> Self {
         let (calls, floors) = (Repetitions::default(), BTreeMap::new());
-        Self { measure, size, outstanding, references, calls, floors }
+        let (systems, skipped) = (BTreeMap::new(), BTreeMap::new());
+        Self { measure, size, outstanding, references, calls, floors, systems, skipped }
     }
 
     /// Adds a repetition of the calls.
@@ -118,6 +155,21 @@ impl Point {
     /// Adds a repetition of a floor.
     pub(crate) fn add_floor(&mut self, floor: Floor, kept: &Kept<Sample>) {
         self.floors.entry(floor).or_default().add(kept);
+    }
+
+    /// Adds a repetition of another system.
+    pub(crate) fn add_system(&mut self, name: &str, figures: Figures) {
+        self.systems.entry(name.to_owned()).or_default().push(figures);
+    }
+
+    /// Another system cannot be measured here.
+    pub(crate) fn skip(&mut self, name: &str, why: String) {
+        self.skipped.insert(name.to_owned(), why);
+    }
+
+    /// Whether that is known of it.
+    pub(crate) fn is_skipped(&self, name: &str) -> bool {
+        self.skipped.contains_key(name)
     }
 
     /// What has been measured, if each kind was at least once.
@@ -149,7 +201,15 @@ impl Point {
                 headline.insert("floor_bytes_per_s", reference * bytes);
             }
         }
-        Some(Results { size_bytes: self.size, outstanding: self.outstanding, headline, calls, floors })
+        Some(Results {
+            size_bytes: self.size,
+            outstanding: self.outstanding,
+            headline,
+            calls,
+            floors,
+            peers: self.systems.iter().map(|(name, all)| (name.clone(), OfPeer::of(all))).collect(),
+            peers_skipped: self.skipped.clone(),
+        })
     }
 }
 
@@ -213,6 +273,22 @@ mod tests {
         near("bytes_per_s", 64.0 * 50_000.0);
         near("floor_bytes_per_s", 200_000.0);
         assert_eq!((results.calls.repetitions, results.calls.dropped), (3, 3));
+    }
+
+    #[test]
+    fn other_systems_have_what_they_report_and_reasons() {
+        let mut point = point(Measure::Rate);
+        for us in [3.0, 1.0, 2.0] {
+            point.add_system("fast", Figures { mean_ns: Some(us * 1e3), ..Figures::default() });
+        }
+        point.skip("slow", "it is not installed".to_owned());
+        assert!(point.is_skipped("slow") && !point.is_skipped("fast"));
+        let json = serde_json::to_value(point.results().unwrap()).unwrap();
+        assert_eq!(
+            (&json["peers"]["fast"]["mean_ns"]["median"], &json["peers"]["fast"]["per_s"]),
+            (&2e3.into(), &serde_json::Value::Null)
+        );
+        assert_eq!(json["peers_skipped"]["slow"], "it is not installed");
     }
 
     #[test]

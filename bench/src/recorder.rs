@@ -39,10 +39,16 @@ impl Recorder {
     /// Measures for so long, after a warm-up of a quarter of it.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
-        let times = Histogram::new_with_max(LONGEST_NS, DIGITS)
-            .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"));
         let end_ns = warm_ns + measured_ns;
-        Self { times, warm_ns, end_ns, slice_began_ns: None, in_slice: 0, rates: Vec::new(), failed: None }
+        Self {
+            times: histogram(),
+            warm_ns,
+            end_ns,
+            slice_began_ns: None,
+            in_slice: 0,
+            rates: Vec::new(),
+            failed: None,
+        }
     }
 
     /// Records a call that was due at one time and ended at the other. Returns whether to go on.
@@ -93,6 +99,12 @@ impl Recorder {
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }
+}
+
+/// An empty histogram of times in nanoseconds.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LONGEST_NS, DIGITS)
+        .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"))
 }
 
 /// The middle value, or the lower of the two in the middle.

@@ -8,6 +8,7 @@ use crate::nodes::LinkFlag;
 use crate::pin::{Cores, Pin};
 use crate::point::{Measure, Point, References};
 use crate::session::Session;
+use crate::systems::System;
 use crate::worker::{Exchange, Plan};
 use indicatif::ProgressBar;
 use std::thread;
@@ -23,6 +24,8 @@ pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
     pub(crate) points: Vec<Point>,
+    /// Those of `--peers`.
+    systems: Vec<System>,
 }
 
 impl<'a> Run<'a> {
@@ -47,12 +50,15 @@ impl<'a> Run<'a> {
         let references = references(settings.link);
         let of_size =
             |&size| outstanding.iter().map(move |&each| Point::new(measure, size, each, references));
-        Ok(Self { settings, cores, points: sizes.iter().flat_map(of_size).collect() })
+        let points = sizes.iter().flat_map(of_size).collect();
+        let systems =
+            if settings.peers { System::all(settings.peers_program.as_deref())? } else { Vec::new() };
+        Ok(Self { settings, cores, points, systems })
     }
 
     /// How many measurements it has.
     pub(crate) fn steps(&self) -> u64 {
-        let of_point = |point: &Point| 1 + self.floors(point).len() as u64;
+        let of_point = |point: &Point| (1 + self.floors(point).len() + self.systems.len()) as u64;
         u64::from(self.settings.repetitions) * self.points.iter().map(of_point).sum::<u64>()
     }
 
@@ -72,12 +78,41 @@ impl<'a> Run<'a> {
                     self.points[at].add_floor(floor, &kept);
                     bar.inc(1);
                 }
+                self.measure_systems(at, bar)?;
                 bar.set_message("calls");
                 let line = || self.line_ns().map_err(Failure::from);
                 let kept = steady(line, || session.measure(plan).inspect(|_| thread::sleep(SETTLE)))?;
                 self.points[at].add_calls(&kept);
                 bar.inc(1);
                 session.death().map_or(Ok(()), Err)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Other systems; one that cannot be measured at a point is not tried there again.
+    fn measure_systems(&mut self, at: usize, bar: &ProgressBar) -> Result<(), Failure> {
+        let point = &self.points[at];
+        let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.seconds));
+        let shape = Shape { measured, ..self.shape(point) };
+        for system in &self.systems {
+            bar.set_message(system.name.clone());
+            bar.inc(1);
+            if self.points[at].is_skipped(&system.name) {
+                continue;
+            }
+            let mut failed = None;
+            let figures = || match system.measure(measure, &shape) {
+                Ok(figures) => Ok(Some(figures)),
+                Err(why) => {
+                    failed = Some(why);
+                    Ok(None)
+                }
+            };
+            let kept = steady(|| self.line_ns(), figures)?;
+            match (kept.value, failed) {
+                (Some(figures), _) => self.points[at].add_system(&system.name, figures),
+                (None, why) => self.points[at].skip(&system.name, why.unwrap_or_default()),
             }
         }
         Ok(())

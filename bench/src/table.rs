@@ -1,6 +1,6 @@
 //! The results of a run as a table.
 
-use crate::point::{Measure, Results, Summary};
+use crate::point::{Measure, OfPeer, Results, Summary};
 use crate::sizes::written;
 use std::fmt::Write as _;
 
@@ -24,6 +24,12 @@ pub(crate) fn table(measure: Measure, points: &[Results]) -> String {
         row(&mut text, "calls", &point.calls);
         for (name, floor) in &point.floors {
             row(&mut text, name, floor);
+        }
+        for (name, peer) in &point.peers {
+            peer_row(&mut text, name, peer);
+        }
+        for (name, why) in &point.peers_skipped {
+            let _ = writeln!(text, "  {name}: not measured: {why}");
         }
         let headline = |key: &str| point.headline.get(key).copied().unwrap_or_default();
         let ratio = |key: &str, floor: &str| headline(key) / headline(floor);
@@ -61,5 +67,22 @@ fn row(text: &mut String, name: &str, summary: &Summary) {
         p50.median / 1e3,
         summary.p99_ns.median / 1e3,
         summary.per_s.median
+    );
+}
+
+/// Of another system; what it does not report is `-`. A mean stands for a median that it does not have.
+fn peer_row(text: &mut String, name: &str, peer: &OfPeer) {
+    let us = |ns: f64| format!("{:.2}", ns / 1e3);
+    let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+    let mean = peer.mean_ns.filter(|_| peer.p50_ns.is_none());
+    let middle = peer.p50_ns.or(mean);
+    let _ = writeln!(
+        text,
+        "  {name:<24} {:>10} {:>21} {:>10} {:>13}{}",
+        or_none(middle.map(|spread| us(spread.median))),
+        or_none(middle.map(|spread| format!("{} .. {}", us(spread.min), us(spread.max)))),
+        or_none(peer.p99_ns.map(|spread| us(spread.median))),
+        or_none(peer.per_s.map(|spread| format!("{:.0}", spread.median))),
+        if mean.is_some() { " (mean)" } else { "" }
     );
 }

@@ -1,0 +1,15 @@
+//! Generates the gRPC service by hand, so that no `protoc` is needed.
+
+use tonic_build::manual::{Builder, Method, Service};
+
+fn main() {
+    let call = Method::builder()
+        .name("call")
+        .route_name("Call")
+        .input_type("crate::tonic_echo::Message")
+        .output_type("crate::tonic_echo::Message")
+        .codec_path("tonic_prost::ProstCodec")
+        .build();
+    let echo = Service::builder().name("Echo").package("trunkline.bench").method(call).build();
+    Builder::new().compile(&[echo]);
+}

@@ -1,0 +1,77 @@
+//! The server's process: this program again, until the end of its standard input, which also comes when its parent is killed.
+
+use crate::Exchange;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// A running server; it ends when this is dropped.
+pub(crate) struct Server {
+    child: Mutex<Child>,
+    /// What it has said of where it is.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Starts it on a core, and waits until it serves.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn start(exchange: &Exchange, folder: &Path, core: Option<usize>) -> Result<Self, String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let mut command = Command::new(program);
+        command.args(["serve", &exchange.name()]).arg("--folder").arg(folder);
+        for (name, value) in
+            [("--size", exchange.size), ("--reply", exchange.reply), ("--outstanding", exchange.outstanding)]
+        {
+            command.args([name, &value.to_string()]);
+        }
+        if let Some(core) = core {
+            // A server has one side only.
+            command.args(["--pin", &format!("{core},{core}")]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("cannot start the server: {error}"))?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            // What cannot be read is no address.
+            let _unread = BufReader::new(stdout).read_line(&mut line);
+        }
+        let server = Self { child: Mutex::new(child), address: line.trim().to_owned() };
+        if server.address.is_empty() { Err("the server has not started".to_owned()) } else { Ok(server) }
+    }
+
+    /// How it has ended, if it has.
+    pub(crate) fn death(&self) -> Option<String> {
+        let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok().flatten()?;
+        Some(format!("the server has ended, {status}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(child.stdin.take());
+        let _ended = child.wait();
+    }
+}
+
+/// In the server: says where it is.
+///
+/// # Errors
+/// Nobody reads it.
+pub(crate) fn announce(address: &str) -> Result<(), String> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())
+}
+
+/// In the server: calls `end` at the end of standard input.
+pub(crate) fn at_end(end: impl FnOnce() + Send + 'static) {
+    thread::spawn(move || {
+        let _end = std::io::stdin().read_to_end(&mut Vec::new());
+        end();
+    });
+}

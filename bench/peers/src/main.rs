@@ -1,0 +1,162 @@
+//! The exchanges of `trunkline-bench` over other systems, each in its best documented mode.
+//!
+//! `trunkline-bench --peers` runs this program; it has no other use. Client and server are two processes, each with
+//! everything of its side on one core, as there.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `tonic_echo`, `tarpc_echo`, `iceoryx_echo` | the systems |
+//! | `tokio_side` | what those on tokio have in common |
+//! | `child` | the server's process |
+
+#![forbid(unsafe_code)]
+
+mod child;
+mod iceoryx_echo;
+#[path = "../../src/pin.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
+mod pin;
+#[path = "../../src/recorder.rs"]
+mod recorder;
+#[path = "../../src/stopwatch.rs"]
+mod stopwatch;
+mod tarpc_echo;
+mod tokio_side;
+mod tonic_echo;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use recorder::Sample;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs one exchange over another system, for `trunkline-bench --peers`.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline-bench-peers", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prints what can be measured, one name in a line.
+    List,
+    /// Measures one, and prints the result as one line of JSON.
+    Measure(Exchange),
+    /// The server's process, which the program starts itself.
+    #[command(hide = true)]
+    Serve(Exchange),
+}
+
+/// What is exchanged, over what.
+#[derive(Debug, Clone, Args)]
+struct Exchange {
+    #[arg(value_enum)]
+    system: System,
+    /// Bytes of a request.
+    #[arg(long)]
+    size: usize,
+    /// Bytes of its reply.
+    #[arg(long)]
+    reply: usize,
+    /// Requests under way at a time.
+    #[arg(long, default_value_t = 1)]
+    outstanding: usize,
+    /// How long they are measured.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Cores of client and server.
+    #[arg(long)]
+    pin: Option<pin::Pin>,
+    /// A directory that both sides share, for the server.
+    #[arg(long, hide = true)]
+    folder: Option<PathBuf>,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    /// gRPC by tonic over TCP.
+    TonicTcp,
+    /// gRPC by tonic over a Unix socket.
+    TonicUnix,
+    /// tarpc with bincode over TCP.
+    TarpcTcp,
+    /// tarpc with bincode over a Unix socket.
+    TarpcUnix,
+    /// Request and response of iceoryx2, through shared memory.
+    Iceoryx2,
+}
+
+/// A result, as `trunkline-bench` reads it.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// Times in nanoseconds, and how many calls took so long.
+    times: Vec<(u64, u64)>,
+    per_s: f64,
+}
+
+impl Exchange {
+    fn measured(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Cores of client and server. They are the caller's choice; this process itself may be pinned to one of them still.
+    fn cores(&self) -> Option<pin::Cores> {
+        match self.pin {
+            Some(pin::Pin::To(cores)) => Some(cores),
+            Some(pin::Pin::Off) | None => None,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.system.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::List => {
+            let names = System::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            names.for_each(|name| println!("{}", name.get_name()));
+            Ok(())
+        }
+        Command::Measure(exchange) => measure(&exchange),
+        Command::Serve(exchange) => serve(&exchange),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure(exchange: &Exchange) -> Result<(), String> {
+    let cores = exchange.cores();
+    let folder =
+        tempfile::tempdir().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    let server = child::Server::start(exchange, folder.path(), cores.map(|cores| cores.server))?;
+    cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
+    let sample = match exchange.system {
+        System::TonicTcp | System::TonicUnix => tonic_echo::measure(exchange, &server.address),
+        System::TarpcTcp | System::TarpcUnix => tarpc_echo::measure(exchange, &server.address),
+        System::Iceoryx2 => iceoryx_echo::measure(exchange, &server.address),
+    };
+    let Sample { times, per_s } = sample.map_err(|why| server.death().unwrap_or(why))?;
+    let times = times.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value())).collect();
+    let line = serde_json::to_string(&Line { times, per_s }).map_err(|error| error.to_string())?;
+    println!("{line}");
+    Ok(())
+}
+
+fn serve(exchange: &Exchange) -> Result<(), String> {
+    match exchange.system {
+        System::TonicTcp | System::TonicUnix => tonic_echo::serve(exchange),
+        System::TarpcTcp | System::TarpcUnix => tarpc_echo::serve(exchange),
+        System::Iceoryx2 => iceoryx_echo::serve(exchange),
+    }
+}

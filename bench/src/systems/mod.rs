@@ -1,0 +1,84 @@
+//! Other systems with the same exchanges, for `--peers`: each runs in every repetition, between two samples of the cache line.
+//!
+//! | file | what it runs |
+//! |---|---|
+//! | `program` | `trunkline-bench-peers`, which has tonic, tarpc and iceoryx2 |
+//! | `ucx` | `ucx_perftest`, if it is installed |
+//! | `libfabric` | `fi_pingpong`, if it is installed |
+//! | `perftest` | `ib_send_lat` and `ib_send_bw`, if they are installed and there is a NIC |
+//! | `command` | a program on a core, within a time, line by line |
+
+mod command;
+mod libfabric;
+mod perftest;
+mod program;
+mod ucx;
+
+use crate::figures::Figures;
+use crate::floors::Shape;
+use crate::pin::Cores;
+use crate::point::Measure;
+use std::path::Path;
+
+/// One system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct System {
+    /// Its name, in tables and in JSON.
+    pub(crate) name: String,
+    way: Way,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    Program(program::Peer),
+    /// With these transports.
+    Ucx(&'static str),
+    Libfabric,
+    Perftest,
+}
+
+impl System {
+    /// All of them. Builds the program that has those in Rust, unless it is named.
+    ///
+    /// # Errors
+    /// Why that cannot be built or run.
+    pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
+        let mut all: Vec<_> = program::peers(named)?
+            .into_iter()
+            .map(|peer| Self { name: peer.name.clone(), way: Way::Program(peer) })
+            .collect();
+        let installed = [
+            ("ucx_perftest, shared memory", Way::Ucx("posix,self")),
+            ("ucx_perftest, TCP", Way::Ucx("tcp,self")),
+            ("fi_pingpong, TCP", Way::Libfabric),
+            ("perftest, XRC of a NIC", Way::Perftest),
+        ];
+        all.extend(installed.map(|(name, way)| Self { name: name.to_owned(), way }));
+        Ok(all)
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    pub(crate) fn measure(&self, measure: Measure, shape: &Shape) -> Result<Figures, String> {
+        match &self.way {
+            Way::Program(peer) => peer.measure(shape),
+            Way::Ucx(transports) => ucx::measure(measure, shape, transports),
+            Way::Libfabric => libfabric::measure(measure, shape),
+            Way::Perftest => perftest::measure(measure, shape),
+        }
+    }
+}
+
+/// Client and server of programs that are pinned like ours.
+fn sides(cores: Option<Cores>) -> (Option<usize>, Option<usize>) {
+    (cores.map(|cores| cores.client), cores.map(|cores| cores.server))
+}
+
+/// A TCP port of the loopback interface that was free a moment ago.
+fn free_port() -> Result<u16, String> {
+    let named = |error: std::io::Error| format!("cannot find a free port: {error}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(named)?;
+    Ok(listener.local_addr().map_err(named)?.port())
+}

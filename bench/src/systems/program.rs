@@ -1,0 +1,127 @@
+//! `trunkline-bench-peers`: systems in Rust, in a program outside of the workspace, so that nobody else compiles them.
+
+use super::command::Running;
+use crate::figures::Figures;
+use crate::floors::Shape;
+use crate::recorder::histogram;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PROGRAM: &str = "trunkline-bench-peers";
+/// The sources, if this program runs where it was built.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+/// It may take so much longer than it measures.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Most different times that it may report.
+const MOST_TIMES: usize = 1 << 20;
+
+/// One of its systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    program: PathBuf,
+    /// Its name there.
+    word: String,
+    pub(super) name: String,
+}
+
+/// What it prints.
+#[derive(Debug, Deserialize)]
+struct Line {
+    times: Vec<(u64, u64)>,
+    per_s: f64,
+}
+
+/// What the program can measure.
+///
+/// # Errors
+/// Why it cannot be built or run.
+pub(super) fn peers(named: Option<&Path>) -> Result<Vec<Peer>, String> {
+    let program = match named {
+        Some(named) => named.to_owned(),
+        None => built()?,
+    };
+    let listed = Command::new(&program).arg("list").output();
+    let listed = listed.map_err(|error| format!("--peers: cannot run {}: {error}", program.display()))?;
+    let words = String::from_utf8_lossy(&listed.stdout);
+    let peer = |word: &str| Peer { program: program.clone(), word: word.to_owned(), name: name(word) };
+    let peers = words.split_whitespace().map(peer).collect::<Vec<_>>();
+    if peers.is_empty() {
+        return Err(format!("--peers: {} lists no system; is it {PROGRAM}?", program.display()));
+    }
+    Ok(peers)
+}
+
+/// Its name in tables.
+fn name(word: &str) -> String {
+    match word.split_once('-') {
+        Some((system, "tcp")) => format!("{system}, TCP"),
+        Some((system, "unix")) => format!("{system}, Unix socket"),
+        _ => word.to_owned(),
+    }
+}
+
+/// The program, built if its sources are there, else the one next to this.
+fn built() -> Result<PathBuf, String> {
+    let sources = Path::new(SOURCES);
+    let manifest = sources.join("Cargo.toml");
+    if !manifest.exists() {
+        let here = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let next = here.with_file_name(PROGRAM);
+        return next.exists().then_some(next).ok_or_else(|| {
+            format!(
+                "--peers: {PROGRAM} is not next to this program; build it in bench/peers of Trunkline's sources by \
+                 `cargo build --release`, and name it by --peers-program"
+            )
+        });
+    }
+    // It has a target directory of its own, also when this program is run by cargo with another.
+    let target = sources.join("target");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "--manifest-path"]).arg(&manifest);
+    cargo.arg("--target-dir").arg(&target);
+    let status = cargo.status().map_err(|error| format!("--peers: cannot run cargo: {error}"))?;
+    if !status.success() {
+        return Err(format!("--peers: {PROGRAM} cannot be built, {status}"));
+    }
+    Ok(target.join("release").join(PROGRAM))
+}
+
+impl Peer {
+    /// Measures it.
+    ///
+    /// # Errors
+    /// Why it has no result.
+    pub(super) fn measure(&self, shape: &Shape) -> Result<Figures, String> {
+        let mut command = Command::new(&self.program);
+        command.args(["measure", &self.word]);
+        for (name, value) in
+            [("--size", shape.size), ("--reply", shape.reply), ("--outstanding", shape.outstanding)]
+        {
+            command.args([name, &value.to_string()]);
+        }
+        command.args(["--seconds", &shape.measured.as_secs_f64().to_string()]);
+        let pin = shape.cores.map(|cores| format!("{},{}", cores.client, cores.server));
+        command.args(["--pin", pin.as_deref().unwrap_or("off")]);
+        let limit = shape.measured * 2 + PATIENCE;
+        let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());
+        let line = Running::start(&mut command, None)?.first(limit, is_result)?;
+        figures(&line)
+    }
+}
+
+fn figures(line: &str) -> Result<Figures, String> {
+    let Line { times, per_s } =
+        serde_json::from_str(line).map_err(|error| format!("{PROGRAM} has printed no result: {error}"))?;
+    if times.len() > MOST_TIMES || !per_s.is_finite() {
+        return Err(format!("{PROGRAM} has printed no result that can be read"));
+    }
+    let mut histogram = histogram();
+    for (time, count) in times {
+        histogram.saturating_record_n(time, count);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
+    let at = |quantile| Some(histogram.value_at_quantile(quantile) as f64);
+    Ok(Figures { p50_ns: at(0.5), p99_ns: at(0.99), mean_ns: Some(histogram.mean()), per_s: Some(per_s) })
+}
