@@ -1,5 +1,6 @@
 //! What the command line asks for.
 
+use crate::burst::Burst;
 use crate::client::{Kind, MOST_THREADS};
 use crate::fair;
 use crate::nodes::{LinkFlag, Nodes};
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
 ///   trunkline-bench fair --large 8                  small calls next to large ones
+///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
 ///
 /// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
 /// stands still for 100 ms delays one call of each, and p99 hides it ("coordinated omission"). With --arrivals calls are due
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     Bandwidth(Settings),
     /// The time of small calls next to large ones.
     Fair(fair::Load),
+    /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
+    Burst(Burst),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),

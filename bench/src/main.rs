@@ -12,12 +12,14 @@
 //! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
-//! | `pin`, `failure` | cores, and exit codes |
+//! | `burst` | many calls at once, and their memory |
+//! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
 //!
 //! `trunkline-bench --help` teaches the rest.
 
 #![forbid(unsafe_code)]
 
+mod burst;
 mod cli;
 mod client;
 mod drift;
@@ -41,6 +43,7 @@ mod spread;
 mod stopwatch;
 mod systems;
 mod table;
+mod whole_file;
 mod worker;
 
 use clap::Parser;
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Some(Command::Rate(settings)) => act(Measure::Rate, settings, &[64], 32),
         Some(Command::Bandwidth(settings)) => act(Measure::Bandwidth, settings, &[1 << 20], 4),
         Some(Command::Fair(load)) => fair::measure(load),
+        Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),
     };
     match done {

@@ -5,10 +5,9 @@ use crate::machine::Machine;
 use crate::nodes::LinkFlag;
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
+use crate::whole_file;
 use serde::Serialize;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What the file has. One point's keys are at the top level; several points are listed.
 #[derive(Debug, Serialize)]
@@ -78,18 +77,6 @@ impl Report {
     /// # Errors
     /// Why that is not possible.
     pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
-        let named = |error: io::Error| format!("cannot write {}: {error}", path.display());
-        let mut text = serde_json::to_vec_pretty(self).map_err(|error| named(error.into()))?;
-        text.push(b'\n');
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}.new", std::process::id()));
-        let partial = PathBuf::from(name);
-        let written = File::create(&partial)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&partial, path));
-        written.map_err(|error| {
-            let _absent = fs::remove_file(&partial);
-            named(error)
-        })
+        whole_file::write_json(path, self)
     }
 }

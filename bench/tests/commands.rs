@@ -162,3 +162,20 @@ fn results_are_printed_although_the_disk_is_full() {
     assert!(error.contains("cannot write") && error.contains("out.json"), "{error}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("calls"), "the table");
 }
+
+#[test]
+fn a_burst_reports_calls_and_memory() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    for link in ["process", "udp"] {
+        let output = bench(&format!("burst --calls 2000 --link {link} --json {}", path.display()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("2000 succeeded"));
+        let results: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+        assert_eq!((&results["calls"], &results["failed"]), (&2000.into(), &0.into()));
+        assert_positive(&results, &["seconds", "calls_per_s", "grown_bytes", "timer_grown_bytes"]);
+    }
+    let refused = bench("burst --link shm");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--link udp"));
+}
