@@ -2,6 +2,7 @@
 
 use crate::burst::Burst;
 use crate::client::{Kind, MOST_THREADS};
+use crate::compare::Comparison;
 use crate::fair;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
 ///   trunkline-bench fair --large 8                  small calls next to large ones
 ///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
+///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///
 /// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
 /// stands still for 100 ms delays one call of each, and p99 hides it ("coordinated omission"). With --arrivals calls are due
@@ -41,7 +43,7 @@ use std::path::PathBuf;
 /// measurement is dropped and repeated, three times at most, when the samples differ by more than 1.4 times.
 ///
 /// Exit codes: 0 measured; 1 measured and printed, but the JSON file cannot be written; 2 wrong usage, or something cannot
-/// be measured; 3 the server process died. What was measured before a failure is printed and written.
+/// be measured; 3 the server process died; 4 `compare` found something worse. What was measured before a failure is printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -64,6 +66,7 @@ pub(crate) enum Command {
     Fair(fair::Load),
     /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
     Burst(Burst),
+    Compare(Comparison),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),

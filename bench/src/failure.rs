@@ -11,6 +11,8 @@ pub(crate) enum Failure {
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),
+    /// Something became worse between two runs.
+    Worse(String),
 }
 
 impl Failure {
@@ -20,6 +22,7 @@ impl Failure {
             Self::Unwritten(_) => 1,
             Self::Unmeasured(_) => 2,
             Self::ServerDied(_) => 3,
+            Self::Worse(_) => 4,
         }
     }
 }
@@ -27,7 +30,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unmeasured(why) | Self::Unwritten(why) => f.write_str(why),
+            Self::Unmeasured(why) | Self::Unwritten(why) | Self::Worse(why) => f.write_str(why),
             Self::ServerDied(how) => write!(f, "the server process has died: {how}"),
         }
     }

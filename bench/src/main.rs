@@ -13,6 +13,7 @@
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
 //! | `burst` | many calls at once, and their memory |
+//! | `compare`, `saved` | what changed between the files of two runs |
 //! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
 //!
 //! `trunkline-bench --help` teaches the rest.
@@ -22,6 +23,7 @@
 mod burst;
 mod cli;
 mod client;
+mod compare;
 mod drift;
 mod echo;
 mod failure;
@@ -37,6 +39,7 @@ mod point;
 mod recorder;
 mod report;
 mod run;
+mod saved;
 mod session;
 mod sizes;
 mod spread;
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Some(Command::Bandwidth(settings)) => act(Measure::Bandwidth, settings, &[1 << 20], 4),
         Some(Command::Fair(load)) => fair::measure(load),
         Some(Command::Burst(burst)) => burst::measure(burst),
+        Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),
     };
     match done {

@@ -67,6 +67,8 @@ pub(crate) struct Results {
     /// Medians over the repetitions. What the subcommand does not measure is left out.
     #[serde(flatten)]
     pub(crate) headline: BTreeMap<&'static str, f64>,
+    /// The values whose medians these are, in the order of measurement: `compare` takes the noise from them.
+    each_repetition: BTreeMap<&'static str, Vec<f64>>,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
     /// Other systems, and why some were not measured.
@@ -179,37 +181,47 @@ impl Point {
         for (floor, repetitions) in &self.floors {
             floors.insert(floor.name(), repetitions.summary()?);
         }
-        let floor = |floor: Floor| floors.get(floor.name());
-        let mut headline = BTreeMap::from([
-            ("rtt_p50_ns", calls.p50_ns.median),
-            ("rtt_p99_ns", calls.p99_ns.median),
-            ("floor_p50_ns", floor(self.references.latency)?.p50_ns.median),
-        ]);
-        match self.measure {
-            Measure::Latency => {}
-            Measure::Rate => {
-                headline.insert("calls_per_s", calls.per_s.median);
-                headline.insert("floor_calls_per_s", floor(self.references.rate)?.per_s.median);
-            }
-            Measure::Bandwidth => {
-                #[expect(clippy::cast_precision_loss, reason = "at most 2^26")]
-                let size = self.size as f64;
-                let reference = floor(self.references.bandwidth)?.per_s.median;
-                // The rate of UDP with GSO is in bytes, because the kernel cuts messages.
-                let bytes = if self.references.bandwidth == Floor::UdpGso { 1.0 } else { size };
-                headline.insert("bytes_per_s", calls.per_s.median * size);
-                headline.insert("floor_bytes_per_s", reference * bytes);
-            }
-        }
+        let each_repetition = self.each_repetition()?;
+        let median = |values: &Vec<f64>| Spread::of(values).map(|spread| spread.median);
+        let headline = each_repetition.iter().map(|(&key, values)| Some((key, median(values)?)));
+        let headline = headline.collect::<Option<_>>()?;
         Some(Results {
             size_bytes: self.size,
             outstanding: self.outstanding,
             headline,
+            each_repetition,
             calls,
             floors,
             peers: self.systems.iter().map(|(name, all)| (name.clone(), OfPeer::of(all))).collect(),
             peers_skipped: self.skipped.clone(),
         })
+    }
+
+    /// What the subcommand measures, by its key in JSON, once for each repetition.
+    fn each_repetition(&self) -> Option<BTreeMap<&'static str, Vec<f64>>> {
+        let floor = |floor: Floor| self.floors.get(&floor);
+        let mut values = BTreeMap::from([
+            ("rtt_p50_ns", self.calls.p50_ns.clone()),
+            ("rtt_p99_ns", self.calls.p99_ns.clone()),
+            ("floor_p50_ns", floor(self.references.latency)?.p50_ns.clone()),
+        ]);
+        match self.measure {
+            Measure::Latency => {}
+            Measure::Rate => {
+                values.insert("calls_per_s", self.calls.per_s.clone());
+                values.insert("floor_calls_per_s", floor(self.references.rate)?.per_s.clone());
+            }
+            Measure::Bandwidth => {
+                #[expect(clippy::cast_precision_loss, reason = "at most 2^26")]
+                let size = self.size as f64;
+                // The rate of UDP with GSO is in bytes, because the kernel cuts messages.
+                let unit = if self.references.bandwidth == Floor::UdpGso { 1.0 } else { size };
+                let bytes = |per_s: &[f64], each: f64| per_s.iter().map(|value| value * each).collect();
+                values.insert("bytes_per_s", bytes(&self.calls.per_s, size));
+                values.insert("floor_bytes_per_s", bytes(&floor(self.references.bandwidth)?.per_s, unit));
+            }
+        }
+        Some(values)
     }
 }
 
@@ -273,6 +285,9 @@ mod tests {
         near("bytes_per_s", 64.0 * 50_000.0);
         near("floor_bytes_per_s", 200_000.0);
         assert_eq!((results.calls.repetitions, results.calls.dropped), (3, 3));
+        let times: Vec<_> =
+            results.each_repetition["rtt_p50_ns"].iter().map(|ns| (ns / 1e3).round()).collect();
+        assert_eq!(times, [10.0, 30.0, 20.0], "in the order of measurement");
     }
 
     #[test]

@@ -1,0 +1,184 @@
+//! Tells a change from the noise of repetitions.
+//!
+//! Owns the rule by which two lists of repetitions differ. Called for each row of a comparison; it knows nothing of files.
+//!
+//! Three conditions have to hold, because each alone is wrong too often with five repetitions:
+//!
+//! 1. The medians differ by more than the bound. Two runs of one program differ by some percent although the repetitions
+//!    within each agree, because addresses, threads and caches are placed once for a run.
+//! 2. They differ by more than twice the interquartile range of the noisier side, so a value that jumps has to change by more.
+//! 3. The repetitions of one side are above those of the other by a rank test (Mann-Whitney, one-sided, 0.5 %). With five on
+//!    each side, all of one have to be above all of the other.
+
+/// By how much the medians must differ, in interquartile ranges.
+const RANGES: f64 = 2.0;
+/// Probability of so clear an order of the repetitions, if there is no change, from which on it counts.
+const CHANCE: f64 = 0.005;
+/// With fewer repetitions on a side even the clearest order has a higher probability: one in C(8, 4) = 70 for four.
+pub(crate) const FEWEST: usize = 5;
+/// Up to so many pairs the probability is exact.
+const EXACT_PAIRS: usize = 900;
+
+/// How two lists of repetitions differ.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Change {
+    pub(crate) before: f64,
+    pub(crate) after: f64,
+    /// How much larger the median has become, as a fraction; negative if smaller.
+    pub(crate) change: f64,
+    /// The larger interquartile range, as a fraction of the median.
+    pub(crate) range: f64,
+    /// Probability of so clear an order without a change.
+    pub(crate) chance: f64,
+    /// Whether there are enough repetitions.
+    pub(crate) is_decided: bool,
+}
+
+impl Change {
+    /// From lists that have at least one value each, all above 0.
+    pub(crate) fn between(before: &[f64], after: &[f64]) -> Self {
+        let (from, to) = (Quartiles::of(before), Quartiles::of(after));
+        Self {
+            before: from.median,
+            after: to.median,
+            change: to.median / from.median - 1.0,
+            range: from.range().max(to.range()),
+            chance: chance(before, after),
+            is_decided: before.len().min(after.len()) >= FEWEST,
+        }
+    }
+
+    /// Whether it is more than noise, and more than `bound`, a fraction.
+    pub(crate) fn is_real(&self, bound: f64) -> bool {
+        // A value that halves has changed as much as one that doubles.
+        let size = self.change.max(-self.change / (1.0 + self.change));
+        self.is_decided && size > bound && size > RANGES * self.range && self.chance <= CHANCE
+    }
+}
+
+struct Quartiles {
+    low: f64,
+    median: f64,
+    high: f64,
+}
+
+impl Quartiles {
+    fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        // In quarters of the distance between two neighbours, so that no rounding is involved.
+        let at = |quarter: usize| {
+            let place = quarter * (sorted.len() - 1);
+            let (low, high) = (sorted[place / 4], sorted[place.div_ceil(4)]);
+            low + (high - low) * [0.0, 0.25, 0.5, 0.75][place % 4]
+        };
+        Self { low: at(1), median: at(2), high: at(3) }
+    }
+
+    fn range(&self) -> f64 {
+        (self.high - self.low) / self.median
+    }
+}
+
+/// The probability that without a change one side is so clearly above the other, whichever it is.
+#[expect(clippy::cast_precision_loss, reason = "numbers of repetitions")]
+fn chance(one: &[f64], other: &[f64]) -> f64 {
+    let above = |a: &f64, b: &f64| u64::from(a > b) * 2 + u64::from(a == b);
+    // Twice the number of pairs in order, because equal ones count as half.
+    let twice: u64 = one.iter().map(|a| other.iter().map(|b| above(a, b)).sum::<u64>()).sum();
+    let pairs = one.len() * other.len();
+    let fewer = twice.min(2 * pairs as u64 - twice) as f64 / 2.0;
+    if pairs <= EXACT_PAIRS {
+        return exact(one.len(), other.len(), fewer);
+    }
+    let (n, m) = (one.len() as f64, other.len() as f64);
+    let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
+    let score = (n * m / 2.0 - fewer - 0.5).max(0.0) / deviation;
+    // An upper bound of the normal distribution's tail, tight where it is small.
+    (-score * score / 2.0).exp() / 2.0
+}
+
+/// The share of all orders of `n` and `m` values in which at most `most` pairs are in order.
+fn exact(n: usize, m: usize, most: f64) -> f64 {
+    // counts[j][u]: orders of the values so far and j of the other side with u pairs in order.
+    let pairs = n * m;
+    let mut counts = vec![vec![0.0_f64; pairs + 1]; m + 1];
+    for row in &mut counts {
+        row[0] = 1.0;
+    }
+    for _ in 0..n {
+        // One more value on this side: it is above j of the other side, or the last of those is above it.
+        let mut next = vec![vec![0.0; pairs + 1]; m + 1];
+        for j in 0..=m {
+            for u in 0..=pairs {
+                let last = if j == 0 { 0.0 } else { next[j - 1][u] };
+                let above = if u >= j { counts[j][u - j] } else { 0.0 };
+                next[j][u] = last + above;
+            }
+        }
+        counts = next;
+    }
+    let all: f64 = counts[m].iter().sum();
+    #[expect(clippy::cast_precision_loss, reason = "at most EXACT_PAIRS")]
+    let few: f64 =
+        counts[m].iter().enumerate().filter(|(u, _)| *u as f64 <= most).map(|(_, count)| count).sum();
+    few / all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(value: f64, wanted: f64) {
+        assert!((value - wanted).abs() < 1e-9, "{value} and not {wanted}");
+    }
+
+    #[test]
+    fn quartiles_are_between_neighbours() {
+        let all = Quartiles::of(&[5.0, 1.0, 2.0, 4.0, 3.0]);
+        assert_eq!((all.low, all.median, all.high), (2.0, 3.0, 4.0));
+        let even = Quartiles::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!((even.low, even.median, even.high), (1.75, 2.5, 3.25));
+        assert_eq!(Quartiles::of(&[7.0]).range(), 0.0);
+    }
+
+    #[test]
+    fn the_rank_test_has_the_probabilities_of_tables() {
+        // All of five above all of five: one of 252 orders. One pair in the other order: one more.
+        near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
+        near(chance(&[6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]), 1.0 / 252.0);
+        near(chance(&[1.0, 2.0, 3.0, 4.0, 6.0], &[5.0, 7.0, 8.0, 9.0, 10.0]), 2.0 / 252.0);
+        // At most 2 of 5 x 5 pairs: 4 orders.
+        near(exact(5, 5, 2.0), 4.0 / 252.0);
+        near(exact(3, 4, 0.0), 1.0 / 35.0);
+        assert!(chance(&[5.0; 8], &[5.0; 8]) > 0.5);
+    }
+
+    #[test]
+    fn many_repetitions_do_not_take_long() {
+        let many: Vec<f64> = (1..=1000).map(f64::from).collect();
+        assert!(chance(&many, &many) > 0.4);
+        let higher: Vec<f64> = many.iter().map(|value| value + 100.0).collect();
+        assert!(chance(&many, &higher) < 1e-6);
+    }
+
+    #[test]
+    fn a_change_is_larger_than_the_bound_and_the_noise() {
+        let quiet = [100.0, 101.0, 99.0, 100.0, 102.0];
+        let times = |factor: f64| quiet.map(|value| value * factor);
+        let change = |after: &[f64]| Change::between(&quiet, after);
+        assert!(change(&times(1.2)).is_real(0.1));
+        assert!(change(&times(0.8)).is_real(0.1));
+        assert!(!change(&times(1.2)).is_real(0.25), "below the bound");
+        assert!(!change(&quiet).is_real(0.0));
+        let noisy = [100.0, 160.0, 130.0, 210.0, 125.0];
+        assert!(change(&noisy).change > 0.25 && !change(&noisy).is_real(0.1), "noise");
+        // Two outliers do not make a change.
+        assert!(!change(&[100.0, 300.0, 99.0, 300.0, 101.0]).is_real(0.1));
+        assert!(!change(&[150.0, 151.0, 101.0, 150.0, 152.0]).is_real(0.1), "not all are above all");
+        // Four repetitions cannot tell.
+        assert!(!Change::between(&[1.0; 4], &[2.0; 4]).is_real(0.1));
+        // Half as much is as large a change as twice as much.
+        assert!(change(&times(0.5)).is_real(0.9) && change(&times(2.0)).is_real(0.9));
+    }
+}

@@ -1,0 +1,138 @@
+//! One row of a comparison for each value, and the table of them.
+
+use super::noise::Change;
+use super::{Outcome, is_floor};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// What became of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    NoChange,
+    Better,
+    Worse,
+    Undecided,
+}
+
+/// One value at one point.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Row {
+    pub(super) point: String,
+    /// Its key, or that and the floor's.
+    pub(super) key: String,
+    /// Medians.
+    before: f64,
+    after: f64,
+    change_percent: f64,
+    /// That of the value itself, where the row is of its ratio to a floor on the same machine.
+    value_change_percent: f64,
+    /// The larger interquartile range of the repetitions, in percent of the median.
+    range_percent: f64,
+    /// Probability of so clear an order of the repetitions without a change.
+    chance: f64,
+    pub(super) verdict: Verdict,
+}
+
+impl Row {
+    /// Of a change; with `value`, that has to have changed as well, and in the same direction.
+    pub(super) fn new(point: &str, key: &str, change: Change, value: Option<Change>, bound: f64) -> Self {
+        let confirms = |value: Change| value.is_real(bound) && value.change * change.change > 0.0;
+        let is_real = change.is_real(bound) && value.is_none_or(confirms);
+        // More per second is better; of everything else, times and memory, less is.
+        let is_better = (change.change > 0.0) == key.split(" / ").all(|part| part.ends_with("_per_s"));
+        let verdict = match (change.is_decided, is_real) {
+            (false, _) => Verdict::Undecided,
+            (true, false) => Verdict::NoChange,
+            (true, true) if is_better => Verdict::Better,
+            (true, true) => Verdict::Worse,
+        };
+        Self {
+            point: point.to_owned(),
+            key: key.to_owned(),
+            before: change.before,
+            after: change.after,
+            change_percent: change.change * 100.0,
+            value_change_percent: value.unwrap_or(change).change * 100.0,
+            range_percent: change.range * 100.0,
+            chance: change.chance,
+            verdict,
+        }
+    }
+
+    /// Whether it became worse and is not a floor: that is the machine's.
+    pub(super) fn is_regression(&self) -> bool {
+        self.verdict == Verdict::Worse && !is_floor(&self.key)
+    }
+
+    fn word(&self) -> &'static str {
+        match self.verdict {
+            Verdict::NoChange => "no change",
+            Verdict::Better if is_floor(&self.key) => "a better floor",
+            Verdict::Better => "better",
+            Verdict::Worse if is_floor(&self.key) => "a worse floor",
+            Verdict::Worse => "worse",
+            Verdict::Undecided => "too few repetitions",
+        }
+    }
+}
+
+impl Outcome {
+    /// All rows, and what they come to.
+    pub(super) fn table(&self) -> String {
+        let width = |of: fn(&Row) -> usize, least| self.rows.iter().map(of).fold(least, usize::max);
+        let (points, keys) = (width(|row| row.point.len(), 5), width(|row| row.key.len(), 3));
+        let mut text = format!("{}: {}, and then {}\n", self.of, self.before, self.after);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "\n{:<points$}  {:<keys$}  {:>11} {:>11} {:>9} {:>8} {:>9}  verdict",
+            "point", "key", "before", "after", "change", "range", "itself"
+        );
+        for row in &self.rows {
+            let _ = writeln!(
+                text,
+                "{:<points$}  {:<keys$}  {:>11} {:>11} {:>+8.1}% {:>7.1}% {:>+8.1}%  {}",
+                row.point,
+                row.key,
+                digits(row.before),
+                digits(row.after),
+                row.change_percent,
+                row.range_percent,
+                row.value_change_percent,
+                row.word()
+            );
+        }
+        text.push('\n');
+        for (names, file) in [(&self.only_before, &self.before), (&self.only_after, &self.after)] {
+            for name in names {
+                let _ = writeln!(text, "only in {file}: {name}");
+            }
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}");
+        }
+        let of = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
+        let _ = write!(
+            text,
+            "{} without a change, {} better, {} worse, {} undecided; changes count from {} % on, as {}",
+            of(Verdict::NoChange),
+            of(Verdict::Better),
+            of(Verdict::Worse),
+            of(Verdict::Undecided),
+            self.bound_percent,
+            if self.absolute { "absolute values" } else { "ratios to the floors" }
+        );
+        text
+    }
+}
+
+/// Four digits, or all before the point.
+fn digits(value: f64) -> String {
+    match value {
+        _ if !(1e-4..1e15).contains(&value) => format!("{value:.3e}"),
+        _ if value < 1.0 => format!("{value:.4}"),
+        _ if value < 100.0 => format!("{value:.3}"),
+        _ => format!("{value:.0}"),
+    }
+}

@@ -1,0 +1,205 @@
+//! A file that `--json` wrote, read again.
+//!
+//! Owns what such a file has to be. Its contents are not trusted: whatever they are, reading ends with a value or with
+//! an error that names the file and the place in it. Called by `compare` and `report`; it never writes.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Longer files are refused.
+const MOST_BYTES: u64 = 256 << 20;
+/// Keys at the top level that describe the run and not a point.
+const OF_THE_RUN: [&str; 5] = ["command", "error", "settings", "machine", "points"];
+
+/// The results of one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Saved {
+    /// The file's name, as it was given.
+    pub(crate) name: String,
+    /// The subcommand.
+    pub(crate) command: String,
+    pub(crate) settings: Map<String, Value>,
+    pub(crate) machine: Map<String, Value>,
+    /// Why the run ended early, if it did.
+    pub(crate) error: Option<String>,
+    pub(crate) points: Vec<SavedPoint>,
+}
+
+/// One point of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct SavedPoint {
+    /// What sets it apart from the other points: its size, for example, as text.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// What was measured, by key, once for each repetition; all are above 0.
+    pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
+}
+
+impl Saved {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// That it cannot be read or is not a result of this program, and why.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");
+        let file = File::open(path).map_err(|error| named(&error))?;
+        let mut text = Vec::new();
+        file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|error| named(&error))?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(named(&format_args!("more than {} MiB", MOST_BYTES >> 20)));
+        }
+        let value =
+            serde_json::from_slice(&text).map_err(|error| named(&format_args!("not JSON: {error}")))?;
+        Self::parse(&name, value)
+            .map_err(|why| named(&format_args!("not a result of trunkline-bench: {why}")))
+    }
+
+    /// Checks what is there; `name` is where it comes from.
+    ///
+    /// # Errors
+    /// What is missing or of another type, and where.
+    pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
+        let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
+        let command = text(&top, "command")?.ok_or("`command` is missing")?;
+        let error = text(&top, "error")?;
+        let (settings, machine) = (object(&mut top, "settings")?, object(&mut top, "machine")?);
+        let listed = match top.remove("points") {
+            None => {
+                top.retain(|key, _| !OF_THE_RUN.contains(&key.as_str()));
+                // A run that failed at once has no point.
+                if top.is_empty() { Vec::new() } else { vec![Value::Object(top)] }
+            }
+            Some(Value::Array(points)) => points,
+            Some(_) => return Err("`points` is not a list".to_owned()),
+        };
+        let point = |(at, value)| SavedPoint::parse(value).map_err(|why| format!("point {}: {why}", at + 1));
+        let points = listed.into_iter().enumerate().map(point).collect::<Result<_, _>>()?;
+        Ok(Self { name: name.to_owned(), command, settings, machine, error, points })
+    }
+}
+
+impl SavedPoint {
+    fn parse(value: Value) -> Result<Self, String> {
+        let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
+        if !fields.contains_key("each_repetition") {
+            return Err(
+                "`each_repetition` is missing; files of older versions and of `burst` do not have it"
+                    .to_owned(),
+            );
+        }
+        let lists = object(&mut fields, "each_repetition")?;
+        let each_repetition = lists
+            .into_iter()
+            .map(|(key, list)| {
+                numbers(&list).map(|list| (key.clone(), list)).map_err(|why| format!("`{key}`: {why}"))
+            })
+            .collect::<Result<BTreeMap<_, _>, _>>()?;
+        let mut settings = BTreeMap::new();
+        for (key, value) in fields {
+            let written = match value {
+                _ if each_repetition.contains_key(&key) => continue,
+                Value::String(text) => text,
+                Value::Number(_) | Value::Bool(_) => value.to_string(),
+                Value::Null | Value::Array(_) | Value::Object(_) => continue,
+            };
+            settings.insert(key, written);
+        }
+        Ok(Self { settings, each_repetition })
+    }
+
+    /// What sets it apart, as one line.
+    pub(crate) fn label(&self) -> String {
+        let each = |(key, value): (&String, &String)| match (key.as_str(), value.parse()) {
+            ("size_bytes", Ok(bytes)) => format!("{} B", crate::sizes::written(bytes)),
+            ("outstanding", _) => format!("{value} under way"),
+            _ => format!("{} {value}", key.replace('_', " ")),
+        };
+        // Sizes come first, because that is what most sweeps are over.
+        let (size, other): (Vec<_>, Vec<_>) = self.settings.iter().partition(|(key, _)| *key == "size_bytes");
+        size.into_iter().chain(other).map(each).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+    match fields.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("`{key}` is not text")),
+    }
+}
+
+fn object(fields: &mut Map<String, Value>, key: &str) -> Result<Map<String, Value>, String> {
+    match fields.remove(key) {
+        Some(Value::Object(object)) => Ok(object),
+        Some(_) => Err(format!("`{key}` is not an object")),
+        None => Err(format!("`{key}` is missing")),
+    }
+}
+
+fn numbers(value: &Value) -> Result<Vec<f64>, String> {
+    let list = value.as_array().ok_or("it is not a list")?;
+    if list.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    list.iter()
+        .map(|value| match value.as_f64() {
+            // A ratio of values in this range is a normal number.
+            Some(number) if (1e-100..=1e100).contains(&number) => Ok(number),
+            _ => Err(format!("{value} is not a number above 0")),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn one_point_is_at_the_top_level_and_several_are_listed() {
+        let point = json!({"size_bytes": 4096, "outstanding": 2, "rtt_p50_ns": 1.0, "calls": {},
+            "each_repetition": {"rtt_p50_ns": [1.0, 2.0]}});
+        let mut one = json!({"command": "latency", "settings": {}, "machine": {}});
+        let mut many = one.clone();
+        many["points"] = json!([point, point]);
+        one.as_object_mut().unwrap().extend(point.as_object().unwrap().clone());
+        let one = Saved::parse("one", one).unwrap();
+        assert_eq!(one.points.len(), 1);
+        assert_eq!(one.points[0].label(), "4K B, 2 under way");
+        assert_eq!(one.points[0].each_repetition["rtt_p50_ns"], [1.0, 2.0]);
+        assert_eq!(Saved::parse("many", many).unwrap().points.len(), 2);
+        let none = json!({"command": "latency", "error": "no", "settings": {}, "machine": {}});
+        assert_eq!(Saved::parse("none", none).unwrap().points.len(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let with = |key: &str, value: Value| {
+            let mut all = json!({"command": "rate", "settings": {}, "machine": {}, "points": []});
+            all[key] = value;
+            Saved::parse("file", all).unwrap_err()
+        };
+        let repetitions = |value: Value| with("points", json!([{"each_repetition": value}]));
+        for (error, word) in [
+            (Saved::parse("file", json!([])).unwrap_err(), "not an object"),
+            (Saved::parse("file", json!({})).unwrap_err(), "`command` is missing"),
+            (with("command", json!(5)), "`command` is not text"),
+            (with("error", json!(5)), "`error` is not text"),
+            (with("settings", json!([])), "`settings` is not an object"),
+            (with("points", json!({})), "`points` is not a list"),
+            (with("points", json!([5])), "point 1: it is not an object"),
+            (with("points", json!([{}])), "older versions"),
+            (repetitions(json!([])), "not an object"),
+            (repetitions(json!({"a": 5})), "`a`: it is not a list"),
+            (repetitions(json!({"a": []})), "`a`: it is empty"),
+            (repetitions(json!({"a": [1, null]})), "null is not a number"),
+            (repetitions(json!({"a": [0]})), "0 is not a number above 0"),
+            (repetitions(json!({"a": [1e300]})), "not a number above 0"),
+        ] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `compare` as a program: exit codes, and what hostile files lead to.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+use trunkline_testkit::Folder;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trunkline-bench")).args(arguments).output().expect("the program runs")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("its name is text")
+}
+
+/// Files of two runs, the second of which has calls of so many times the duration.
+fn files(folder: &Folder, times: f64) -> [std::path::PathBuf; 2] {
+    [("before.json", 1.0), ("after.json", times)].map(|(name, times)| {
+        let calls = [10.0, 11.0, 10.5, 10.2, 10.8].map(|us| us * times);
+        let result = json!({"command": "latency", "settings": {}, "machine": {}, "size_bytes": 64, "outstanding": 1,
+            "each_repetition": {"rtt_p50_ns": calls, "floor_p50_ns": [5, 5, 5, 5, 5]}});
+        let path = folder.join(name);
+        std::fs::write(&path, result.to_string()).expect("a file");
+        path
+    })
+}
+
+#[test]
+fn the_exit_code_is_4_for_a_regression_beyond_the_bound() {
+    let folder = Folder::new().expect("a temporary directory");
+    for (times, bound, code, verdict) in [
+        (1.0, "15", 0, "no_change"),
+        (1.3, "15", 4, "worse"),
+        (1.3, "40", 0, "no_change"),
+        (0.6, "15", 0, "better"),
+    ] {
+        let [before, after] = files(&folder, times);
+        let out = folder.join("out.json");
+        let output = run(&["compare", text(&before), text(&after), "--bound", bound, "--json", text(&out)]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{times}: {error}");
+        assert_eq!(error.contains("became worse"), code == 4, "{error}");
+        let written: Value = serde_json::from_slice(&std::fs::read(&out).expect("a file")).expect("JSON");
+        assert_eq!(written["rows"][0]["verdict"], verdict, "{written}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("64 B, 1 under way"));
+    }
+}
+
+#[test]
+fn a_run_that_was_just_measured_has_not_changed_from_itself() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let line = "latency --link process --size 8,64 --pin off --seconds 0.05 --repetitions 5 --quiet --json";
+    let arguments: Vec<_> = line.split(' ').chain([text(&path)]).collect();
+    assert!(run(&arguments).status.success());
+    let output = run(&["compare", text(&path), text(&path)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("4 without a change, 0 better, 0 worse, 0 undecided"), "{table}");
+}
+
+#[test]
+fn files_that_are_not_results_are_refused_by_name() {
+    let folder = Folder::new().expect("a temporary directory");
+    let [good, _] = files(&folder, 1.0);
+    let bad = folder.join("bad.json");
+    let deep = "[".repeat(100_000);
+    let whole = std::fs::read_to_string(&good).expect("the file");
+    for (contents, word) in [
+        ("", "not JSON"),
+        (&whole[..whole.len() / 2], "not JSON"),
+        (&deep, "not JSON"),
+        (&whole.replace("10.0", "NaN"), "not JSON"),
+        (&whole.replace("10.0", "1e999"), "not JSON"),
+        (&whole.replace("10.0", "-1"), "-1 is not a number above 0"),
+        (&whole.replace("10.0", "\"10\""), "is not a number above 0"),
+        (&whole.replace("each_repetition", "repetitions"), "`each_repetition` is missing"),
+        (&whole.replace("latency", "rate"), "only runs of one subcommand"),
+        (&whole.replace("64", "65"), "no point in common"),
+        ("\u{0}\u{1}", "not JSON"),
+        ("{}", "`command` is missing"),
+    ] {
+        std::fs::write(&bad, contents).expect("a file");
+        let output = run(&["compare", text(&good), text(&bad)]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{word}: {error}");
+        assert!(error.starts_with("error: ") && error.contains(word), "{word}: {error}");
+    }
+    for (file, word) in [(folder.join("none.json"), "No such file"), (folder.path().to_owned(), "directory")]
+    {
+        let output = run(&["compare", text(&file), text(&good)]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), error.contains(word)), (Some(2), true), "{error}");
+        assert!(error.contains(text(&file)), "{error}");
+    }
+    let output = run(&["compare", text(&good), text(&good), "--bound", "NaN"]);
+    assert_eq!(output.status.code(), Some(2));
+}
