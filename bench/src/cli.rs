@@ -1,5 +1,6 @@
 //! What the command line asks for.
 
+use crate::across::{Host, Orders};
 use crate::burst::Burst;
 use crate::client::{Kind, MOST_THREADS};
 use crate::compare::Comparison;
@@ -7,6 +8,7 @@ use crate::fair;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::Pin;
+use crate::quantities::{rate, seconds};
 use crate::sizes::{Outstanding, Sizes};
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
@@ -30,6 +32,9 @@ use std::path::PathBuf;
 ///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
 ///   trunkline-bench fair --large 8                  small calls next to large ones
+///   trunkline-bench node                            on each of several hosts, and then on one of them:
+///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
+///                                                   calls between these hosts
 ///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///
@@ -43,7 +48,7 @@ use std::path::PathBuf;
 /// measurement is dropped and repeated, three times at most, when the samples differ by more than 1.4 times.
 ///
 /// Exit codes: 0 measured; 1 measured and printed, but the JSON file cannot be written; 2 wrong usage, or something cannot
-/// be measured; 3 the server process died; 4 `compare` found something worse. What was measured before a failure is printed and written.
+/// be measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts failed, and the others were measured. What was measured before a failure is printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -67,6 +72,10 @@ pub(crate) enum Command {
     /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
     Burst(Burst),
     Compare(Comparison),
+    /// On each host: a node that `run` on one of them measures with.
+    Node(Host),
+    /// Measures between the nodes of several hosts.
+    Run(Orders),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),
@@ -157,22 +166,6 @@ impl Settings {
             ));
         }
         Ok(())
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    positive(text, 3600.0).map_err(|why| format!("{why}; it is in seconds, such as 0.5"))
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    positive(text, 1e8).map_err(|why| format!("{why}; it is in calls per second, such as 50000"))
-}
-
-fn positive(text: &str, most: f64) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value <= most => Ok(value),
-        Ok(value) => Err(format!("{value} is not above 0 and at most {most}")),
-        Err(_) => Err(format!("`{text}` is not a number")),
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     ServerDied(String),
     /// Something became worse between two runs.
     Worse(String),
+    /// Some nodes or calls of a run between hosts have failed; the others were measured.
+    Partial(String),
 }
 
 impl Failure {
@@ -23,6 +25,7 @@ impl Failure {
             Self::Unmeasured(_) => 2,
             Self::ServerDied(_) => 3,
             Self::Worse(_) => 4,
+            Self::Partial(_) => 5,
         }
     }
 }
@@ -30,7 +33,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unmeasured(why) | Self::Unwritten(why) | Self::Worse(why) => f.write_str(why),
+            Self::Unmeasured(why) | Self::Unwritten(why) | Self::Worse(why) | Self::Partial(why) => {
+                f.write_str(why)
+            }
             Self::ServerDied(how) => write!(f, "the server process has died: {how}"),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `cli`, `nodes`, `sizes` | the command line |
+//! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
 //! | `run`, `drift` | the order of measurements, and which are dropped |
 //! | `session`, `peer` | the two nodes, and the server's process |
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
@@ -12,6 +12,7 @@
 //! | `recorder`, `stopwatch`, `spread` | times and rates of one measurement, and medians over several |
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
+//! | `across` | measurements between several hosts |
 //! | `burst` | many calls at once, and their memory |
 //! | `compare`, `saved` | what changed between the files of two runs |
 //! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod across;
 mod burst;
 mod cli;
 mod client;
@@ -36,6 +38,7 @@ mod payload;
 mod peer;
 mod pin;
 mod point;
+mod quantities;
 mod recorder;
 mod report;
 mod run;
@@ -73,6 +76,8 @@ fn main() -> ExitCode {
         Some(Command::Rate(settings)) => act(Measure::Rate, settings, &[64], 32),
         Some(Command::Bandwidth(settings)) => act(Measure::Bandwidth, settings, &[1 << 20], 4),
         Some(Command::Fair(load)) => fair::measure(load),
+        Some(Command::Node(host)) => across::serve(host),
+        Some(Command::Run(orders)) => across::run(orders),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),

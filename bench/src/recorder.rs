@@ -95,6 +95,15 @@ impl Recorder {
         Ok(Sample { times: self.times, per_s })
     }
 
+    /// What was measured until the end or a failure, and the failure.
+    pub(crate) fn finish_partly(mut self) -> (Option<Sample>, Option<String>) {
+        let failed = self.failed.take();
+        match self.finish() {
+            Ok(sample) => (Some(sample), failed),
+            Err(why) => (None, failed.or(Some(why))),
+        }
+    }
+
     /// At least one slice is measured, however long a call takes.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
@@ -171,6 +180,22 @@ mod tests {
         assert!(!recorder.ended(0, 1));
         assert_eq!(recorder.finish().unwrap_err(), "first");
         assert!(Recorder::new(MS).finish().unwrap_err().contains("--seconds"));
+    }
+
+    #[test]
+    fn what_was_measured_before_a_failure_is_a_part() {
+        let mut recorder = Recorder::new(100 * MS);
+        let mut now = 0;
+        while now < 60 * MS {
+            recorder.ended(now, now + MS);
+            now += MS;
+        }
+        recorder.failed("gone".to_owned());
+        let (sample, failed) = recorder.finish_partly();
+        assert!((sample.unwrap().per_s - 1000.0).abs() < 1.0);
+        assert_eq!(failed.as_deref(), Some("gone"));
+        let (sample, failed) = Recorder::new(MS).finish_partly();
+        assert!(sample.is_none() && failed.unwrap().contains("too few"));
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl Measurement {
         std::mem::replace(&mut *recorder, Recorder::new(0)).finish()
     }
 
+    /// What was measured until the end or a failure, and the failure.
+    pub(crate) fn finish_partly(&self) -> (Option<Sample>, Option<String>) {
+        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *recorder, Recorder::new(0)).finish_partly()
+    }
+
     /// Waits until the next call is due, and returns when that was. In an open loop it may be long ago, when every worker
     /// was waiting for a reply; the time from then on counts as the call's.
     async fn due(&self) -> u64 {

@@ -17,6 +17,7 @@ mod iceoryx_echo;
 #[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod pin;
 #[path = "../../src/recorder.rs"]
+#[expect(dead_code, reason = "shared with trunkline-bench, which uses all of it")]
 mod recorder;
 #[path = "../../src/stopwatch.rs"]
 mod stopwatch;

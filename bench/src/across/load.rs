@@ -1,0 +1,85 @@
+//! The calls of a node to one other: some before it measures, those that it measures, and some after.
+
+use super::service::{Load, Measured};
+use crate::echo::EchoLocal;
+use crate::payload::Buffer;
+use crate::worker::{Exchange, Measurement, Plan};
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use trunkline::PollerContext;
+
+/// Which of the phases is measured.
+const MEASURED: usize = 1;
+
+/// The calls to one target. All tasks that make them go through the phases together.
+#[derive(Debug)]
+pub(super) struct Pair {
+    target: SocketAddr,
+    plans: [Plan; 3],
+    phases: [OnceLock<Measurement>; 3],
+    is_stopped: AtomicBool,
+}
+
+impl Pair {
+    pub(super) fn new(target: SocketAddr, load: &Load) -> Self {
+        let plan = |measured: Duration| Plan {
+            exchange: if load.one_way { Exchange::OneWay } else { Exchange::Echo },
+            size: usize::try_from(load.bytes).unwrap_or(usize::MAX),
+            outstanding: usize::try_from(load.outstanding).unwrap_or(usize::MAX),
+            pause: None,
+            arrivals: None,
+            buffer: Buffer::Reused,
+            verify: false,
+            measured,
+        };
+        let margin = plan(load.margin());
+        Self {
+            target,
+            plans: [margin, plan(Duration::from_secs_f64(load.seconds)), margin],
+            phases: Default::default(),
+            is_stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// One of the calls that are under way at a time: calls until the last phase is over.
+    pub(super) async fn work(&self, context: PollerContext) {
+        let calls = match EchoLocal::connect(&context, self.target) {
+            Ok(calls) => calls,
+            Err(status) => return self.stop(&format!("a call failed: {status}")),
+        };
+        for (plan, phase) in self.plans.iter().zip(&self.phases) {
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            phase.get_or_init(|| Measurement::begin(*plan)).work(&calls).await;
+        }
+    }
+
+    /// Ends it early.
+    pub(super) fn stop(&self, why: &str) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        // If it is not measured yet, this is what is left of it.
+        let measured = self.phases[MEASURED].get_or_init(|| Measurement::begin(self.plans[MEASURED]));
+        for phase in [self.phases[0].get(), Some(measured), self.phases[2].get()].into_iter().flatten() {
+            phase.failed(why.to_owned());
+        }
+    }
+
+    /// What was measured, when no task is left.
+    pub(super) fn measured(&self) -> Measured {
+        let before = self.phases[0].get().and_then(|phase| phase.finish_partly().1);
+        let (sample, failed) = self.phases[MEASURED].get().map_or((None, None), Measurement::finish_partly);
+        let times = sample.as_ref().map_or_else(Vec::new, |sample| {
+            let recorded = sample.times.iter_recorded();
+            recorded.map(|at| (at.value_iterated_to(), at.count_at_value())).collect()
+        });
+        Measured {
+            target: self.target.to_string(),
+            times,
+            per_s: sample.map_or(0.0, |sample| sample.per_s),
+            failed: before.or(failed),
+        }
+    }
+}

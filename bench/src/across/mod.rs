@@ -1,0 +1,70 @@
+//! Measurements between several hosts: `node` on each of them, `run` on one.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `service` | what coordinator and nodes say to each other, by generated calls |
+//! | `pattern` | who calls whom |
+//! | `node` | a node: serves the benchmark's calls, and makes those that a coordinator asks for |
+//! | `load` | the calls of a node to one other |
+//! | `coordinator` | asks nodes, watches them, collects what they have measured |
+//! | `outcome` | results of nodes and in sum, as JSON and as a table |
+//!
+//! Clocks need not agree: a coordinator tells all nodes to begin, each measures durations by its own clock, and calls before it
+//! measures and after it, so that others have load for as long as it counts.
+
+mod coordinator;
+mod load;
+mod node;
+mod outcome;
+mod pattern;
+mod service;
+
+pub(crate) use coordinator::{Orders, run};
+pub(crate) use node::{Host, serve};
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+
+/// Where nodes listen, unless they are told otherwise.
+const PORT: u16 = 7470;
+
+/// The address of a node: `host` or `host:port`.
+///
+/// # Errors
+/// That it is none.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let named =
+        |why: &str| format!("`{text}` is no node: {why}; name it like 10.0.0.2, [fd00::2]:7470 or host:7470");
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let resolved = if text.contains(':') { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
+    let mut addresses = resolved.map_err(|error| named(&error.to_string()))?;
+    addresses.next().ok_or_else(|| named("its name has no address"))
+}
+
+/// This host's address on the way to another.
+fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Nothing is sent.
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_hosts_with_or_without_a_port() {
+        assert_eq!(address("127.0.0.2"), Ok("127.0.0.2:7470".parse().unwrap()));
+        assert_eq!(address("127.0.0.2:80"), Ok("127.0.0.2:80".parse().unwrap()));
+        assert_eq!(address("::1"), Ok("[::1]:7470".parse().unwrap()));
+        assert_eq!(address("[::1]:80"), Ok("[::1]:80".parse().unwrap()));
+        for text in ["", "127.0.0.2:port", "no such host"] {
+            assert!(address(text).unwrap_err().contains("is no node"), "{text}");
+        }
+        assert_eq!(own_address("127.0.0.1:9".parse().unwrap()).unwrap(), IpAddr::from([127, 0, 0, 1]));
+    }
+}

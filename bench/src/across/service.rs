@@ -1,0 +1,156 @@
+//! What a coordinator asks of nodes. A generated service like any other.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use trunkline::Status;
+
+/// What coordinator and nodes must have in common. To be raised with every change of what they say.
+pub(super) const PROTOCOL: u32 = 1;
+/// A run ends when its coordinator has not been heard for so long.
+pub(super) const LEASE: Duration = Duration::from_secs(5);
+
+/// Most that a node does for anybody who reaches it.
+pub(super) const MOST_TARGETS: usize = 1024;
+const MOST_BYTES: u64 = 64 << 20;
+const MOST_OUTSTANDING: u32 = 4096;
+/// Calls under way to all targets, and their bytes.
+const MOST_CALLS: u64 = 65_536;
+const MOST_UNDER_WAY: u64 = 1 << 30;
+const MOST_SECONDS: f64 = 3600.0;
+
+/// A node of the benchmark.
+#[trunkline::service(name = "trunkline.bench.Node", version = 1)]
+pub(super) trait Control {
+    /// Says which program this is.
+    async fn hello(&self) -> Result<Hello, Status>;
+
+    /// Takes a run, unless another goes on, and connects to its targets. The run waits for `begin`.
+    async fn prepare(&self, run: u64, load: Load) -> Result<(), Status>;
+
+    /// Begins the calls of a run.
+    async fn begin(&self, run: u64) -> Result<(), Status>;
+
+    /// Whether a run is over, and its results can be had. It ends when nobody asks for 5 s.
+    async fn is_over(&self, run: u64) -> Result<bool, Status>;
+
+    /// The results of a run that is over; then it is forgotten.
+    async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
+}
+
+/// A program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+}
+
+/// The calls of one node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Load {
+    /// Addresses of other nodes.
+    pub(super) targets: Vec<String>,
+    pub(super) bytes: u64,
+    /// Calls under way to each target.
+    pub(super) outstanding: u32,
+    pub(super) seconds: f64,
+    pub(super) one_way: bool,
+}
+
+/// What a node has measured of the calls to one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) target: String,
+    /// Times in nanoseconds, and how many calls took so long.
+    pub(super) times: Vec<(u64, u64)>,
+    pub(super) per_s: f64,
+    /// Why it ended before its time.
+    pub(super) failed: Option<String>,
+}
+
+impl Hello {
+    /// This program.
+    pub(super) fn own() -> Self {
+        Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    /// Refuses another version: its figures would be of another program.
+    ///
+    /// # Errors
+    /// Which it is.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let own = Self::own();
+        if *self == own {
+            return Ok(());
+        }
+        let named = |hello: &Self| format!("version {} (protocol {})", hello.version, hello.protocol);
+        Err(format!("it is trunkline-bench {}, this is {}; use the same on all", named(self), named(&own)))
+    }
+}
+
+impl Load {
+    /// Refuses what is too much for a node that serves whoever reaches it.
+    ///
+    /// # Errors
+    /// The limit.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        let calls = self.targets.len() as u64 * u64::from(self.outstanding);
+        let is_in = self.targets.len() <= MOST_TARGETS
+            && self.bytes <= MOST_BYTES
+            && (1..=MOST_OUTSTANDING).contains(&self.outstanding)
+            && calls <= MOST_CALLS
+            && calls * self.bytes.max(1) <= MOST_UNDER_WAY
+            && self.seconds > 0.0
+            && self.seconds <= MOST_SECONDS;
+        if is_in {
+            return Ok(());
+        }
+        Err(Status::invalid_argument(format!(
+            "a node calls at most {MOST_TARGETS} others, with {MOST_OUTSTANDING} calls of {MOST_BYTES} bytes under way to each, \
+             {MOST_CALLS} calls and {MOST_UNDER_WAY} bytes to all, for {MOST_SECONDS} s"
+        )))
+    }
+
+    /// How long it calls before it measures and after it.
+    pub(super) fn margin(&self) -> Duration {
+        Duration::from_secs_f64((self.seconds / 4.0).clamp(0.2, 5.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load { targets: vec![String::new(); 4], bytes: 64, outstanding: 32, seconds: 1.0, one_way: false }
+    }
+
+    #[test]
+    fn loads_are_bounded() {
+        assert!(load().check().is_ok());
+        for wrong in [
+            Load { targets: vec![String::new(); MOST_TARGETS + 1], ..load() },
+            Load { bytes: MOST_BYTES + 1, ..load() },
+            Load { outstanding: 0, ..load() },
+            Load { outstanding: MOST_OUTSTANDING + 1, ..load() },
+            Load { targets: vec![String::new(); 17], outstanding: MOST_OUTSTANDING, ..load() },
+            Load { bytes: MOST_BYTES, outstanding: 5, ..load() },
+            Load { bytes: u64::MAX, ..load() },
+            Load { seconds: 0.0, ..load() },
+            Load { seconds: f64::NAN, ..load() },
+            Load { seconds: f64::INFINITY, ..load() },
+        ] {
+            assert!(wrong.check().unwrap_err().message().contains("at most"), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_by_name() {
+        assert_eq!(Hello::own().check(), Ok(()));
+        for other in [
+            Hello { protocol: PROTOCOL + 1, ..Hello::own() },
+            Hello { version: "0.0.7".to_owned(), ..Hello::own() },
+        ] {
+            assert!(other.check().unwrap_err().contains(&other.version));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Measurements between nodes, each a process on an address of its own: patterns, lost nodes, refusals. Never a time.
+
+#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
+
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+use trunkline_testkit::{Folder, fresh_ip, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `trunkline-bench node`, which is killed when this is dropped.
+struct Host {
+    child: Child,
+    address: String,
+}
+
+impl Host {
+    fn start() -> Self {
+        let mut child = program()
+            .args(["node", "--port", "0", "--address", &fresh_ip().to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a node");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening ").expect("its address").to_owned();
+        Self { child, address }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_trunkline-bench"))
+}
+
+fn run(hosts: &[Host], rest: &str) -> Command {
+    let nodes = hosts.iter().map(|host| host.address.as_str()).collect::<Vec<_>>().join(",");
+    let mut command = program();
+    command.args(["run", "--quiet", "--nodes", &nodes, "--outstanding", "4"]).args(rest.split_whitespace());
+    command
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn each_pattern_has_results_of_nodes_and_in_sum() {
+    let hosts: [Host; 4] = std::array::from_fn(|_| Host::start());
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    for (pattern, pairs) in [("pairs", 2), ("all-to-all", 12), ("incast", 3), ("ring", 4)] {
+        let options = format!("--pattern {pattern} --seconds 0.1 --repetitions 2 --json {}", path.display());
+        let output = run(&hosts, &options).output().expect("it runs");
+        assert!(output.status.success(), "{pattern}: {}", told(&output));
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+        for key in ["rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"] {
+            assert!(json[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {json}");
+        }
+        let nodes = json["nodes"].as_array().expect("nodes");
+        let measured = nodes.iter().filter_map(|node| node["pairs"].as_array()).map(Vec::len).sum::<usize>();
+        assert_eq!((nodes.len(), measured, &json["partial"]), (4, pairs, &false.into()), "{json}");
+    }
+}
+
+#[test]
+fn a_node_that_dies_is_named_and_the_others_are_measured() {
+    let mut hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let options = format!("--pattern all-to-all --seconds 4 --repetitions 2 --json {}", path.display());
+    let coordinator = run(&hosts, &options).stderr(Stdio::piped()).spawn().expect("it runs");
+    // In the first repetition.
+    thread::sleep(Duration::from_secs(3));
+    hosts[2].kill();
+    let output = coordinator.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(5), "{}", told(&output));
+    assert!(told(&output).contains(&format!("the node {} was lost", hosts[2].address)), "{}", told(&output));
+    let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
+    assert_eq!(
+        (&json["partial"], json["lost"].as_object().map(serde_json::Map::len)),
+        (&true.into(), Some(1))
+    );
+    for node in &json["nodes"].as_array().expect("nodes")[..2] {
+        assert!(node["made"]["calls_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{json}");
+    }
+}
+
+#[test]
+fn nodes_are_free_again_when_a_coordinator_is_killed() {
+    let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
+    let long = || run(&hosts, "--pattern ring --seconds 600").stderr(Stdio::null()).spawn().expect("it runs");
+    let other = || run(&hosts, "--pattern ring --seconds 0.1 --repetitions 1").output().expect("it runs");
+    let mut coordinator = long();
+    let busy = wait_until("a run", PATIENCE, || {
+        let busy = Some(other()).filter(|output| !output.status.success());
+        // It ends itself if the other was first.
+        if coordinator.try_wait().expect("its status").is_some() {
+            coordinator = long();
+            return None;
+        }
+        busy
+    });
+    assert_eq!(busy.status.code(), Some(2), "{}", told(&busy));
+    assert!(told(&busy).contains("another run"), "{}", told(&busy));
+    coordinator.kill().expect("it is killed");
+    coordinator.wait().expect("it ends");
+    wait_until("free nodes", PATIENCE, || other().status.success().then_some(()));
+}
+
+#[test]
+fn refusals_name_the_node_and_the_reason() {
+    let host = Host::start();
+    let address = host.address.clone();
+    let absent = fresh_ip().to_string();
+    for (nodes, rest, words) in [
+        (
+            format!("{address},{absent}"),
+            "--pattern ring",
+            [absent.as_str(), "does `trunkline-bench node` run there"],
+        ),
+        (format!("{address},{address}"), "--pattern ring", [address.as_str(), "twice"]),
+        (address.clone(), "--pattern ring", ["two nodes at least", "1 are named"]),
+        (format!("{address},a,b"), "--pattern pairs", ["an even number", "3 are named"]),
+        (format!("{address},{absent}"), "--pattern ring --size 1,2", ["--size", "one size"]),
+    ] {
+        let output = program().args(["run", "--nodes", &nodes]).args(rest.split_whitespace()).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+        assert!(words.iter().all(|word| told(&output).contains(word)), "{words:?}: {}", told(&output));
+    }
+}
