@@ -98,10 +98,7 @@ fn say(outcome: &Outcome) -> Result<(), Failure> {
 }
 
 fn both(burst: &Burst) -> Result<(), Failure> {
-    if burst.link == LinkFlag::Shm {
-        let why = "--link shm: calls do not travel through shared memory yet; use --link udp";
-        return Err(Failure::Unmeasured(why.to_owned()));
-    }
+    burst.link.check()?;
     let bar = bar(burst.quiet);
     bar.set_message("timers");
     let timers = run(burst, Part::Timers)?;

@@ -5,6 +5,7 @@ use crate::burst::Burst;
 use crate::client::{Kind, MOST_THREADS};
 use crate::compare::Comparison;
 use crate::fair;
+use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::Pin;
@@ -35,6 +36,7 @@ use std::path::PathBuf;
 ///   trunkline-bench node                            on each of several hosts, and then on one of them:
 ///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
 ///                                                   calls between these hosts
+///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
 ///
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
     Burst(Burst),
     Compare(Comparison),
+    /// Calls of several sizes and kinds in a mix, next to each alone.
+    Mixed(Mixed),
     /// On each host: a node that `run` on one of them measures with.
     Node(Host),
     /// Measures between the nodes of several hosts.
@@ -154,11 +158,7 @@ impl Settings {
     /// # Errors
     /// The reason.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.link == LinkFlag::Shm {
-            return Err(
-                "--link shm: calls do not travel through shared memory yet; use --link udp".to_owned()
-            );
-        }
+        self.link.check()?;
         let most = self.outstanding.iter().flat_map(|all| all.0.iter().copied()).max().unwrap_or(1);
         if self.client == Kind::Thread && most > MOST_THREADS {
             return Err(format!(

@@ -1,6 +1,6 @@
 //! The client: tasks on its node's poller, threads, or tasks of tokio.
 
-use crate::echo::{EchoClient, EchoLocal};
+use crate::echo::{Calls, EchoClient, EchoLocal};
 use crate::recorder::Sample;
 use crate::worker::{Measurement, Plan};
 use clap::ValueEnum;
@@ -34,6 +34,25 @@ impl Kind {
     }
 }
 
+/// What the workers of a measurement do: each has one call under way at a time.
+pub(crate) trait Job: Send + Sync + 'static {
+    /// Makes calls until the measurement is over.
+    async fn work(&self, calls: &impl Calls);
+
+    /// A worker cannot call.
+    fn failed(&self, why: String);
+}
+
+impl Job for Measurement {
+    async fn work(&self, calls: &impl Calls) {
+        Self::work(self, calls).await;
+    }
+
+    fn failed(&self, why: String) {
+        Self::failed(self, why);
+    }
+}
+
 /// Calls of one kind to one server.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -64,22 +83,34 @@ impl Client {
     /// # Errors
     /// Why a call failed, or that too few ended.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, String> {
+        let measurement = Arc::new(Measurement::begin(plan));
+        self.run(&measurement, plan.outstanding)?;
+        measurement.finish()
+    }
+
+    /// Has so many workers do a job, and waits until all have ended.
+    ///
+    /// # Errors
+    /// Why one could not.
+    pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
         match self.kind {
-            Kind::Poller => self.on_poller(plan),
-            Kind::Thread => self.on_threads(plan),
-            Kind::Tokio => self.on_tokio(plan),
+            Kind::Poller => self.on_poller(job, workers),
+            Kind::Thread => {
+                self.on_threads(&**job, workers);
+                Ok(())
+            }
+            Kind::Tokio => self.on_tokio(job, workers),
         }
     }
 
-    fn on_poller(&self, plan: Plan) -> Result<Sample, String> {
-        let measurement = Arc::new(Measurement::begin(plan));
-        let tasks: Vec<_> = (0..plan.outstanding)
+    fn on_poller<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
+        let tasks: Vec<_> = (0..workers)
             .map(|_| {
-                let (server, measurement) = (self.server, Arc::clone(&measurement));
+                let (server, job) = (self.server, Arc::clone(job));
                 self.node.run_on(PollerIndex(0), async move |context| {
                     match EchoLocal::connect(&context, server) {
-                        Ok(calls) => measurement.work(&calls).await,
-                        Err(status) => measurement.failed(status.to_string()),
+                        Ok(calls) => job.work(&calls).await,
+                        Err(status) => job.failed(status.to_string()),
                     }
                 })
             })
@@ -87,31 +118,28 @@ impl Client {
         for task in tasks {
             block_on(task).map_err(|status| format!("a task on the poller failed: {status}"))?;
         }
-        measurement.finish()
+        Ok(())
     }
 
-    fn on_threads(&self, plan: Plan) -> Result<Sample, String> {
-        let measurement = Measurement::begin(plan);
+    fn on_threads<J: Job>(&self, job: &J, workers: usize) {
         thread::scope(|scope| {
-            for _ in 0..plan.outstanding {
-                scope.spawn(|| block_on(measurement.work(&self.client)));
+            for _ in 0..workers {
+                scope.spawn(|| block_on(job.work(&self.client)));
             }
         });
-        measurement.finish()
     }
 
-    fn on_tokio(&self, plan: Plan) -> Result<Sample, String> {
+    fn on_tokio<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .map_err(|error| format!("cannot start tokio: {error}"))?;
         let tasks = tokio::task::LocalSet::new();
-        let measurement = Arc::new(Measurement::begin(plan));
-        for _ in 0..plan.outstanding {
-            let (client, measurement) = (self.client.clone(), Arc::clone(&measurement));
-            drop(tasks.spawn_local(async move { measurement.work(&client).await }));
+        for _ in 0..workers {
+            let (client, job) = (self.client.clone(), Arc::clone(job));
+            drop(tasks.spawn_local(async move { job.work(&client).await }));
         }
         // The set ends when its tasks have.
         runtime.block_on(tasks);
-        measurement.finish()
+        Ok(())
     }
 }

@@ -13,6 +13,7 @@
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
 //! | `across` | measurements between several hosts |
+//! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
 //! | `compare`, `saved` | what changed between the files of two runs |
 //! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
@@ -33,6 +34,7 @@ mod fair;
 mod figures;
 mod floors;
 mod machine;
+mod mixed;
 mod nodes;
 mod payload;
 mod peer;
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Some(Command::Fair(load)) => fair::measure(load),
         Some(Command::Node(host)) => across::serve(host),
         Some(Command::Run(orders)) => across::run(orders),
+        Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Compare(files)) => compare::compare(files),
         Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),

@@ -17,6 +17,21 @@ pub(crate) struct Nodes {
     pub(crate) address: Option<IpAddr>,
 }
 
+impl LinkFlag {
+    /// Refuses a link that does not exist yet.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            Self::Shm => {
+                Err("--link shm: calls do not travel through shared memory yet; use --link udp".to_owned())
+            }
+            Self::Auto | Self::Udp | Self::Process => Ok(()),
+        }
+    }
+}
+
 /// A link, as it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkFlag {

@@ -29,7 +29,7 @@ impl Measure {
 
 /// The measurements of one kind at one point.
 #[derive(Debug, Clone, Default)]
-struct Repetitions {
+pub(crate) struct Repetitions {
     p50_ns: Vec<f64>,
     p99_ns: Vec<f64>,
     per_s: Vec<f64>,
@@ -120,7 +120,8 @@ pub(crate) struct Summary {
 
 impl Repetitions {
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-    fn add(&mut self, kept: &Kept<Sample>) {
+    /// Adds one.
+    pub(crate) fn add(&mut self, kept: &Kept<Sample>) {
         let at = |quantile| kept.value.times.value_at_quantile(quantile) as f64;
         self.p50_ns.push(at(0.5));
         self.p99_ns.push(at(0.99));
@@ -129,7 +130,8 @@ impl Repetitions {
         self.drifted += u32::from(kept.drifted);
     }
 
-    fn summary(&self) -> Option<Summary> {
+    /// What they come to, if there is one.
+    pub(crate) fn summary(&self) -> Option<Summary> {
         Some(Summary {
             p50_ns: Spread::of(&self.p50_ns)?,
             p99_ns: Spread::of(&self.p99_ns)?,

@@ -1,6 +1,6 @@
 //! A client that is connected to its server, and what keeps both alive.
 
-use crate::client::{Client, Kind};
+use crate::client::{Client, Job, Kind};
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
 use crate::nodes::{LinkFlag, Nodes};
@@ -68,6 +68,14 @@ impl Session {
     /// Why a call failed, or that the server has died.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
         self.client.measure(plan).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
+    }
+
+    /// Has so many workers do a job.
+    ///
+    /// # Errors
+    /// Why one could not, or that the server has died.
+    pub(crate) fn run<J: Job>(&self, job: &Arc<J>, workers: usize) -> Result<(), Failure> {
+        self.client.run(job, workers).map_err(|why| self.death().unwrap_or(Failure::Unmeasured(why)))
     }
 
     /// The client.

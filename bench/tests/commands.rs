@@ -179,3 +179,25 @@ fn a_burst_reports_calls_and_memory() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--link udp"));
 }
+
+#[test]
+fn a_mix_has_each_member_mixed_and_alone() {
+    for client in ["poller", "thread", "tokio"] {
+        let results = json(&format!("mixed --mix 64:50,1K/oneway:40,64K:10 --client {client}"));
+        assert_eq!(
+            (&results["command"], &results["mix"]),
+            (&"mixed".into(), &"64:50,1K/oneway:40,64K:10".into())
+        );
+        assert_positive(&results, &["calls_per_s", "bytes_per_s"]);
+        let members = results["members"].as_array().expect("members");
+        assert_eq!(members.iter().map(|member| &member["weight"]).collect::<Vec<_>>(), [50, 40, 10]);
+        for (member, way) in members.iter().flat_map(|member| ["mixed", "alone"].map(|way| (member, way))) {
+            for figure in ["p50_ns", "p99_ns", "per_s"] {
+                assert_positive(&member[way][figure], &["median"]);
+            }
+        }
+    }
+    let refused = bench("mixed --mix 64");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("such as 64:90"));
+}
