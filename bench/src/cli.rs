@@ -5,6 +5,7 @@ use crate::burst::Burst;
 use crate::client::{Kind, MOST_THREADS};
 use crate::compare::Comparison;
 use crate::fair;
+use crate::html::Files;
 use crate::mixed::Mixed;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
@@ -39,6 +40,8 @@ use std::path::PathBuf;
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
+///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
+///   trunkline-bench report *.json --html out.html   a page of several such files
 ///
 /// Closed and open loop: by default each of the calls under way is made when the one before has ended, so a server that
 /// stands still for 100 ms delays one call of each, and p99 hides it ("coordinated omission"). With --arrivals calls are due
@@ -49,8 +52,9 @@ use std::path::PathBuf;
 /// Drift: a host may move virtual processors. A cache line is sampled before and after each measurement, and the
 /// measurement is dropped and repeated, three times at most, when the samples differ by more than 1.4 times.
 ///
-/// Exit codes: 0 measured; 1 measured and printed, but the JSON file cannot be written; 2 wrong usage, or something cannot
-/// be measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts failed, and the others were measured. What was measured before a failure is printed and written.
+/// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written; 2 wrong usage, or something cannot be
+/// measured; 3 the server process died; 4 `compare` found something worse; 5 some nodes or calls of a run between hosts
+/// failed, and the others were measured. What was measured before a failure is printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -80,6 +84,7 @@ pub(crate) enum Command {
     Node(Host),
     /// Measures between the nodes of several hosts.
     Run(Orders),
+    Report(Files),
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),
@@ -134,6 +139,9 @@ pub(crate) struct Settings {
     /// Also write the results to this file: those of one point at the top level, several as `points`.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Also write a page with plots, which needs no other file: distributions, sweeps, floors, machine and settings.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Print nothing but errors.
     #[arg(long)]
     pub(crate) quiet: bool,

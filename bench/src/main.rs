@@ -16,6 +16,7 @@
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
 //! | `compare`, `saved` | what changed between the files of two runs |
+//! | `html`, `distribution` | a page with plots |
 //! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
 //!
 //! `trunkline-bench --help` teaches the rest.
@@ -27,12 +28,14 @@ mod burst;
 mod cli;
 mod client;
 mod compare;
+mod distribution;
 mod drift;
 mod echo;
 mod failure;
 mod fair;
 mod figures;
 mod floors;
+mod html;
 mod machine;
 mod mixed;
 mod nodes;
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Compare(files)) => compare::compare(files),
+        Some(Command::Report(files)) => html::report(files),
         Some(Command::Serve(serve)) => peer::serve(serve.address, serve.pollers, serve.core),
     };
     match done {
@@ -106,16 +110,13 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     if !settings.quiet && !results.is_empty() {
         output::out(&table::table(measure, &results))?;
     }
-    if let Some(path) = &settings.json {
-        let error = measured.as_ref().err().map(ToString::to_string);
-        let written = Report::new(measure, settings, (machine, run.cores), results, error).write(path);
-        if let (Err(_), Err(why)) = (&measured, &written) {
-            output::err(&format!("error: {why}"));
-        }
-        // Why measuring ended early decides the exit code.
-        return measured.and(written.map_err(Failure::Unwritten));
+    let error = measured.as_ref().err().map(ToString::to_string);
+    let written = Report::new(measure, settings, (machine, run.cores), results, error).save(settings);
+    if let (Err(_), Err(why)) = (&measured, &written) {
+        output::err(&format!("error: {why}"));
     }
-    measured
+    // Why measuring ended early decides the exit code.
+    measured.and(written.map_err(Failure::Unwritten))
 }
 
 /// On a terminal, and only if it takes a while.

@@ -1,10 +1,12 @@
 //! One point of a run, such as one size: its repetitions, and what they come to.
 
+use crate::distribution::Distribution;
 use crate::drift::Kept;
 use crate::figures::Figures;
 use crate::floors::Floor;
 use crate::recorder::Sample;
 use crate::spread::Spread;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -33,6 +35,8 @@ pub(crate) struct Repetitions {
     p50_ns: Vec<f64>,
     p99_ns: Vec<f64>,
     per_s: Vec<f64>,
+    /// All repetitions together.
+    times: Option<Histogram<u64>>,
     dropped: u32,
     drifted: u32,
 }
@@ -111,6 +115,8 @@ pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
+    /// Of all repetitions together.
+    distribution_ns: Distribution,
     repetitions: usize,
     /// Measurements that were dropped because the cache line's time had changed meanwhile.
     dropped: u32,
@@ -126,6 +132,11 @@ impl Repetitions {
         self.p50_ns.push(at(0.5));
         self.p99_ns.push(at(0.99));
         self.per_s.push(kept.value.per_s);
+        match &mut self.times {
+            None => self.times = Some(kept.value.times.clone()),
+            // All are made alike, so none has a value that another has no place for.
+            Some(times) => times.add(&kept.value.times).unwrap_or_default(),
+        }
         self.dropped += kept.dropped;
         self.drifted += u32::from(kept.drifted);
     }
@@ -136,6 +147,7 @@ impl Repetitions {
             p50_ns: Spread::of(&self.p50_ns)?,
             p99_ns: Spread::of(&self.p99_ns)?,
             per_s: Spread::of(&self.per_s)?,
+            distribution_ns: Distribution::of(self.times.as_ref()?),
             repetitions: self.per_s.len(),
             dropped: self.dropped,
             drifted: self.drifted,

@@ -1,10 +1,12 @@
 //! The results of a run as JSON.
 
 use crate::cli::Settings;
+use crate::html;
 use crate::machine::Machine;
 use crate::nodes::LinkFlag;
 use crate::pin::Cores;
 use crate::point::{Measure, Results};
+use crate::saved::Saved;
 use crate::whole_file;
 use serde::Serialize;
 use std::path::Path;
@@ -72,11 +74,22 @@ impl Report {
         Self { command: measure.name(), error, settings, machine, point, points }
     }
 
-    /// Writes it. A file that is there already stays as it is until the new one is complete.
+    /// Writes the files that the settings name. One that is there already stays as it is until the new one is complete.
     ///
     /// # Errors
-    /// Why that is not possible.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
-        whole_file::write_json(path, self)
+    /// Why that is not possible. What is possible is written.
+    pub(crate) fn save(&self, settings: &Settings) -> Result<(), String> {
+        let json = settings.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, self));
+        let html = settings.html.as_ref().map_or(Ok(()), |path| self.write_page(path));
+        match (json, html) {
+            (Err(one), Err(other)) => Err(format!("{one}; {other}")),
+            (json, html) => json.and(html),
+        }
+    }
+
+    /// A page that shows what the JSON file has.
+    fn write_page(&self, path: &Path) -> Result<(), String> {
+        let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        html::write(&[Saved::parse("this run", value)?], path)
     }
 }

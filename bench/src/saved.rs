@@ -3,6 +3,7 @@
 //! Owns what such a file has to be. Its contents are not trusted: whatever they are, reading ends with a value or with
 //! an error that names the file and the place in it. Called by `compare` and `report`; it never writes.
 
+use crate::spread::Spread;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,6 +36,21 @@ pub(crate) struct SavedPoint {
     pub(crate) settings: BTreeMap<String, String>,
     /// What was measured, by key, once for each repetition; all are above 0.
     pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
+    /// What has times: the calls and floors, by name.
+    pub(crate) calls: Option<Timed>,
+    pub(crate) floors: BTreeMap<String, Timed>,
+}
+
+/// The times and the rate of calls, or of a floor.
+#[derive(Debug, Clone)]
+pub(crate) struct Timed {
+    pub(crate) p50_ns: Spread,
+    pub(crate) p99_ns: Spread,
+    pub(crate) per_s: Spread,
+    /// Quantiles and times, both in ascending order.
+    pub(crate) distribution_ns: Vec<(f64, f64)>,
+    pub(crate) dropped: f64,
+    pub(crate) drifted: f64,
 }
 
 impl Saved {
@@ -90,6 +106,15 @@ impl SavedPoint {
                     .to_owned(),
             );
         }
+        let calls =
+            fields.remove("calls").map(Timed::parse).transpose().map_err(|why| format!("`calls`: {why}"))?;
+        let mut floors = BTreeMap::new();
+        if fields.contains_key("floors") {
+            for (name, value) in object(&mut fields, "floors")? {
+                let floor = Timed::parse(value).map_err(|why| format!("floor `{name}`: {why}"))?;
+                floors.insert(name, floor);
+            }
+        }
         let lists = object(&mut fields, "each_repetition")?;
         let each_repetition = lists
             .into_iter()
@@ -107,7 +132,7 @@ impl SavedPoint {
             };
             settings.insert(key, written);
         }
-        Ok(Self { settings, each_repetition })
+        Ok(Self { settings, each_repetition, calls, floors })
     }
 
     /// What sets it apart, as one line.
@@ -120,6 +145,35 @@ impl SavedPoint {
         // Sizes come first, because that is what most sweeps are over.
         let (size, other): (Vec<_>, Vec<_>) = self.settings.iter().partition(|(key, _)| *key == "size_bytes");
         size.into_iter().chain(other).map(each).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Timed {
+    fn parse(value: Value) -> Result<Self, String> {
+        let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
+        let mut spread = |key: &str| {
+            let all = object(&mut fields, key)?;
+            let part = |part| all.get(part).and_then(number).ok_or(format!("`{key}` has no {part} above 0"));
+            Ok::<_, String>(Spread { median: part("median")?, min: part("min")?, max: part("max")? })
+        };
+        let (p50_ns, p99_ns, per_s) = (spread("p50_ns")?, spread("p99_ns")?, spread("per_s")?);
+        let count = |key: &str| fields.get(key).and_then(number).unwrap_or_default();
+        let (dropped, drifted) = (count("dropped"), count("drifted"));
+        let mut distribution_ns: Vec<(f64, f64)> = Vec::new();
+        // Files of older versions do not have it.
+        if fields.contains_key("distribution_ns") {
+            for (quantile, time) in object(&mut fields, "distribution_ns")? {
+                let both = (quantile.parse().ok(), number(&time));
+                let (Some(at @ 0.0..=1.0), Some(time)) = both else {
+                    return Err(format!(
+                        "`distribution_ns`: {quantile} of {time} is not a quantile and a time"
+                    ));
+                };
+                distribution_ns.push((at, time));
+            }
+        }
+        distribution_ns.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
+        Ok(Self { p50_ns, p99_ns, per_s, distribution_ns, dropped, drifted })
     }
 }
 
@@ -144,13 +198,12 @@ fn numbers(value: &Value) -> Result<Vec<f64>, String> {
     if list.is_empty() {
         return Err("it is empty".to_owned());
     }
-    list.iter()
-        .map(|value| match value.as_f64() {
-            // A ratio of values in this range is a normal number.
-            Some(number) if (1e-100..=1e100).contains(&number) => Ok(number),
-            _ => Err(format!("{value} is not a number above 0")),
-        })
-        .collect()
+    list.iter().map(|value| number(value).ok_or_else(|| format!("{value} is not a number above 0"))).collect()
+}
+
+/// A number above 0, in a range in which a ratio of two is a normal number.
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| (1e-100..=1e100).contains(number))
 }
 
 #[cfg(test)]
@@ -160,7 +213,7 @@ mod tests {
 
     #[test]
     fn one_point_is_at_the_top_level_and_several_are_listed() {
-        let point = json!({"size_bytes": 4096, "outstanding": 2, "rtt_p50_ns": 1.0, "calls": {},
+        let point = json!({"size_bytes": 4096, "outstanding": 2, "rtt_p50_ns": 1.0,
             "each_repetition": {"rtt_p50_ns": [1.0, 2.0]}});
         let mut one = json!({"command": "latency", "settings": {}, "machine": {}});
         let mut many = one.clone();
@@ -193,6 +246,11 @@ mod tests {
             (with("points", json!([5])), "point 1: it is not an object"),
             (with("points", json!([{}])), "older versions"),
             (repetitions(json!([])), "not an object"),
+            (with("points", json!([{"each_repetition": {}, "calls": {}}])), "`calls`: `p50_ns` is missing"),
+            (
+                with("points", json!([{"each_repetition": {}, "floors": {"a b": 5}}])),
+                "floor `a b`: it is not",
+            ),
             (repetitions(json!({"a": 5})), "`a`: it is not a list"),
             (repetitions(json!({"a": []})), "`a`: it is empty"),
             (repetitions(json!({"a": [1, null]})), "null is not a number"),

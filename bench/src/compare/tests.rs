@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 fn run(sizes: &[u64], times: f64) -> Value {
     let floor = [1000.0, 1100.0, 900.0, 1050.0, 1000.0];
     let point = |size: &u64| {
-        json!({"size_bytes": size, "outstanding": 1, "rtt_p50_ns": 5.0, "calls": {}, "floors": {},
+        json!({"size_bytes": size, "outstanding": 1, "rtt_p50_ns": 5.0, "floors": {},
             "each_repetition": {"rtt_p50_ns": floor.map(|floor| floor * times), "floor_p50_ns": floor}})
     };
     json!({"command": "latency", "settings": {"link": "udp"}, "machine": {"cores": 2},

@@ -1,0 +1,46 @@
+//! The distribution of times, as a table of quantiles.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Times in nanoseconds by quantile, which is text like `0.99`: `0` is the shortest, `1` the longest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Distribution(BTreeMap<String, u64>);
+
+impl Distribution {
+    /// Of these times. Quantiles above which less than one time would be are left out, apart from the longest.
+    pub(crate) fn of(times: &Histogram<u64>) -> Self {
+        let low = ["0", "0.1", "0.25", "0.5", "0.75"].into_iter().map(str::to_owned);
+        let digits = |nines: usize| ["", "5", "75"].map(|end| format!("0.{}{end}", "9".repeat(nines)));
+        let mut quantiles = BTreeMap::new();
+        for text in low.chain((1..=9).flat_map(digits)) {
+            // Written above, so they are numbers.
+            let quantile: f64 = text.parse().unwrap_or_default();
+            #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+            let above = (1.0 - quantile) * times.len() as f64;
+            if above >= 1.0 {
+                quantiles.insert(text, times.value_at_quantile(quantile));
+            }
+        }
+        quantiles.insert("1".to_owned(), times.max());
+        Self(quantiles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_end_where_no_times_are_above() {
+        let mut times = Histogram::new(3).unwrap();
+        (1..=1000_u64).for_each(|time| times.record(time).unwrap());
+        let Distribution(quantiles) = Distribution::of(&times);
+        for (quantile, value) in [("0", 1), ("0.5", 500), ("0.99", 990), ("0.9975", 998), ("1", 1000)] {
+            assert_eq!(quantiles[quantile], value, "{quantile}");
+        }
+        assert_eq!(quantiles.len(), 5 + 3 + 3 + 1 + 1, "{quantiles:?}");
+        assert_eq!(Distribution::of(&Histogram::new(3).unwrap()).0.len(), 1);
+    }
+}

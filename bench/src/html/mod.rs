@@ -1,0 +1,57 @@
+//! A report of results as one HTML file, which needs nothing else: no script, no font, no other file.
+//!
+//! Owns the page. `figures` decides which plots there are, `plot` and `axis` draw one, `page` puts them together with the
+//! tables. Called by `report`, and after a measurement by `--html`; both pass what `--json` writes.
+
+mod axis;
+mod figures;
+mod page;
+mod plot;
+
+use crate::failure::Failure;
+use crate::saved::Saved;
+use crate::whole_file;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// One HTML page from the JSON files of several runs.
+///
+/// It has plots of distributions, sweeps over sizes and calls under way, and tables, with the floors next to the calls.
+/// Runs with --arrivals are drawn together: time by the rate at which calls were due. The page needs no other file.
+///
+/// Examples:
+///   trunkline-bench latency --size 0..1M --json latency.json
+///   trunkline-bench rate --outstanding 1..256 --json rate.json
+///   trunkline-bench report latency.json rate.json --html report.html
+///
+/// Exit codes: 0 written; 1 the page cannot be written; 2 a file is not a result of this program.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Files {
+    /// What --json has written.
+    #[arg(value_name = "RESULT.json", required = true)]
+    results: Vec<PathBuf>,
+    /// The page.
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+}
+
+/// Writes a page of several files.
+///
+/// # Errors
+/// That one of them is not a result, or that the page cannot be written.
+pub(crate) fn report(files: &Files) -> Result<(), Failure> {
+    let results = files.results.iter().map(|path| Saved::read(path)).collect::<Result<Vec<_>, _>>()?;
+    write(&results, &files.html).map_err(Failure::Unwritten)
+}
+
+/// Writes a page. One that is there already stays as it is until the new one is complete.
+///
+/// # Errors
+/// Why it cannot be written.
+pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
+    whole_file::write(path, page::page(results)?.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

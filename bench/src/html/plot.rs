@@ -1,0 +1,183 @@
+//! One plot, drawn as SVG by `plotters`.
+//!
+//! Owns the layout: the title above, the legend on the right, and the colours. Colours in the SVG are those of the light
+//! page; the page's style sheet replaces each by a variable ([`colours`]), which has another value on a dark page.
+
+use super::axis::Axis;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Units of the drawing; the page scales it. Coordinates are whole numbers, so they are fine-grained.
+const WIDTH: u32 = 1240;
+const HEIGHT: u32 = 740;
+/// Where the legend begins.
+const LEGEND: u32 = 875;
+const TEXT: i32 = 30;
+/// Width of a character, about; text is measured by the browser only.
+const CHARACTER: f64 = 0.45;
+
+/// Text, lines of the axes, and the grid.
+const INK: RGBColor = RGBColor(0x22, 0x26, 0x2b);
+const MUTED: RGBColor = RGBColor(0x6b, 0x72, 0x7b);
+const GRID: RGBColor = RGBColor(0xe1, 0xe4, 0xe8);
+/// Colours of the series, on a light page and on a dark one; told apart also by people who see fewer colours.
+const SERIES: [(RGBColor, &str); 8] = [
+    (RGBColor(0x00, 0x5e, 0xa8), "#5db2ff"),
+    (RGBColor(0xc2, 0x4e, 0x00), "#ff9d57"),
+    (RGBColor(0x00, 0x7d, 0x5c), "#3fd0a4"),
+    (RGBColor(0xa8, 0x2f, 0x78), "#f08cc6"),
+    (RGBColor(0x5f, 0x6b, 0x76), "#b4bec9"),
+    (RGBColor(0x7a, 0x62, 0x00), "#e0c64a"),
+    (RGBColor(0xa0, 0x1c, 0x2b), "#ff6b74"),
+    (RGBColor(0x4f, 0x4f, 0xb8), "#a9a9ff"),
+];
+/// Ink, muted text and grid on a dark page.
+const DARK: [(RGBColor, &str); 3] = [(INK, "#e8eaed"), (MUTED, "#a3abb5"), (GRID, "#363c44")];
+
+/// Whether a line is of our calls or of a floor, which is dashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    Calls,
+    Floor,
+}
+
+/// One line of a plot.
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) line: Line,
+    pub(crate) points: Vec<(f64, f64)>,
+    /// Minimum and maximum at some places of the other axis.
+    pub(crate) ranges: Vec<(f64, f64, f64)>,
+    /// Text below each point, or nothing.
+    pub(crate) notes: Vec<String>,
+    /// Whether points are marked: not on curves with many.
+    pub(crate) is_marked: bool,
+}
+
+/// A plot, ready to be drawn.
+#[derive(Debug, Clone)]
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) series: Vec<Series>,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+impl Plot {
+    /// The SVG element.
+    ///
+    /// # Errors
+    /// That of the library, which has no reason to fail when it writes to memory.
+    pub(crate) fn svg(&self) -> Result<String, String> {
+        let mut svg = String::new();
+        self.draw(&mut svg).map_err(|error| format!("cannot draw \"{}\": {error}", self.title))?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> Drawn {
+        let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
+        root.draw(&Text::new(self.title.clone(), (20, 12), text(TEXT + 8, INK)))?;
+        let (left, right) = root.margin(64, 0, 0, 0).split_horizontally(LEGEND);
+        let mut chart = ChartBuilder::on(&left)
+            .margin(16)
+            .x_label_area_size(104)
+            .y_label_area_size(138)
+            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
+        chart
+            .configure_mesh()
+            .bold_line_style(GRID)
+            .axis_style(MUTED)
+            .label_style(text(TEXT, MUTED))
+            .axis_desc_style(text(TEXT, INK))
+            .x_desc(self.x.title.as_str())
+            .y_desc(self.y.title.as_str())
+            .draw()?;
+        for (at, series) in self.series.iter().enumerate() {
+            self.draw_series(&mut chart, series, SERIES[at % SERIES.len()].0)?;
+        }
+        self.draw_legend(&right)?;
+        root.present()?;
+        Ok(())
+    }
+
+    fn draw_series(&self, chart: &mut Chart<'_, '_>, series: &Series, colour: RGBColor) -> Drawn {
+        let place = |(x, y): (f64, f64)| (self.x.place(x), self.y.place(y));
+        let points: Vec<_> = series.points.iter().copied().map(place).collect();
+        let thin = colour.mix(0.55).stroke_width(3);
+        let range =
+            |&(x, low, high): &(f64, f64, f64)| PathElement::new([place((x, low)), place((x, high))], thin);
+        chart.draw_series(series.ranges.iter().map(range))?;
+        let line = points.iter().copied();
+        match series.line {
+            Line::Calls => chart.draw_series(LineSeries::new(line, colour.stroke_width(5)))?,
+            Line::Floor => chart.draw_series(DashedLineSeries::new(line, 14, 9, colour.stroke_width(3)))?,
+        };
+        if series.is_marked {
+            chart.draw_series(points.iter().map(|&at| Circle::new(at, 8, colour.filled())))?;
+        }
+        let note = |(at, note): (&(f64, f64), &String)| {
+            let style = text(TEXT - 2, INK).pos(Pos::new(HPos::Left, VPos::Top));
+            EmptyElement::at(*at) + Text::new(note.clone(), (8, 10), style)
+        };
+        chart.draw_series(points.iter().zip(&series.notes).map(note))?;
+        Ok(())
+    }
+
+    /// A sample of each line and its name, one below the other.
+    fn draw_legend(&self, area: &Area<'_>) -> Drawn {
+        let mut y = 40;
+        for (at, series) in self.series.iter().enumerate() {
+            let colour = SERIES[at % SERIES.len()].0;
+            match series.line {
+                Line::Calls => {
+                    area.draw(&PathElement::new([(10, y), (64, y)], colour.stroke_width(5)))?;
+                }
+                Line::Floor => {
+                    for x in [10, 33, 56] {
+                        area.draw(&PathElement::new([(x, y), (x + 12, y)], colour.stroke_width(3)))?;
+                    }
+                }
+            }
+            for line in wrapped(&series.name, f64::from(WIDTH - LEGEND - 80)) {
+                let style = text(TEXT, INK).pos(Pos::new(HPos::Left, VPos::Center));
+                area.draw(&Text::new(line, (78, y), style))?;
+                y += TEXT + 7;
+            }
+            y += 14;
+        }
+        Ok(())
+    }
+}
+
+/// For each colour of the drawings its name as a CSS variable, its light value, as it is written in the SVG, and its dark value.
+pub(crate) fn colours() -> Vec<(String, String, &'static str)> {
+    let written = |RGBColor(red, green, blue): RGBColor| format!("#{red:02X}{green:02X}{blue:02X}");
+    let all = DARK.into_iter().chain(SERIES).enumerate();
+    all.map(|(at, (light, dark))| (format!("--drawn-{at}"), written(light), dark)).collect()
+}
+
+fn text(size: i32, colour: RGBColor) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&colour)
+}
+
+/// Lines of at most so many units, as far as words allow.
+fn wrapped(name: &str, width: f64) -> Vec<String> {
+    let fits = |line: &str| super::axis::as_f64(line.chars().count()) * CHARACTER * f64::from(TEXT) <= width;
+    let mut lines = vec![String::new()];
+    for word in name.split(' ') {
+        let last = lines.last_mut().map(std::mem::take).unwrap_or_default();
+        let longer = if last.is_empty() { word.to_owned() } else { format!("{last} {word}") };
+        lines.pop();
+        if last.is_empty() || fits(&longer) {
+            lines.push(longer);
+        } else {
+            lines.extend([last, word.to_owned()]);
+        }
+    }
+    lines
+}

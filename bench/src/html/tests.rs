@@ -1,0 +1,171 @@
+use super::plot::{Line, Plot, colours};
+use super::{figures, page};
+use crate::saved::Saved;
+use roxmltree::{Document, Node};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Times of so many microseconds, with a tail.
+fn timed(us: f64) -> Value {
+    let spread = |value: f64| json!({"median": value, "min": value * 0.9, "max": value * 1.2});
+    json!({"p50_ns": spread(us * 1e3), "p99_ns": spread(us * 2e3), "per_s": spread(1e6 / us), "dropped": 1, "drifted": 0,
+        "distribution_ns": {"0": us * 900.0, "0.5": us * 1e3, "0.99": us * 2e3, "0.999": us * 9e3, "1": us * 2e4}})
+}
+
+/// A run with a point for each size and each number of calls under way.
+fn run(command: &str, sizes: &[u32], outstanding: &[u32], settings: &Value) -> Saved {
+    let mut points = Vec::new();
+    for size in sizes {
+        for under_way in outstanding {
+            let us = f64::from(10 + size / 100 + under_way);
+            points.push(json!({"size_bytes": size, "outstanding": under_way, "calls": timed(us),
+                "floors": {"cache line": timed(0.1), "raw UDP, polling": timed(us / 2.0), "<a> & \"b\"": timed(us / 3.0)},
+                "each_repetition": {"rtt_p50_ns": vec![us; 3], "floor_p50_ns": vec![us / 2.0; 3],
+                    "calls_per_s": vec![1e6 / us; 3], "floor_calls_per_s": vec![2e6 / us; 3]}}));
+        }
+    }
+    let value = json!({"command": command, "settings": settings, "machine": {"cores": 2}, "points": points});
+    Saved::parse("run <1>.json", value).unwrap()
+}
+
+fn texts(svg: Node<'_, '_>) -> Vec<String> {
+    let all = svg.descendants().filter(|node| node.has_tag_name("text"));
+    all.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect()
+}
+
+/// The places of a line in the colour of a series, left of the legend.
+fn drawn(svg: Node<'_, '_>, colour: &str) -> BTreeSet<(i32, i32)> {
+    let lines = svg
+        .descendants()
+        .filter(|node| node.attribute("stroke") == Some(colour) && node.has_tag_name("polyline"));
+    let places = lines.flat_map(|node| node.attribute("points").unwrap_or_default().split_whitespace());
+    let place = |text: &str| text.split_once(',').and_then(|(x, y)| Some((x.parse().ok()?, y.parse().ok()?)));
+    places.filter_map(place).filter(|(x, _)| *x < 870).collect()
+}
+
+/// A title, axes with titles and labels, a legend, and lines in the colours of the legend; nothing outside the drawing.
+fn assert_complete(plot: &Plot) {
+    let svg = plot.svg().unwrap();
+    let document = Document::parse(&svg).unwrap_or_else(|error| panic!("{}: {error}", plot.title));
+    let svg = document.root_element();
+    let texts = texts(svg);
+    assert_eq!(texts[0], plot.title);
+    for axis in [&plot.x, &plot.y] {
+        assert!(
+            axis.title.contains(", ") || axis.title.contains("per second") || axis.title.contains("calls"),
+            "a unit"
+        );
+        assert!(texts.contains(&axis.title), "{}: {}", plot.title, axis.title);
+        let labelled = axis.labels.iter().filter(|(_, text)| texts.contains(text)).count();
+        assert!(labelled >= 2, "{}: {}", plot.title, axis.title);
+    }
+    assert!(!plot.series.is_empty());
+    let written = texts.join(" ");
+    for (at, series) in plot.series.iter().enumerate() {
+        assert!(written.contains(&series.name), "{}: {}", plot.title, series.name);
+        // Three colours come first: ink, muted text and the grid.
+        let (_, colour, _) = &colours()[3 + at];
+        let places = drawn(svg, colour);
+        assert!(
+            places.iter().map(|(x, _)| x).collect::<BTreeSet<_>>().len() > 1,
+            "{}: {}",
+            plot.title,
+            series.name
+        );
+    }
+    let known: Vec<_> =
+        colours().into_iter().map(|(_, written, _)| written).chain(["none".to_owned()]).collect();
+    let size = |name| svg.attribute(name).and_then(|text| text.parse::<f64>().ok()).unwrap();
+    for node in svg.descendants() {
+        for name in ["fill", "stroke"] {
+            let colour = node.attribute(name).unwrap_or("none");
+            assert!(known.iter().any(|known| known == colour), "{}: {colour} has no dark value", plot.title);
+        }
+        let place = |name| node.attribute(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+        if node.has_tag_name("text") {
+            assert!(
+                (0.0..size("width")).contains(&place("x")) && (0.0..size("height")).contains(&place("y"))
+            );
+        }
+    }
+}
+
+#[test]
+fn every_plot_is_complete() {
+    let none = json!({});
+    let runs = [
+        (
+            run("latency", &[0, 64, 4096], &[1], &none),
+            vec!["Time by size, 1 under way", "Calls per second by size, 1 under way"],
+        ),
+        (
+            run("rate", &[64], &[1, 8, 32], &none),
+            vec!["Rate against time, 64 B", "Rate by calls under way, 64 B"],
+        ),
+        (run("bandwidth", &[64], &[1], &none), vec![]),
+    ];
+    for (run, mut titles) in runs {
+        let plots = figures::of_file(&run);
+        plots.iter().for_each(assert_complete);
+        if run.points.len() > 1 {
+            titles.push("Distribution of all points");
+        }
+        let of_points: Vec<_> =
+            run.points.iter().map(|point| format!("Distribution, {}", point.label())).collect();
+        titles.extend(of_points.iter().map(String::as_str));
+        assert_eq!(plots.iter().map(|plot| plot.title.as_str()).collect::<Vec<_>>(), titles);
+        let last = plots.last().unwrap();
+        assert_eq!(
+            last.series.iter().filter(|series| series.line == Line::Floor).count(),
+            3,
+            "floors next to the calls"
+        );
+    }
+}
+
+#[test]
+fn open_loops_of_several_files_are_one_plot() {
+    let with = |rate: u32| {
+        run("latency", &[64], &[8], &json!({"link": "udp", "client": "poller", "arrivals_per_s": rate}))
+    };
+    assert!(figures::of_open_loops(&[with(1000)]).is_empty(), "one rate is no sweep");
+    let files = [with(2000), with(1000), with(3000)];
+    let plots = figures::of_open_loops(&files);
+    assert_eq!(plots.len(), 1);
+    assert_complete(&plots[0]);
+    let rates: Vec<_> = plots[0].series[0].points.iter().map(|point| point.0).collect();
+    assert_eq!(rates, [1000.0, 2000.0, 3000.0]);
+    assert!(page::page(&files).unwrap().contains("<h2>Open loops</h2>"));
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_escapes_what_files_contain() {
+    let html = page::page(&[run("latency", &[64, 512], &[1], &json!({"link": "<script>"}))]).unwrap();
+    for outside in ["<script", "<link", "@import", "url(", "src=", "href="] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert_eq!(html.matches("http").count(), html.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
+    for part in [
+        "run &lt;1&gt;.json",
+        "link &lt;script&gt;",
+        "&lt;a&gt; &amp; &quot;b&quot;",
+        "prefers-color-scheme: dark",
+        "@media print",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    for (name, written, dark) in colours() {
+        for rule in
+            [format!("{name}: {written};"), format!("{name}: {dark};"), format!("[stroke=\"{written}\"]")]
+        {
+            assert!(html.contains(&rule), "{rule}");
+        }
+    }
+}
+
+#[test]
+fn a_run_without_points_has_a_page_with_the_reason() {
+    let value = json!({"command": "rate", "error": "it & died", "settings": {}, "machine": {}});
+    let html = page::page(&[Saved::parse("none", value).unwrap()]).unwrap();
+    assert!(html.contains("it &amp; died") && !html.contains("<svg"));
+}
