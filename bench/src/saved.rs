@@ -39,6 +39,17 @@ pub(crate) struct SavedPoint {
     /// What has times: the calls and floors, by name.
     pub(crate) calls: Option<Timed>,
     pub(crate) floors: BTreeMap<String, Timed>,
+    /// Other systems, by name.
+    pub(crate) peers: BTreeMap<String, SavedPeer>,
+}
+
+/// What another system reports of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct SavedPeer {
+    pub(crate) p50_ns: Option<Spread>,
+    pub(crate) p99_ns: Option<Spread>,
+    pub(crate) mean_ns: Option<Spread>,
+    pub(crate) per_s: Option<Spread>,
 }
 
 /// The times and the rate of calls, or of a floor.
@@ -108,13 +119,8 @@ impl SavedPoint {
         }
         let calls =
             fields.remove("calls").map(Timed::parse).transpose().map_err(|why| format!("`calls`: {why}"))?;
-        let mut floors = BTreeMap::new();
-        if fields.contains_key("floors") {
-            for (name, value) in object(&mut fields, "floors")? {
-                let floor = Timed::parse(value).map_err(|why| format!("floor `{name}`: {why}"))?;
-                floors.insert(name, floor);
-            }
-        }
+        let floors = by_name(&mut fields, "floors", Timed::parse)?;
+        let peers = by_name(&mut fields, "peers", SavedPeer::parse)?;
         let lists = object(&mut fields, "each_repetition")?;
         let each_repetition = lists
             .into_iter()
@@ -132,7 +138,7 @@ impl SavedPoint {
             };
             settings.insert(key, written);
         }
-        Ok(Self { settings, each_repetition, calls, floors })
+        Ok(Self { settings, each_repetition, calls, floors, peers })
     }
 
     /// What sets it apart, as one line.
@@ -151,12 +157,8 @@ impl SavedPoint {
 impl Timed {
     fn parse(value: Value) -> Result<Self, String> {
         let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
-        let mut spread = |key: &str| {
-            let all = object(&mut fields, key)?;
-            let part = |part| all.get(part).and_then(number).ok_or(format!("`{key}` has no {part} above 0"));
-            Ok::<_, String>(Spread { median: part("median")?, min: part("min")?, max: part("max")? })
-        };
-        let (p50_ns, p99_ns, per_s) = (spread("p50_ns")?, spread("p99_ns")?, spread("per_s")?);
+        let p50_ns = spread(&mut fields, "p50_ns")?;
+        let (p99_ns, per_s) = (spread(&mut fields, "p99_ns")?, spread(&mut fields, "per_s")?);
         let count = |key: &str| fields.get(key).and_then(number).unwrap_or_default();
         let (dropped, drifted) = (count("dropped"), count("drifted"));
         let mut distribution_ns: Vec<(f64, f64)> = Vec::new();
@@ -175,6 +177,37 @@ impl Timed {
         distribution_ns.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
         Ok(Self { p50_ns, p99_ns, per_s, distribution_ns, dropped, drifted })
     }
+}
+
+impl SavedPeer {
+    fn parse(value: Value) -> Result<Self, String> {
+        let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
+        let mut given = |key: &str| fields.contains_key(key).then(|| spread(&mut fields, key)).transpose();
+        let (p50_ns, p99_ns) = (given("p50_ns")?, given("p99_ns")?);
+        Ok(Self { p50_ns, p99_ns, mean_ns: given("mean_ns")?, per_s: given("per_s")? })
+    }
+}
+
+/// An object whose values are all parsed alike; nothing if it is missing.
+fn by_name<T>(
+    fields: &mut Map<String, Value>,
+    key: &str,
+    parse: fn(Value) -> Result<T, String>,
+) -> Result<BTreeMap<String, T>, String> {
+    if !fields.contains_key(key) {
+        return Ok(BTreeMap::new());
+    }
+    let each = |(name, value)| match parse(value) {
+        Ok(parsed) => Ok((name, parsed)),
+        Err(why) => Err(format!("`{key}`, `{name}`: {why}")),
+    };
+    object(fields, key)?.into_iter().map(each).collect()
+}
+
+fn spread(fields: &mut Map<String, Value>, key: &str) -> Result<Spread, String> {
+    let all = object(fields, key)?;
+    let part = |part| all.get(part).and_then(number).ok_or(format!("`{key}` has no {part} above 0"));
+    Ok(Spread { median: part("median")?, min: part("min")?, max: part("max")? })
 }
 
 fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
@@ -249,7 +282,7 @@ mod tests {
             (with("points", json!([{"each_repetition": {}, "calls": {}}])), "`calls`: `p50_ns` is missing"),
             (
                 with("points", json!([{"each_repetition": {}, "floors": {"a b": 5}}])),
-                "floor `a b`: it is not",
+                "`floors`, `a b`: it is not",
             ),
             (repetitions(json!({"a": 5})), "`a`: it is not a list"),
             (repetitions(json!({"a": []})), "`a`: it is empty"),

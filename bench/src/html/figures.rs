@@ -4,7 +4,7 @@ use super::axis::{Axis, Scale};
 use super::plot::{Line, Plot, Series};
 use crate::saved::{Saved, SavedPoint, Timed};
 use crate::spread::Spread;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const CALL_US: &str = "time of a call, µs";
 
@@ -106,11 +106,20 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
         series("calls, p50", Line::Calls, &of(|calls| calls.p50_ns)),
         series("calls, p99", Line::Calls, &of(|calls| calls.p99_ns)),
     ];
-    for name in floor_names(points.iter().map(|(_, point)| *point)) {
+    for name in names(points.iter().map(|(_, point)| &point.floors)) {
         let value =
             |(size, point): &(f64, &SavedPoint)| Some((*size, in_us(point.floors.get(&name)?.p50_ns)));
         let values: Vec<_> = points.iter().filter_map(value).collect();
         lines.push(series(&format!("{name}, p50"), Line::Floor, &values));
+    }
+    for name in names(points.iter().map(|(_, point)| &point.peers)) {
+        // Some report the mean only.
+        let value = |(size, point): &(f64, &SavedPoint)| {
+            let peer = point.peers.get(&name)?;
+            Some((*size, in_us(peer.p50_ns.or(peer.mean_ns)?)))
+        };
+        let values: Vec<_> = points.iter().filter_map(value).collect();
+        lines.push(series(&format!("{name}, p50 or mean"), Line::Peer, &values));
     }
     plot(
         titled("Time by size", rest),
@@ -130,7 +139,18 @@ fn throughput(title: &str, axes: Axes<'_>, points: &[(f64, &SavedPoint)], keys: 
     if calls.points.is_empty() {
         return None;
     }
-    plot(title.to_owned(), axes, vec![calls, series("the link's floor", Line::Floor, &of(keys[1]))])
+    let mut lines = vec![calls, series("the link's floor", Line::Floor, &of(keys[1]))];
+    // What other systems report is calls per second, whatever they carry.
+    let peers = if keys[0] == "calls_per_s" {
+        names(points.iter().map(|(_, point)| &point.peers))
+    } else {
+        Vec::new()
+    };
+    for name in peers {
+        let value = |(at, point): &(f64, &SavedPoint)| Some((*at, point.peers.get(&name)?.per_s?));
+        lines.push(series(&name, Line::Peer, &points.iter().filter_map(value).collect::<Vec<_>>()));
+    }
+    plot(title.to_owned(), axes, lines)
 }
 
 fn rate_against_time(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
@@ -185,8 +205,8 @@ fn series(name: &str, line: Line, values: &[(f64, Spread)]) -> Series {
     }
 }
 
-fn floor_names<'a>(points: impl Iterator<Item = &'a SavedPoint>) -> Vec<String> {
-    let all: std::collections::BTreeSet<_> = points.flat_map(|point| point.floors.keys().cloned()).collect();
+fn names<'a, T: 'a>(maps: impl Iterator<Item = &'a BTreeMap<String, T>>) -> Vec<String> {
+    let all: BTreeSet<_> = maps.flat_map(|map| map.keys().cloned()).collect();
     all.into_iter().collect()
 }
 

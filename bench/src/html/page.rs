@@ -3,7 +3,8 @@
 use super::axis::number;
 use super::figures;
 use super::plot::{Plot, colours};
-use crate::saved::{Saved, Timed};
+use crate::saved::{Saved, SavedPeer, Timed};
+use crate::spread::Spread;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -20,7 +21,7 @@ pub(super) fn page(files: &[Saved]) -> Result<String, String> {
     html.push_str("</style>\n</head>\n<body>\n<h1>Calls, next to what the machine allows</h1>\n");
     html.push_str(concat!(
         "<p>Measured by trunkline-bench. A floor is the same exchange without any middleware, measured in the same run; ",
-        "floors are dashed. Quote times as multiples of a floor, because they depend on the machine and on what else it does. ",
+        "floors are dashed, lines of other systems are thin. Quote times as multiples of a floor, because they depend on the machine and on what else it does. ",
         "Points are medians over the repetitions, vertical lines their minimum and maximum; ",
         "distributions are of all repetitions together.</p>\n"
     ));
@@ -80,6 +81,9 @@ fn table(html: &mut String, file: &Saved) {
         for (name, timed) in calls.chain(floors) {
             row(html, &point.label(), name, timed);
         }
+        for (name, peer) in &point.peers {
+            peer_row(html, &point.label(), name, peer);
+        }
     }
     html.push_str("</tbody>\n</table></div>\n");
     html.push_str(concat!(
@@ -89,24 +93,49 @@ fn table(html: &mut String, file: &Saved) {
 }
 
 fn row(html: &mut String, point: &str, name: &str, timed: &Timed) {
-    let us = |ns: f64| format!("{:.2}", ns / 1e3);
     let longest = timed.distribution_ns.last().map_or("-".to_owned(), |(_, ns)| us(*ns));
-    let cells = [
-        escaped(point),
-        escaped(name),
+    let figures = [
         us(timed.p50_ns.median),
-        format!("{} .. {}", us(timed.p50_ns.min), us(timed.p50_ns.max)),
+        range(timed.p50_ns),
         us(timed.p99_ns.median),
         longest,
         format!("{:.0}", timed.per_s.median),
         number(timed.dropped),
         number(timed.drifted),
     ];
-    html.push_str(if name == "calls" { "<tr class=\"calls\">" } else { "<tr>" });
-    for cell in cells {
+    cells(html, name == "calls", [point, name], figures);
+}
+
+/// The same for another system, as far as it reports it.
+fn peer_row(html: &mut String, point: &str, name: &str, peer: &SavedPeer) {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mean = peer.mean_ns.map(|mean| format!("{} (mean)", us(mean.median)));
+    let figures = [
+        or_none(peer.p50_ns.map(|p50| us(p50.median)).or(mean)),
+        or_none(peer.p50_ns.or(peer.mean_ns).map(range)),
+        or_none(peer.p99_ns.map(|p99| us(p99.median))),
+        or_none(None),
+        or_none(peer.per_s.map(|per_s| format!("{:.0}", per_s.median))),
+        or_none(None),
+        or_none(None),
+    ];
+    cells(html, false, [point, name], figures);
+}
+
+fn cells(html: &mut String, is_ours: bool, names: [&str; 2], figures: [String; 7]) {
+    html.push_str(if is_ours { "<tr class=\"calls\">" } else { "<tr>" });
+    for cell in names.map(escaped).into_iter().chain(figures) {
         let _ = write!(html, "<td>{cell}</td>");
     }
     html.push_str("</tr>\n");
+}
+
+fn us(ns: f64) -> String {
+    format!("{:.2}", ns / 1e3)
+}
+
+fn range(ns: Spread) -> String {
+    format!("{} .. {}", us(ns.min), us(ns.max))
 }
 
 /// Keys and values in one line.

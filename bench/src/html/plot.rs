@@ -34,11 +34,12 @@ const SERIES: [(RGBColor, &str); 8] = [
 /// Ink, muted text and grid on a dark page.
 const DARK: [(RGBColor, &str); 3] = [(INK, "#e8eaed"), (MUTED, "#a3abb5"), (GRID, "#363c44")];
 
-/// Whether a line is of our calls or of a floor, which is dashed.
+/// What a line is of: our calls; a floor, which is dashed; or another system, whose line is thinner than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     Calls,
     Floor,
+    Peer,
 }
 
 /// One line of a plot.
@@ -115,6 +116,7 @@ impl Plot {
         let line = points.iter().copied();
         match series.line {
             Line::Calls => chart.draw_series(LineSeries::new(line, colour.stroke_width(5)))?,
+            Line::Peer => chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?,
             Line::Floor => chart.draw_series(DashedLineSeries::new(line, 14, 9, colour.stroke_width(3)))?,
         };
         if series.is_marked {
@@ -134,8 +136,9 @@ impl Plot {
         for (at, series) in self.series.iter().enumerate() {
             let colour = SERIES[at % SERIES.len()].0;
             match series.line {
-                Line::Calls => {
-                    area.draw(&PathElement::new([(10, y), (64, y)], colour.stroke_width(5)))?;
+                Line::Calls | Line::Peer => {
+                    let width = if series.line == Line::Calls { 5 } else { 2 };
+                    area.draw(&PathElement::new([(10, y), (64, y)], colour.stroke_width(width)))?;
                 }
                 Line::Floor => {
                     for x in [10, 33, 56] {

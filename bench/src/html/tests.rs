@@ -20,6 +20,8 @@ fn run(command: &str, sizes: &[u32], outstanding: &[u32], settings: &Value) -> S
             let us = f64::from(10 + size / 100 + under_way);
             points.push(json!({"size_bytes": size, "outstanding": under_way, "calls": timed(us),
                 "floors": {"cache line": timed(0.1), "raw UDP, polling": timed(us / 2.0), "<a> & \"b\"": timed(us / 3.0)},
+                "peers": {"tonic": {"p50_ns": timed(us)["p50_ns"], "per_s": timed(us)["per_s"]},
+                    "fi_pingpong": {"mean_ns": timed(us)["p50_ns"]}},
                 "each_repetition": {"rtt_p50_ns": vec![us; 3], "floor_p50_ns": vec![us / 2.0; 3],
                     "calls_per_s": vec![1e6 / us; 3], "floor_calls_per_s": vec![2e6 / us; 3]}}));
         }
@@ -121,6 +123,21 @@ fn every_plot_is_complete() {
             "floors next to the calls"
         );
     }
+}
+
+#[test]
+fn other_systems_are_drawn_and_listed_as_far_as_they_report() {
+    let run = run("rate", &[64, 512], &[1], &json!({}));
+    let plots = figures::of_file(&run);
+    let peers = |title: &str| {
+        let plot = plots.iter().find(|plot| plot.title.starts_with(title)).unwrap();
+        let peers = plot.series.iter().filter(|series| series.line == Line::Peer);
+        peers.map(|series| series.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(peers("Time by size"), ["fi_pingpong, p50 or mean", "tonic, p50 or mean"]);
+    assert_eq!(peers("Calls per second by size"), ["tonic"]);
+    let html = page::page(&[run]).unwrap();
+    assert!(html.contains("(mean)</td>") && html.contains("<td>tonic</td>"));
 }
 
 #[test]
