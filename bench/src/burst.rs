@@ -5,13 +5,13 @@
 
 use crate::client::Kind;
 use crate::failure::Failure;
+use crate::machine::memory;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::session::Session;
 use crate::whole_file;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -230,13 +230,4 @@ where
     }
     let seconds = began.elapsed().as_secs_f64();
     Ok(Outcome { succeeded, failed, seconds, grown_bytes: memory("VmHWM:")?.saturating_sub(before) })
-}
-
-/// Resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
-fn memory(field: &str) -> Result<u64, String> {
-    let status = fs::read_to_string("/proc/self/status")
-        .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status has no {field}"))
 }

@@ -11,6 +11,8 @@ use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::Buffer;
 use crate::pin::Pin;
 use crate::quantities::{rate, seconds};
+use crate::scale::Scale;
+use crate::servers::Wanted;
 use crate::sizes::{Outstanding, Sizes};
 use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
@@ -37,6 +39,7 @@ use std::path::PathBuf;
 ///   trunkline-bench node                            on each of several hosts, and then on one of them:
 ///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
 ///                                                   calls between these hosts
+///   trunkline-bench scale                           calls to more peers, over more pollers, to more services; sessions per second
 ///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
 ///   trunkline-bench burst --calls 200000            so many calls at once: how many succeed, their time and memory
 ///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
@@ -78,6 +81,8 @@ pub(crate) enum Command {
     /// Many calls at once, each by a task of tokio: their time, and their memory next to that of timers.
     Burst(Burst),
     Compare(Comparison),
+    /// Calls to several peers, over several pollers and services, and how long sessions take to come up.
+    Scale(Scale),
     /// Calls of several sizes and kinds in a mix, next to each alone.
     Mixed(Mixed),
     /// On each host: a node that `run` on one of them measures with.
@@ -88,6 +93,9 @@ pub(crate) enum Command {
     /// The server process; the program starts it itself.
     #[command(hide = true)]
     Serve(Serve),
+    /// The server process of `scale`.
+    #[command(hide = true)]
+    ServeFleet(ServeFleet),
 }
 
 /// How it is measured.
@@ -158,6 +166,25 @@ pub(crate) struct Serve {
     pub(crate) pollers: u16,
     #[arg(long)]
     pub(crate) core: Option<usize>,
+}
+
+/// What the server process of `scale` is started with.
+#[derive(Debug, Args)]
+pub(crate) struct ServeFleet {
+    #[arg(long)]
+    servers: u16,
+    #[arg(long)]
+    pollers: u16,
+    #[arg(long)]
+    services: u16,
+    #[arg(long)]
+    pub(crate) core: Option<usize>,
+}
+
+impl ServeFleet {
+    pub(crate) const fn wanted(&self) -> Wanted {
+        Wanted { servers: self.servers, pollers: self.pollers, services: self.services }
+    }
 }
 
 impl Settings {

@@ -1,4 +1,4 @@
-//! The machine that a run was on, as far as its times depend on it.
+//! The machine that a run was on, as far as its times depend on it, and this process's memory.
 
 use serde::Serialize;
 use std::fs;
@@ -28,4 +28,16 @@ impl Machine {
 fn named(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
+}
+
+/// Resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
+///
+/// # Errors
+/// That the operating system does not say.
+pub(crate) fn memory(field: &str) -> Result<u64, String> {
+    let status = fs::read_to_string("/proc/self/status")
+        .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status has no {field}"))
 }

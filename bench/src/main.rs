@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
 //! | `run`, `drift` | the order of measurements, and which are dropped |
-//! | `session`, `peer` | the two nodes, and the server's process |
+//! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
 //! | `echo` | the service that is called |
 //! | `floors` | the same exchanges without any middleware |
@@ -13,11 +13,12 @@
 //! | `point`, `report`, `table`, `machine` | results, as JSON and as a table |
 //! | `fair` | small calls next to large ones |
 //! | `across` | measurements between several hosts |
+//! | `scale` | peers, pollers, services and sessions |
 //! | `mixed` | sizes and kinds in a mix |
 //! | `burst` | many calls at once, and their memory |
 //! | `compare`, `saved` | what changed between the files of two runs |
 //! | `html`, `distribution` | a page with plots |
-//! | `pin`, `failure`, `whole_file` | cores, exit codes, and files that are replaced as a whole |
+//! | `pin`, `failure`, `whole_file`, `progress` | cores, exit codes, and files that are replaced as a whole |
 //!
 //! `trunkline-bench --help` teaches the rest.
 
@@ -36,6 +37,7 @@ mod fair;
 mod figures;
 mod floors;
 mod html;
+mod in_process;
 mod machine;
 mod mixed;
 mod nodes;
@@ -43,11 +45,14 @@ mod payload;
 mod peer;
 mod pin;
 mod point;
+mod progress;
 mod quantities;
 mod recorder;
 mod report;
 mod run;
 mod saved;
+mod scale;
+mod servers;
 mod session;
 mod sizes;
 mod spread;
@@ -60,7 +65,7 @@ mod worker;
 use clap::Parser;
 use cli::{Cli, Command, Settings};
 use failure::Failure;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use machine::Machine;
 use point::{Measure, Point};
 use report::Report;
@@ -83,6 +88,8 @@ fn main() -> ExitCode {
         Some(Command::Fair(load)) => fair::measure(load),
         Some(Command::Node(host)) => across::serve(host),
         Some(Command::Run(orders)) => across::run(orders),
+        Some(Command::Scale(scale)) => scale::measure(scale),
+        Some(Command::ServeFleet(fleet)) => peer::serve_fleet(fleet.wanted(), fleet.core),
         Some(Command::Mixed(mixed)) => mixed::measure(mixed),
         Some(Command::Burst(burst)) => burst::measure(burst),
         Some(Command::Compare(files)) => compare::compare(files),
@@ -126,7 +133,5 @@ fn bar(settings: &Settings, steps: u64) -> ProgressBar {
     if settings.quiet || !is_long {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta} {msg}");
-    ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    progress::bar(false, steps)
 }

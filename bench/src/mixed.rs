@@ -10,6 +10,7 @@ use crate::nodes::{LinkFlag, Nodes};
 use crate::payload::{Buffer, Payloads};
 use crate::pin::{Cores, Pin};
 use crate::point::{Repetitions, Summary};
+use crate::progress;
 use crate::quantities::seconds;
 use crate::recorder::{Recorder, Sample};
 use crate::session::Session;
@@ -17,7 +18,7 @@ use crate::sizes::written;
 use crate::stopwatch::{Stopwatch, nanoseconds};
 use crate::whole_file;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use members::{Member, Mix};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -119,7 +120,8 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     mixed.link.check()?;
     let (machine, cores) = (Machine::here(), Pin::cores(mixed.pin)?);
     let session = Session::start(mixed.link, &mixed.nodes, mixed.client, cores)?;
-    let bar = bar(mixed);
+    let steps = u64::from(mixed.repetitions) * (1 + mixed.mix.0.len() as u64);
+    let bar = progress::bar(mixed.quiet, steps);
     let members = &mixed.mix.0;
     let mut together = vec![Repetitions::default(); members.len()];
     let mut alone = together.clone();
@@ -228,16 +230,6 @@ fn table(results: &Results) -> String {
     let (calls, mb) = (results.calls_per_s, results.bytes_per_s / 1e6);
     let _ = writeln!(text, "  {calls:.0} calls/s and {mb:.1} MB/s in all");
     text
-}
-
-fn bar(mixed: &Mixed) -> ProgressBar {
-    if mixed.quiet {
-        return ProgressBar::hidden();
-    }
-    let steps = u64::from(mixed.repetitions) * (1 + mixed.mix.0.len() as u64);
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta} {msg}");
-    ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 impl OfMember {

@@ -6,6 +6,7 @@
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
 use crate::pin;
+use crate::servers::{self, Wanted};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -22,8 +23,8 @@ const LAST: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Mutex<Child>,
-    /// Where it listens.
-    pub(crate) address: SocketAddr,
+    /// Where it listens; those of a fleet, with one for each node.
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl Peer {
@@ -32,10 +33,27 @@ impl Peer {
     /// # Errors
     /// Why it does not start; it has printed more itself.
     pub(crate) fn start(address: IpAddr, pollers: u16, core: Option<usize>) -> Result<Self, Failure> {
+        Self::with(&["serve", "--address", &address.to_string(), "--pollers", &pollers.to_string()], core)
+    }
+
+    /// Starts it with the servers of a fleet.
+    ///
+    /// # Errors
+    /// Those of [`Peer::start`].
+    pub(crate) fn start_fleet(wanted: Wanted, core: Option<usize>) -> Result<Self, Failure> {
+        let Wanted { servers, pollers, services } = wanted;
+        let [servers, pollers, services] = [servers, pollers, services].map(|count| count.to_string());
+        Self::with(
+            &["serve-fleet", "--servers", &servers, "--pollers", &pollers, "--services", &services],
+            core,
+        )
+    }
+
+    fn with(arguments: &[&str], core: Option<usize>) -> Result<Self, Failure> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
-        command.args(["serve", "--address", &address.to_string(), "--pollers", &pollers.to_string()]);
+        command.args(arguments);
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
@@ -49,8 +67,9 @@ impl Peer {
             // What cannot be read is no address.
             let _unread = BufReader::new(stdout).read_line(&mut line);
         }
-        if let Ok(address) = line.trim().parse() {
-            return Ok(Self { child: Mutex::new(child), address });
+        let addresses = line.split_whitespace().map_while(|address| address.parse().ok()).collect::<Vec<_>>();
+        if !addresses.is_empty() {
+            return Ok(Self { child: Mutex::new(child), addresses });
         }
         drop(child.stdin.take());
         let status = child.wait().map_err(|error| error.to_string())?;
@@ -85,12 +104,26 @@ pub(crate) fn serve(address: IpAddr, pollers: u16, core: Option<usize>) -> Resul
         .serve(EchoServer::new(|| Mirror))
         .start()
         .map_err(|error| error.to_string())?;
-    output::out(&node.local_address().to_string())?;
+    until_the_end(&[node])
+}
+
+/// Serves a fleet's servers until the end of standard input.
+///
+/// # Errors
+/// Why a node does not start.
+pub(crate) fn serve_fleet(wanted: Wanted, core: Option<usize>) -> Result<(), Failure> {
+    core.map_or(Ok(()), pin::to)?;
+    until_the_end(&servers::start(wanted)?)
+}
+
+fn until_the_end(nodes: &[Node]) -> Result<(), Failure> {
+    let addresses = nodes.iter().map(|node| node.local_address().to_string()).collect::<Vec<_>>();
+    output::out(&addresses.join(" "))?;
     let _end = std::io::stdin().read_to_end(&mut Vec::new());
     thread::spawn(|| {
         thread::sleep(LAST);
         std::process::exit(i32::from(Failure::ServerDied(String::new()).code()));
     });
-    node.shutdown();
+    nodes.iter().for_each(Node::shutdown);
     Ok(())
 }

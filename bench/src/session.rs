@@ -3,6 +3,7 @@
 use crate::client::{Client, Job, Kind};
 use crate::echo::{EchoServer, Mirror};
 use crate::failure::Failure;
+use crate::in_process::Host;
 use crate::nodes::{LinkFlag, Nodes};
 use crate::peer::Peer;
 use crate::pin::{self, Cores};
@@ -11,19 +12,16 @@ use crate::worker::Plan;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
-use trunkline::{Node, ProviderChoice};
-use trunkline_softrdma::device::{LinkChoice, SoftOptions};
-use trunkline_softrdma::link::Hub;
-use trunkline_testkit::{Folder, fresh_ip};
-use trunkline_transport::NodeOptions;
+use trunkline::Node;
+use trunkline_testkit::fresh_ip;
 
 /// Where the server is.
 enum Server {
     Process(Peer),
-    /// In this process; the folder has what nodes of a host share.
+    /// In this process; with what both share.
     Here {
         node: Node,
-        _folder: Folder,
+        _host: Host,
     },
 }
 
@@ -54,7 +52,7 @@ impl Session {
             let peer = Peer::start(server_ip, nodes.pollers, cores.map(|cores| cores.server))?;
             let builder = Node::builder().listen(SocketAddr::new(client_ip, 0)).pollers(nodes.pollers);
             let node = builder.start().map_err(|error| error.to_string())?;
-            let address = peer.address;
+            let address = peer.addresses[0];
             (node, Server::Process(peer), address)
         };
         let node = Arc::new(node);
@@ -107,19 +105,8 @@ fn within_process(
     pollers: u16,
     cores: Option<Cores>,
 ) -> Result<(Node, Server, SocketAddr), String> {
-    let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
-    let hub = Hub::new();
-    let builder = |address: IpAddr| {
-        let device = SoftOptions {
-            addresses: vec![address],
-            link: LinkChoice::InProcess(Arc::clone(&hub)),
-            runtime_directory: Some(folder.path().to_owned()),
-            ..SoftOptions::default()
-        };
-        let options = NodeOptions::new().device(device).provider(ProviderChoice::Soft);
-        Node::builder().transport(options).listen(SocketAddr::new(address, 0)).pollers(pollers)
-    };
-    let serving = builder(server).serve(EchoServer::new(|| Mirror));
+    let host = Host::new()?;
+    let serving = host.node(server, pollers).serve(EchoServer::new(|| Mirror));
     // A node's threads run where the thread that starts it does.
     let started = thread::scope(|scope| {
         let start = || {
@@ -129,6 +116,6 @@ fn within_process(
         scope.spawn(start).join().unwrap_or_else(|_| Err("the server's node panicked".to_owned()))
     })?;
     let address = started.local_address();
-    let node = builder(client).start().map_err(|error| error.to_string())?;
-    Ok((node, Server::Here { node: started, _folder: folder }, address))
+    let node = host.node(client, pollers).start().map_err(|error| error.to_string())?;
+    Ok((node, Server::Here { node: started, _host: host }, address))
 }

@@ -15,6 +15,22 @@ pub(crate) struct Sizes(pub(crate) Vec<usize>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outstanding(pub(crate) Vec<usize>);
 
+/// Numbers of something, written like sizes, from 1 to `MOST`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counts<const MOST: u16>(pub(crate) Vec<u16>);
+
+impl<const MOST: u16> FromStr for Counts<MOST> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let counts = list(text, 1, MOST.into())?.into_iter();
+        counts
+            .map(|count| u16::try_from(count).map_err(|error| error.to_string()))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
 impl FromStr for Sizes {
     type Err = String;
 
@@ -94,6 +110,8 @@ mod tests {
         assert_eq!(sizes("64..1K").unwrap(), [64, 128, 256, 512, 1024]);
         assert_eq!(sizes("0..5").unwrap(), [0, 1, 2, 4, 5]);
         assert_eq!(sizes("7..7").unwrap(), [7]);
+        assert_eq!("1,3..5".parse::<Counts<5>>().unwrap().0, [1, 3, 5]);
+        assert!("6".parse::<Counts<5>>().unwrap_err().contains("between 1 and 5"));
         assert_eq!("1..8".parse::<Outstanding>().unwrap().0, [1, 2, 4, 8]);
     }
 

@@ -201,3 +201,30 @@ fn a_mix_has_each_member_mixed_and_alone() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("such as 64:90"));
 }
+
+#[test]
+fn scale_varies_one_number_at_a_time() {
+    for link in ["udp", "process"] {
+        let results =
+            json(&format!("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link {link}"));
+        let points = results["points"].as_array().expect("points");
+        let named = |point: &Value| (point["dimension"].as_str().map(str::to_owned), point["count"].as_u64());
+        let expected = [
+            ("peers", 1),
+            ("peers", 3),
+            ("pollers", 2),
+            ("services", 16),
+            ("sessions, one after the other", 4),
+            ("sessions, at once", 4),
+        ];
+        let expected = expected.map(|(dimension, count)| (Some(dimension.to_owned()), Some(count)));
+        assert_eq!(points.iter().map(named).collect::<Vec<_>>(), expected);
+        for (at, point) in points.iter().enumerate() {
+            assert_positive(
+                point,
+                &["rtt_p50_ns", "rtt_p99_ns", if at < 4 { "calls_per_s" } else { "sessions_per_s" }],
+            );
+        }
+    }
+    assert_eq!(bench("scale --services 17").status.code(), Some(2));
+}

@@ -5,10 +5,11 @@ use super::pattern::Pattern;
 use super::service::{ControlClient, Load, Measured};
 use super::{address, own_address};
 use crate::failure::Failure;
+use crate::progress;
 use crate::sizes::Sizes;
 use crate::whole_file;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -106,7 +107,7 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
         orders,
         hosts: hosts(&node, orders, &addresses)?,
         outcome: Outcome::new(orders.nodes.clone(), bytes as u64, orders.one_way),
-        bar: bar(orders),
+        bar: progress::bar(orders.quiet, u64::from(orders.repetitions)),
         is_interrupted,
     };
     let measured = coordinator.measure(&targets);
@@ -135,15 +136,6 @@ fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<H
         }
     }
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("\n").into()) }
-}
-
-fn bar(orders: &Orders) -> ProgressBar {
-    if orders.quiet {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} eta {eta} {msg}");
-    ProgressBar::with_draw_target(Some(u64::from(orders.repetitions)), ProgressDrawTarget::stderr())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Asks each on a thread of its own, and waits for all of them.

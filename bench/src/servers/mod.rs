@@ -1,0 +1,32 @@
+//! Server nodes that one process has several of, each with some services.
+
+mod services;
+
+pub(crate) use services::{Local, serve};
+
+use crate::failure::Failure;
+use std::net::SocketAddr;
+use trunkline::Node;
+use trunkline_testkit::fresh_ip;
+
+/// What a fleet has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) servers: u16,
+    /// Of each node.
+    pub(crate) pollers: u16,
+    /// Of each server.
+    pub(crate) services: u16,
+}
+
+/// Starts the servers of a fleet, in the process that it has for them.
+///
+/// # Errors
+/// Why a node does not start.
+pub(crate) fn start(wanted: Wanted) -> Result<Vec<Node>, Failure> {
+    let start = |_| {
+        let builder = Node::builder().listen(SocketAddr::new(fresh_ip().into(), 0)).pollers(wanted.pollers);
+        serve(builder, wanted.services).start().map_err(|error| error.to_string().into())
+    };
+    (0..wanted.servers).map(start).collect()
+}
