@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `cli`, `nodes`, `sizes`, `quantities` | the command line |
-//! | `run`, `drift` | the order of measurements, and which are dropped |
+//! | `run`, `drift`, `others` | the order of measurements, which are dropped, and what else the machine does |
 //! | `session`, `peer`, `servers`, `in_process` | the two nodes, and the server's process |
 //! | `client`, `worker`, `payload` | who calls, what a call does, and what it carries |
 //! | `echo` | the service that is called |
@@ -41,6 +41,7 @@ mod in_process;
 mod machine;
 mod mixed;
 mod nodes;
+mod others;
 mod payload;
 mod peer;
 mod pin;
@@ -67,6 +68,7 @@ use cli::{Cli, Command, Settings};
 use failure::Failure;
 use indicatif::ProgressBar;
 use machine::Machine;
+use others::Others;
 use point::{Measure, Point};
 use report::Report;
 use run::Run;
@@ -111,14 +113,16 @@ fn act(measure: Measure, settings: &Settings, sizes: &[usize], outstanding: usiz
     // A thread that is pinned sees one core only, so this comes before.
     let machine = Machine::here();
     let bar = bar(settings, run.steps());
+    let others = Others::watch();
     let measured = run.measure(&bar);
+    let others = others.cores();
     bar.finish_and_clear();
     let results: Vec<_> = run.points.iter().filter_map(Point::results).collect();
     if !settings.quiet && !results.is_empty() {
         output::out(&table::table(measure, &results))?;
     }
     let error = measured.as_ref().err().map(ToString::to_string);
-    let written = Report::new(measure, settings, (machine, run.cores), results, error).save(settings);
+    let written = Report::new(measure, settings, (machine, run.cores, others), results, error).save(settings);
     if let (Err(_), Err(why)) = (&measured, &written) {
         output::err(&format!("error: {why}"));
     }

@@ -19,6 +19,9 @@ pub(crate) struct Report {
     error: Option<String>,
     settings: Described,
     machine: Machine,
+    /// How many cores other programs used during the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others_cores: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     point: Option<Results>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,11 +48,11 @@ struct Described {
 }
 
 impl Report {
-    /// Of these results, on this machine and on these cores. `error` is why there are not more.
+    /// Of these results, on this machine, on these cores, and next to other programs that used so many. `error` is why there are not more.
     pub(crate) fn new(
         measure: Measure,
         settings: &Settings,
-        (machine, cores): (Machine, Option<Cores>),
+        (machine, cores, others_cores): (Machine, Option<Cores>, Option<f64>),
         mut points: Vec<Results>,
         error: Option<String>,
     ) -> Self {
@@ -71,7 +74,7 @@ impl Report {
             arrivals_per_s: settings.arrivals,
             cores: cores.map(|Cores { client, server }| [client, server]),
         };
-        Self { command: measure.name(), error, settings, machine, point, points }
+        Self { command: measure.name(), error, settings, machine, others_cores, point, points }
     }
 
     /// Writes the files that the settings name. One that is there already stays as it is until the new one is complete.

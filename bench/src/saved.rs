@@ -13,7 +13,7 @@ use std::path::Path;
 /// Longer files are refused.
 const MOST_BYTES: u64 = 256 << 20;
 /// Keys at the top level that describe the run and not a point.
-const OF_THE_RUN: [&str; 5] = ["command", "error", "settings", "machine", "points"];
+const OF_THE_RUN: [&str; 6] = ["command", "error", "settings", "machine", "others_cores", "points"];
 
 /// The results of one run.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub(crate) struct Saved {
     pub(crate) command: String,
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
+    /// How many cores other programs used meanwhile; 0 if that is not known.
+    pub(crate) others_cores: f64,
     /// Why the run ended early, if it did.
     pub(crate) error: Option<String>,
     pub(crate) points: Vec<SavedPoint>,
@@ -93,6 +95,7 @@ impl Saved {
         let command = text(&top, "command")?.ok_or("`command` is missing")?;
         let error = text(&top, "error")?;
         let (settings, machine) = (object(&mut top, "settings")?, object(&mut top, "machine")?);
+        let others_cores = top.get("others_cores").and_then(number).unwrap_or_default();
         let listed = match top.remove("points") {
             None => {
                 top.retain(|key, _| !OF_THE_RUN.contains(&key.as_str()));
@@ -104,7 +107,7 @@ impl Saved {
         };
         let point = |(at, value)| SavedPoint::parse(value).map_err(|why| format!("point {}: {why}", at + 1));
         let points = listed.into_iter().enumerate().map(point).collect::<Result<_, _>>()?;
-        Ok(Self { name: name.to_owned(), command, settings, machine, error, points })
+        Ok(Self { name: name.to_owned(), command, settings, machine, others_cores, error, points })
     }
 }
 

@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use trunkline_testkit::output;
 
+/// When other programs used more cores than this during a run, a change may be theirs.
+const BUSY_CORES: f64 = 0.15;
+
 /// What changed beyond noise between the JSON files of two runs of one subcommand.
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
@@ -28,6 +31,8 @@ use trunkline_testkit::output;
 /// interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test, 0.5 %).
 /// All else is no change. With fewer than 5 repetitions in either file a value is undecided.
 ///
+/// When other programs used more than 0.15 of a core during one of the runs, a changed value is undecided: measure again.
+///
 /// Examples:
 ///   trunkline-bench latency --json before.json      then change something, and measure again
 ///   trunkline-bench latency --json after.json
@@ -35,7 +40,7 @@ use trunkline_testkit::output;
 ///   trunkline-bench compare before.json after.json --bound 5 --json changes.json
 ///
 /// Exit codes: 0 nothing became worse; 1 compared and printed, but a file cannot be written; 2 a file is not a result of
-/// this program, or the files have nothing in common that could be compared; 4 something became worse.
+/// this program, or nothing in both could be compared, or other programs disturbed what has changed; 4 something became worse.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Comparison {
@@ -132,6 +137,9 @@ impl Outcome {
             rows.extend(counted.map(|compared| compared.row(&label, bound_percent / 100.0, by)));
         }
         only_after.extend(others.into_iter().map(|(label, _)| label));
+        if before.others_cores.max(after.others_cores) > BUSY_CORES {
+            rows.iter_mut().for_each(Row::disturb);
+        }
         Ok(Self {
             command: "compare",
             of: before.command.clone(),
@@ -157,6 +165,11 @@ impl Outcome {
         }
         if self.rows.is_empty() {
             return Err(Failure::Unmeasured("the files have no point in common".to_owned()));
+        }
+        let disturbed = self.rows.iter().filter(|row| row.is_disturbed).count();
+        if disturbed > 0 {
+            let why = "other programs used the machine meanwhile; measure again";
+            return Err(Failure::Unmeasured(format!("{disturbed} values have changed, but {why}")));
         }
         if number(Verdict::Undecided) == self.rows.len() {
             let why = format!("fewer than {} repetitions cannot tell a change from noise", noise::FEWEST);
@@ -258,6 +271,10 @@ fn notes(before: &Saved, after: &Saved) -> Vec<String> {
                 written(two.get(key))
             ));
         }
+    }
+    for file in [before, after].into_iter().filter(|file| file.others_cores > BUSY_CORES) {
+        let (cores, name) = (file.others_cores, &file.name);
+        notes.push(format!("other programs used {cores} cores during the run of {name}"));
     }
     for file in [before, after] {
         notes.extend(

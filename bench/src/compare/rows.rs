@@ -32,6 +32,8 @@ pub(super) struct Row {
     /// Probability of so clear an order of the repetitions without a change.
     chance: f64,
     pub(super) verdict: Verdict,
+    /// Whether it is undecided because the machine had other work.
+    pub(super) is_disturbed: bool,
 }
 
 impl Row {
@@ -57,6 +59,14 @@ impl Row {
             range_percent: change.range * 100.0,
             chance: change.chance,
             verdict,
+            is_disturbed: false,
+        }
+    }
+
+    /// Other programs used the machine during one of the runs, so a change may be theirs.
+    pub(super) fn disturb(&mut self) {
+        if matches!(self.verdict, Verdict::Better | Verdict::Worse) {
+            (self.verdict, self.is_disturbed) = (Verdict::Undecided, true);
         }
     }
 
@@ -72,6 +82,7 @@ impl Row {
             Verdict::Better => "better",
             Verdict::Worse if is_floor(&self.key) => "a worse floor",
             Verdict::Worse => "worse",
+            Verdict::Undecided if self.is_disturbed => "undecided, busy machine",
             Verdict::Undecided => "too few repetitions",
         }
     }

@@ -76,6 +76,25 @@ fn a_slower_machine_changes_absolute_values_only() {
 }
 
 #[test]
+fn a_change_next_to_other_programs_is_undecided() {
+    let with = |times, cores: f64| {
+        let mut run = run(&[8, 64], times);
+        run["others_cores"] = json!(cores);
+        run["points"][1]["each_repetition"]["rtt_p50_ns"] = json!(vec![2000.0; 5]);
+        run
+    };
+    for (one, other) in [(0.5, 0.0), (0.0, 0.5)] {
+        let busy = outcome(with(2.0, one), with(3.0, other), false);
+        assert_eq!(verdicts(&busy), [Verdict::Undecided, Verdict::NoChange]);
+        assert!(busy.table().contains("other programs used 0.5 cores"), "{}", busy.table());
+        let failure = busy.verdict().unwrap_err();
+        assert_eq!((failure.code(), failure.to_string().contains("measure again")), (2, true), "{failure}");
+    }
+    let calm = outcome(with(2.0, 0.1), with(3.0, 0.1), false);
+    assert_eq!(verdicts(&calm), [Verdict::Worse, Verdict::NoChange]);
+}
+
+#[test]
 fn a_floor_alone_changes_nothing_unless_the_machine_is_another() {
     let mut fast = run(&[8], 2.0);
     let floor = &mut fast["points"][0]["each_repetition"]["floor_p50_ns"];

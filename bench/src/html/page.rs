@@ -44,7 +44,11 @@ fn section(html: &mut String, file: &Saved) -> Result<(), String> {
         let _ = writeln!(html, "<p class=\"failed\">The run ended early: {}</p>", escaped(error));
     }
     let (settings, machine) = (facts(&file.settings), facts(&file.machine));
-    let _ = writeln!(html, "<p class=\"facts\">Machine: {machine}.<br>Settings: {settings}.</p>");
+    let _ = writeln!(
+        html,
+        "<p class=\"facts\">Machine: {machine}; other programs used {} cores meanwhile.<br>Settings: {settings}.</p>",
+        number(file.others_cores)
+    );
     plots(html, &figures::of_file(file))?;
     table(html, file);
     Ok(())
