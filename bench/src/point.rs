@@ -155,6 +155,14 @@ impl Repetitions {
     }
 }
 
+impl Repetitions {
+    /// Its times and its rate, by their keys in JSON, in the order of measurement.
+    pub(crate) fn each(&self, rate: &'static str) -> BTreeMap<&'static str, Vec<f64>> {
+        let (p50, p99) = (("rtt_p50_ns", self.p50_ns.clone()), ("rtt_p99_ns", self.p99_ns.clone()));
+        BTreeMap::from([p50, p99, (rate, self.per_s.clone())])
+    }
+}
+
 impl Point {
     /// Nothing is measured yet.
     pub(crate) fn new(measure: Measure, size: usize, outstanding: usize, references: References) -> Self {

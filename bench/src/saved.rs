@@ -94,7 +94,8 @@ impl Saved {
         let Value::Object(mut top) = value else { return Err("it is not an object".to_owned()) };
         let command = text(&top, "command")?.ok_or("`command` is missing")?;
         let error = text(&top, "error")?;
-        let (settings, machine) = (object(&mut top, "settings")?, object(&mut top, "machine")?);
+        let machine = object(&mut top, "machine")?;
+        let mut settings = by_name(&mut top, "settings", Ok)?;
         let others_cores = top.get("others_cores").and_then(number).unwrap_or_default();
         let listed = match top.remove("points") {
             None => {
@@ -102,11 +103,17 @@ impl Saved {
                 // A run that failed at once has no point.
                 if top.is_empty() { Vec::new() } else { vec![Value::Object(top)] }
             }
-            Some(Value::Array(points)) => points,
+            Some(Value::Array(points)) => {
+                // What `scale` was told is next to its points.
+                top.retain(|key, value| !OF_THE_RUN.contains(&key.as_str()) && !value.is_object());
+                settings.extend(top);
+                points
+            }
             Some(_) => return Err("`points` is not a list".to_owned()),
         };
         let point = |(at, value)| SavedPoint::parse(value).map_err(|why| format!("point {}: {why}", at + 1));
         let points = listed.into_iter().enumerate().map(point).collect::<Result<_, _>>()?;
+        let settings = settings.into_iter().collect();
         Ok(Self { name: name.to_owned(), command, settings, machine, others_cores, error, points })
     }
 }
@@ -116,7 +123,7 @@ impl SavedPoint {
         let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
         if !fields.contains_key("each_repetition") {
             return Err(
-                "`each_repetition` is missing; files of older versions and of `burst` do not have it"
+                "`each_repetition` is missing; only latency, rate, bandwidth and scale write it, and older versions do not"
                     .to_owned(),
             );
         }

@@ -62,6 +62,20 @@ fn a_run_that_was_just_measured_has_not_changed_from_itself() {
 }
 
 #[test]
+fn files_of_scale_can_be_compared() {
+    let folder = Folder::new().expect("a temporary directory");
+    let path = folder.join("out.json");
+    let line = "scale --peers 1 --pollers 1 --services 1 --connections 1 --link process --pin off --seconds 0.05 --repetitions 5 --quiet --json";
+    let arguments: Vec<_> = line.split(' ').chain([text(&path)]).collect();
+    let measured = run(&arguments);
+    assert!(measured.status.success(), "{}", String::from_utf8_lossy(&measured.stderr));
+    let output = run(&["compare", text(&path), text(&path)]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && table.contains("15 without a change"), "{table}");
+    assert!(table.contains("sessions_per_s") && !table.contains("only in"), "{table}");
+}
+
+#[test]
 fn files_that_are_not_results_are_refused_by_name() {
     let folder = Folder::new().expect("a temporary directory");
     let [good, _] = files(&folder, 1.0);

@@ -25,6 +25,7 @@ use crate::worker::{Exchange, Measurement, Plan};
 use clap::Args;
 use fleet::Fleet;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,6 +105,8 @@ struct OfPoint {
     calls_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sessions_per_s: Option<f64>,
+    /// The values whose medians these are, for `compare`.
+    each_repetition: BTreeMap<&'static str, Vec<f64>>,
     spread: Summary,
 }
 
@@ -248,6 +251,11 @@ impl Point {
             rtt_p99_ns: spread.p99_ns.median,
             calls_per_s: per_s.filter(|_| !is_of_sessions),
             sessions_per_s: per_s.filter(|_| is_of_sessions),
+            each_repetition: self.repetitions.each(if is_of_sessions {
+                "sessions_per_s"
+            } else {
+                "calls_per_s"
+            }),
             spread,
         })
     }
