@@ -63,15 +63,20 @@ fn told(output: &Output) -> String {
 fn each_pattern_has_results_of_nodes_and_in_sum() {
     let hosts: [Host; 4] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
-    let path = folder.join("out.json");
+    let (path, page) = (folder.join("out.json"), folder.join("out.html"));
     for (pattern, pairs) in [("pairs", 2), ("all-to-all", 12), ("incast", 3), ("ring", 4)] {
-        let options = format!("--pattern {pattern} --seconds 0.1 --repetitions 2 --json {}", path.display());
+        let files = format!("--json {} --html {}", path.display(), page.display());
+        let options = format!("--pattern {pattern} --seconds 0.1 --repetitions 2 {files}");
         let output = run(&hosts, &options).output().expect("it runs");
         assert!(output.status.success(), "{pattern}: {}", told(&output));
         let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
         for key in ["rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"] {
             assert!(json[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {json}");
         }
+        let shown = std::fs::read_to_string(&page).expect("the page");
+        // The last node calls in each pattern but one.
+        let caller = &hosts[if pattern == "pairs" { 0 } else { 3 }].address;
+        assert!(shown.contains("<svg") && shown.contains(caller.as_str()), "{pattern}: {caller}");
         let nodes = json["nodes"].as_array().expect("nodes");
         let measured = nodes.iter().filter_map(|node| node["pairs"].as_array()).map(Vec::len).sum::<usize>();
         assert_eq!((nodes.len(), measured, &json["partial"]), (4, pairs, &false.into()), "{json}");

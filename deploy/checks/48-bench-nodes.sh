@@ -54,7 +54,7 @@ inside() {
 bench() {
     TRUNKLINE_RUNTIME_DIR=$SCRATCH/n1 timeout 120 nsenter --net=/run/netns/n1 "$PROGRAM" run --quiet --allow-unauthenticated \
         --nodes 10.99.0.1,10.99.0.2,10.99.0.3,10.99.0.4 --pattern "$1" --repetitions "$2" --seconds 1 --size 1K --outstanding 8 \
-        --json "$SCRATCH/${3:-$1}.json"
+        --json "$SCRATCH/${3:-$1}.json" --html "$SCRATCH/${3:-$1}.html"
 }
 export -f inside bench
 
@@ -91,7 +91,8 @@ for pattern, count in pairs.items():
     nodes = run.get("nodes", [])
     measured = [pair for node in nodes for pair in node.get("pairs", []) if pair.get("calls_per_s", 0) > 0 and "failed" not in pair]
     is_whole = of.get(pattern) == 0 and run.get("partial") is False and len(nodes) == 4 and len(measured) == count
-    figures = all(run.get(key, 0) > 0 for key in ("rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"))
+    drawn = "<svg" in open(f"{scratch}/{pattern}.html").read() if is_whole else False
+    figures = drawn and all(run.get(key, 0) > 0 for key in ("rtt_p50_ns", "rtt_p99_ns", "calls_per_s", "bytes_per_s"))
     judge(f"bench-nodes-{pattern}", is_whole and figures, f"status {of.get(pattern)}, {len(measured)} of {count} pairs: {str(run)[:2000]}")
 run, told = read("killed"), open(f"{scratch}/killed.err").read()
 lost = list(run.get("lost", {}))

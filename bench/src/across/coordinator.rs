@@ -1,11 +1,14 @@
 //! The coordinator: has nodes call each other, watches them, and collects what they have measured.
 
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Settings};
 use super::pattern::Pattern;
 use super::service::{ControlClient, Load, Measured};
 use super::{address, own_address};
 use crate::failure::Failure;
+use crate::html;
+use crate::machine::Machine;
 use crate::progress;
+use crate::saved::Saved;
 use crate::sizes::Sizes;
 use crate::whole_file;
 use clap::Args;
@@ -60,6 +63,9 @@ pub(crate) struct Orders {
     /// Also write the results to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also show the results on a page with plots, in this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print nothing but errors.
     #[arg(long)]
     quiet: bool,
@@ -168,6 +174,7 @@ impl Coordinator<'_> {
             let begun =
                 self.ask(&callers, PATIENCE, |client, within| block_on(client.with(within).begin(run)));
             self.collect(run, begun, targets);
+            self.outcome.end();
             self.bar.inc(1);
         }
         Ok(())
@@ -262,16 +269,27 @@ impl Coordinator<'_> {
         }
     }
 
+    /// Writes the files that were asked for.
+    fn write(&self) -> Result<(), Failure> {
+        let Orders { pattern, outstanding, seconds, one_way, .. } = *self.orders;
+        let size_bytes = self.orders.size.0[0] as u64;
+        let settings = Settings { pattern: pattern.name(), size_bytes, outstanding, seconds, one_way };
+        let machine = Machine::here();
+        let json = self.outcome.json(settings, &machine);
+        let written = self.orders.json.as_ref().map_or(Ok(()), |path| whole_file::write_json(path, &json));
+        let page = self.orders.html.as_ref().map_or(Ok(()), |path| {
+            let value = serde_json::to_value(&json).map_err(|error| error.to_string())?;
+            html::write(&[Saved::parse("this run", value)?], path)
+        });
+        written.and(page).map_err(Failure::Unwritten)
+    }
+
     /// Prints and writes what was measured, and says what is missing.
     fn report(&self) -> Result<(), Failure> {
-        let Orders { pattern, outstanding, seconds, .. } = *self.orders;
         if !self.orders.quiet && !self.outcome.is_empty() {
             output::out(&self.outcome.table())?;
         }
-        if let Some(path) = &self.orders.json {
-            let json = self.outcome.json(pattern.name(), outstanding, seconds);
-            whole_file::write_json(path, &json).map_err(Failure::Unwritten)?;
-        }
+        self.write()?;
         if self.is_interrupted.load(Ordering::Relaxed) {
             let why = format!("interrupted: {} repetitions were begun", self.outcome.repetitions());
             return Err(Failure::Partial(why));

@@ -1,6 +1,8 @@
 //! What nodes have measured, each and in sum, as JSON and as a table.
 
 use super::service::Measured;
+use crate::distribution::Distribution;
+use crate::machine::Machine;
 use crate::recorder::histogram;
 use crate::spread::Spread;
 use hdrhistogram::Histogram;
@@ -15,8 +17,33 @@ const MOST_TIMES: usize = 1 << 16;
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     times: Histogram<u64>,
-    /// Calls per second, by repetition.
+    /// Of the repetition that goes on.
+    now: Histogram<u64>,
+    /// Calls per second, and times in nanoseconds, by repetition.
     per_s: Vec<f64>,
+    p50_ns: Vec<f64>,
+    p99_ns: Vec<f64>,
+}
+
+/// The calls that one node made, or all of them, in the form in which other subcommands report theirs: for `compare` and `report`.
+#[derive(Debug, Serialize)]
+struct Point<'a> {
+    node: &'a str,
+    size_bytes: u64,
+    outstanding: u32,
+    rtt_p50_ns: f64,
+    rtt_p99_ns: f64,
+    calls_per_s: f64,
+    each_repetition: BTreeMap<&'static str, &'a [f64]>,
+    calls: Timed,
+}
+
+#[derive(Debug, Serialize)]
+struct Timed {
+    p50_ns: Spread,
+    p99_ns: Spread,
+    per_s: Spread,
+    distribution_ns: Distribution,
 }
 
 /// The results of a run.
@@ -76,13 +103,11 @@ struct OfPair<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     command: &'static str,
-    pattern: &'static str,
-    size_bytes: u64,
-    outstanding: u32,
-    seconds: f64,
-    one_way: bool,
-    /// Those that were measured.
-    repetitions: usize,
+    settings: Settings,
+    /// The coordinator's.
+    machine: &'a Machine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     /// Whether nodes were lost, or calls failed.
     partial: bool,
     /// Of all calls.
@@ -90,27 +115,77 @@ pub(super) struct Json<'a> {
     figures: Option<Figures>,
     nodes: Vec<OfNode<'a>>,
     lost: BTreeMap<&'a str, &'a str>,
+    points: Vec<Point<'a>>,
+}
+
+/// The settings of a run.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Settings {
+    pub(super) pattern: &'static str,
+    pub(super) size_bytes: u64,
+    /// From each caller to each of its targets.
+    pub(super) outstanding: u32,
+    pub(super) seconds: f64,
+    pub(super) one_way: bool,
 }
 
 impl Calls {
     fn new() -> Self {
-        Self { times: histogram(), per_s: Vec::new() }
+        let (times, now) = (histogram(), histogram());
+        Self { times, now, per_s: Vec::new(), p50_ns: Vec::new(), p99_ns: Vec::new() }
     }
 
-    /// Adds calls of this repetition.
-    fn add(&mut self, repetition: usize, measured: &Measured) {
-        self.per_s.resize(self.per_s.len().max(repetition + 1), 0.0);
-        self.per_s[repetition] += measured.per_s;
+    /// Adds calls of the repetition that goes on.
+    fn add(&mut self, measured: &Measured) {
+        if self.per_s.len() == self.p50_ns.len() {
+            self.per_s.push(0.0);
+        }
+        if let Some(per_s) = self.per_s.last_mut() {
+            *per_s += measured.per_s;
+        }
         for (time, count) in &measured.times {
             self.times.saturating_record_n(*time, *count);
+            self.now.saturating_record_n(*time, *count);
         }
+    }
+
+    /// Ends a repetition. One in which nothing was measured says nothing.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
+    fn end(&mut self) {
+        if self.per_s.len() == self.p50_ns.len() {
+            return;
+        }
+        if self.now.is_empty() {
+            self.per_s.pop();
+            return;
+        }
+        self.p50_ns.push(self.now.value_at_quantile(0.5) as f64);
+        self.p99_ns.push(self.now.value_at_quantile(0.99) as f64);
+        self.now.reset();
+    }
+
+    fn point<'a>(&'a self, node: &'a str, size_bytes: u64, outstanding: u32) -> Option<Point<'a>> {
+        let of = |all: &[f64]| Spread::of(all);
+        let (p50_ns, p99_ns, per_s) = (of(&self.p50_ns)?, of(&self.p99_ns)?, of(&self.per_s)?);
+        Some(Point {
+            node,
+            size_bytes,
+            outstanding,
+            rtt_p50_ns: p50_ns.median,
+            rtt_p99_ns: p99_ns.median,
+            calls_per_s: per_s.median,
+            each_repetition: BTreeMap::from([
+                ("rtt_p50_ns", &self.p50_ns[..]),
+                ("rtt_p99_ns", &self.p99_ns[..]),
+                ("calls_per_s", &self.per_s[..]),
+            ]),
+            calls: Timed { p50_ns, p99_ns, per_s, distribution_ns: Distribution::of(&self.times) },
+        })
     }
 
     #[expect(clippy::cast_precision_loss, reason = "at most 2^27")]
     fn figures(&self, bytes_of_call: u64) -> Option<Figures> {
-        // A repetition without these calls says nothing of them.
-        let per_s = self.per_s.iter().copied().filter(|per_s| *per_s > 0.0).collect::<Vec<_>>();
-        let spread = Spread::of(&per_s)?;
+        let spread = Spread::of(&self.per_s)?;
         Some(Figures {
             rtt_p50_ns: self.times.value_at_quantile(0.5),
             rtt_p99_ns: self.times.value_at_quantile(0.99),
@@ -142,6 +217,13 @@ impl Outcome {
         self.repetitions += 1;
     }
 
+    /// Ends it.
+    pub(super) fn end(&mut self) {
+        let of_nodes = self.made.values_mut().chain(self.served.values_mut());
+        of_nodes.chain(self.pairs.values_mut()).for_each(Calls::end);
+        self.all.end();
+    }
+
     /// Adds what a node has measured of a target in this repetition, as far as it can be true.
     pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured) {
         if let Some(why) = &measured.failed {
@@ -153,9 +235,7 @@ impl Outcome {
             self.failed.entry((node, target)).or_insert(why);
             return;
         }
-        let repetition = self.repetitions.saturating_sub(1);
-        let of =
-            |calls: Option<&mut Calls>| calls.into_iter().for_each(|calls| calls.add(repetition, measured));
+        let of = |calls: Option<&mut Calls>| calls.into_iter().for_each(|calls| calls.add(measured));
         of(Some(&mut self.all));
         of(Some(self.made.entry(node).or_insert_with(Calls::new)));
         of(Some(self.served.entry(target).or_insert_with(Calls::new)));
@@ -196,20 +276,20 @@ impl Outcome {
         if self.one_way { self.bytes } else { 2 * self.bytes }
     }
 
-    /// As JSON. The settings are those of the run.
-    pub(super) fn json(&self, pattern: &'static str, outstanding: u32, seconds: f64) -> Json<'_> {
+    /// As JSON.
+    pub(super) fn json<'a>(&'a self, settings: Settings, machine: &'a Machine) -> Json<'a> {
+        let point = |(name, calls): (&'a str, &'a Calls)| calls.point(name, self.bytes, settings.outstanding);
+        let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
         Json {
             command: "run",
-            pattern,
-            size_bytes: self.bytes,
-            outstanding,
-            seconds,
-            one_way: self.one_way,
-            repetitions: self.repetitions,
+            settings,
+            machine,
+            error: self.missing(),
             partial: self.missing().is_some(),
             figures: self.all.figures(self.bytes_of_call()),
             nodes: (0..self.nodes.len()).map(|node| self.of_node(node)).collect(),
             lost: self.lost.iter().map(|(node, why)| (self.nodes[*node].as_str(), why.as_str())).collect(),
+            points: of_nodes.chain([("all", &self.all)]).filter_map(point).collect(),
         }
     }
 
@@ -273,6 +353,7 @@ fn line(text: &mut String, name: &str, made: Option<&Figures>, served: Option<&F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::saved::Saved;
 
     fn measured(us: u64, per_s: f64, failed: Option<&str>) -> Measured {
         let failed = failed.map(str::to_owned);
@@ -285,16 +366,30 @@ mod tests {
             outcome.begin();
             outcome.add(0, 1, &measured(10, per_s, None));
             outcome.add(2, 1, &measured(30, per_s, None));
+            outcome.end();
         }
         outcome
+    }
+
+    fn json(outcome: &Outcome) -> serde_json::Value {
+        let settings =
+            Settings { pattern: "incast", size_bytes: 50, outstanding: 1, seconds: 1.0, one_way: false };
+        serde_json::to_value(outcome.json(settings, &Machine::here())).unwrap()
     }
 
     #[test]
     fn figures_are_of_nodes_of_pairs_and_in_sum() {
         let outcome = outcome();
-        let json = serde_json::to_value(outcome.json("incast", 1, 1.0)).unwrap();
+        let json = json(&outcome);
         assert_eq!((&json["calls_per_s"], &json["bytes_per_s"]), (&4000.0.into(), &400_000.0.into()));
-        assert_eq!((&json["partial"], &json["repetitions"]), (&false.into(), &2.into()));
+        assert_eq!(json["partial"], false);
+        let saved = Saved::parse("it", json.clone()).unwrap();
+        assert_eq!(
+            saved.points.iter().map(|point| point.settings["node"].as_str()).collect::<Vec<_>>(),
+            ["a", "c", "all"]
+        );
+        assert_eq!(saved.points[2].each_repetition["calls_per_s"], [2000.0, 6000.0]);
+        assert_eq!(saved.points[0].calls.as_ref().unwrap().distribution_ns.len(), 11);
         let nodes = &json["nodes"];
         assert_eq!(nodes[0]["made"]["calls_per_s"], 2000.0);
         assert_eq!(nodes[1]["served"]["calls_per_s"], 4000.0);
@@ -318,7 +413,7 @@ mod tests {
         {
             assert!(missing.contains(part), "{missing}");
         }
-        let json = serde_json::to_value(outcome.json("ring", 1, 1.0)).unwrap();
+        let json = json(&outcome);
         assert_eq!((&json["partial"], &json["lost"]["b"]), (&true.into(), &"it was killed".into()));
         assert_eq!(json["nodes"][0]["pairs"][0]["failed"], "unreachable");
         assert!(Outcome::new(Vec::new(), 0, false).is_empty() && !outcome.is_empty());

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The table of docs/performance.md: calls over UDP and in process, all floors, and other systems, in seven interleaved repetitions.
+# Some ten minutes on two cores, which nothing else should use meanwhile.
+#
+#   bench/table.sh FOLDER [REPETITIONS [SECONDS]]
+#
+# FOLDER gets one JSON file for each part, and report.html with all of them. Of two folders,
+# `trunkline-bench compare ONE/rate.json OTHER/rate.json` says what has changed beyond noise.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if (($# < 1 || $# > 3)); then
+    echo "usage: bench/table.sh FOLDER [REPETITIONS [SECONDS]]" >&2
+    exit 2
+fi
+[[ $1 == /* ]] && folder=$1 || folder=$OLDPWD/$1
+repetitions=${2:-7}
+seconds=${3:-0.5}
+mkdir -p "$folder"
+
+cargo build --release --locked --package trunkline-bench
+program=${CARGO_TARGET_DIR:-target}/release/trunkline-bench
+
+# part NAME ARGUMENTS...: what one measurement prints is shown, and goes to FOLDER/NAME.json.
+part() {
+    local name=$1
+    shift
+    "$program" "$@" --repetitions "$repetitions" --seconds "$seconds" --json "$folder/$name.json"
+}
+
+part latency latency --size 64,4K,64K,1M --peers
+part rate rate --size 64 --outstanding 1,32 --peers
+part bandwidth bandwidth --peers
+part latency-process latency --size 64 --link process
+part rate-process rate --size 64 --outstanding 32 --link process
+part bandwidth-process bandwidth --link process
+"$program" report "$folder"/{latency,rate,bandwidth}{,-process}.json --html "$folder/report.html"
+echo "$folder/report.html"
