@@ -33,6 +33,9 @@ pub(crate) fn of_file(saved: &Saved) -> Vec<Plot> {
             plots.extend(throughput(&title, axes, &points, [key, floor]));
         }
     }
+    for (rest, points) in sweeps(&saved.points, "count") {
+        plots.extend(of_scale(&rest, &points));
+    }
     if saved.points.len() > 1 {
         // At most as many in a plot as there are colours, and about as many in each.
         let parts = saved.points.len().div_ceil(8);
@@ -126,6 +129,25 @@ fn time_by_size(rest: &str, points: &[(f64, &SavedPoint)]) -> Option<Plot> {
         (Scale::Doubling, "size of a payload, bytes", Scale::Log, CALL_US),
         lines,
     )
+}
+
+/// Rate and time by what `scale` has varied.
+fn of_scale(varied: &str, points: &[(f64, &SavedPoint)]) -> Vec<Plot> {
+    let count = varied.strip_prefix("dimension ").unwrap_or(varied);
+    let rate = |key: &str, unit: &str| {
+        let axes = (Scale::Doubling, count, Scale::Linear, unit);
+        throughput(&format!("{}, {count}", capital(unit)), axes, points, [key, &format!("floor_{key}")])
+    };
+    let of = |name: &str, key: &str| {
+        let value = |(at, point): &(f64, &SavedPoint)| {
+            Some((*at, in_us(Spread::of(point.each_repetition.get(key)?)?)))
+        };
+        series(name, Line::Calls, &points.iter().filter_map(value).collect::<Vec<_>>())
+    };
+    let times = vec![of("calls, p50", "rtt_p50_ns"), of("calls, p99", "rtt_p99_ns")];
+    let axes = (Scale::Doubling, count, Scale::Log, CALL_US);
+    let rates = [rate("calls_per_s", "calls per second"), rate("sessions_per_s", "sessions per second")];
+    rates.into_iter().flatten().chain(plot(titled("Time of a call", count), axes, times)).collect()
 }
 
 /// What the calls achieve, and the floor.

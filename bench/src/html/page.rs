@@ -44,11 +44,12 @@ fn section(html: &mut String, file: &Saved) -> Result<(), String> {
         let _ = writeln!(html, "<p class=\"failed\">The run ended early: {}</p>", escaped(error));
     }
     let (settings, machine) = (facts(&file.settings), facts(&file.machine));
-    let _ = writeln!(
-        html,
-        "<p class=\"facts\">Machine: {machine}; other programs used {} cores meanwhile.<br>Settings: {settings}.</p>",
-        number(file.others_cores)
-    );
+    // 0 is that it is not known, as well.
+    let others = match file.others_cores {
+        cores if cores > 0.0 => format!("; other programs used {} cores meanwhile", number(cores)),
+        _ => String::new(),
+    };
+    let _ = writeln!(html, "<p class=\"facts\">Machine: {machine}{others}.<br>Settings: {settings}.</p>");
     plots(html, &figures::of_file(file))?;
     table(html, file);
     Ok(())
@@ -72,6 +73,10 @@ fn plots(html: &mut String, plots: &[Plot]) -> Result<(), String> {
 }
 
 fn table(html: &mut String, file: &Saved) {
+    // Runs of `scale` have repetitions only.
+    if file.points.iter().all(|point| point.calls.is_none()) {
+        return;
+    }
     let titles =
         ["point", "", "p50 µs", "min .. max", "p99 µs", "longest µs", "per second", "dropped", "drifted"];
     html.push_str("<div class=\"wide\"><table>\n<thead><tr>");

@@ -47,16 +47,23 @@ fn drawn(svg: Node<'_, '_>, colour: &str) -> BTreeSet<(i32, i32)> {
 
 /// A title, axes with titles and labels, a legend, and lines in the colours of the legend; nothing outside the drawing.
 fn assert_complete(plot: &Plot) {
+    for axis in [&plot.x, &plot.y] {
+        assert!(
+            axis.title.contains(", ") || axis.title.contains("per second") || axis.title.contains("calls"),
+            "a unit"
+        );
+    }
+    assert_drawn(plot);
+}
+
+/// All of it but the units: a number of peers has none.
+fn assert_drawn(plot: &Plot) {
     let svg = plot.svg().unwrap();
     let document = Document::parse(&svg).unwrap_or_else(|error| panic!("{}: {error}", plot.title));
     let svg = document.root_element();
     let texts = texts(svg);
     assert_eq!(texts[0], plot.title);
     for axis in [&plot.x, &plot.y] {
-        assert!(
-            axis.title.contains(", ") || axis.title.contains("per second") || axis.title.contains("calls"),
-            "a unit"
-        );
         assert!(texts.contains(&axis.title), "{}: {}", plot.title, axis.title);
         let labelled = axis.labels.iter().filter(|(_, text)| texts.contains(text)).count();
         assert!(labelled >= 2, "{}: {}", plot.title, axis.title);
@@ -123,6 +130,32 @@ fn every_plot_is_complete() {
             "floors next to the calls"
         );
     }
+}
+
+#[test]
+fn runs_of_scale_have_plots() {
+    let point = |(count, dimension, rate): (f64, &str, &str)| {
+        json!({"dimension": dimension, "count": count, "each_repetition": {
+            "rtt_p50_ns": vec![1e4 * count; 3], "rtt_p99_ns": vec![3e4 * count; 3], rate: vec![1e5 / count; 3]}})
+    };
+    let all = [
+        (1.0, "peers", "calls_per_s"),
+        (4.0, "peers", "calls_per_s"),
+        (1.0, "sessions, at once", "sessions_per_s"),
+        (8.0, "sessions, at once", "sessions_per_s"),
+    ];
+    let points: Vec<_> = all.into_iter().map(point).collect();
+    let value = json!({"command": "scale", "machine": {}, "link": "udp", "points": points});
+    let plots = figures::of_file(&Saved::parse("scale.json", value).unwrap());
+    plots.iter().for_each(assert_drawn);
+    let titles: Vec<_> = plots.iter().map(|plot| plot.title.as_str()).collect();
+    let wanted = [
+        "Calls per second, peers",
+        "Time of a call, peers",
+        "Sessions per second, sessions, at once",
+        "Time of a call, sessions, at once",
+    ];
+    assert_eq!(titles, wanted);
 }
 
 #[test]
