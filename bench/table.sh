@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The table of docs/performance.md: calls over UDP and in process, all floors, and other systems, in seven interleaved repetitions.
-# Some ten minutes on two cores, which nothing else should use meanwhile.
+# Some six minutes on two cores, which nothing else should use meanwhile.
 #
 #   bench/table.sh FOLDER [REPETITIONS [SECONDS]]
 #
@@ -14,7 +14,7 @@ if (($# < 1 || $# > 3)); then
 fi
 [[ $1 == /* ]] && folder=$1 || folder=$OLDPWD/$1
 repetitions=${2:-7}
-seconds=${3:-0.5}
+seconds=${3:-0.3}
 mkdir -p "$folder"
 
 cargo build --release --locked --package trunkline-bench
@@ -27,7 +27,7 @@ part() {
     "$program" "$@" --repetitions "$repetitions" --seconds "$seconds" --json "$folder/$name.json"
 }
 
-part latency latency --size 64,4K,64K,1M --peers
+part latency latency --size 64,1M --peers
 part rate rate --size 64 --outstanding 1,32 --peers
 part bandwidth bandwidth --peers
 part latency-process latency --size 64 --link process

@@ -24,7 +24,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
 /// Writes JSON in the same way, over several lines.
 ///
 /// # Errors
-/// Those of [`write`].
+/// Those of [`write()`].
 pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| named(path, &error.into()))?;
     text.push(b'\n');
