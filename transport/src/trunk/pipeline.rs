@@ -331,9 +331,10 @@ impl Pipeline {
     /// When the device refuses work that fits its queue: the trunk cannot be used any more.
     pub(super) fn flush(&mut self, res: &mut Resources, lanes: &[Lane]) -> Result<(), PostError> {
         let mut result = Ok(());
+        // All at once: a message may have joined a frame of an earlier doorbell, whose memory is the device's once that is rung.
+        self.settle(res, lanes);
         while self.posted < self.work.len() {
             let end = self.end_of_doorbell();
-            self.settle(res, lanes, end);
             // What follows work that was refused comes back with the trunk.
             result = result.and_then(|()| self.post(&res.sends, lanes, end));
             if mutant!(slots_return_before_their_completion) {
@@ -353,11 +354,11 @@ impl Pipeline {
         requests.nth(DOORBELL).map_or(self.work.len(), |(next, _)| next)
     }
 
-    /// Writes into the headers of staged frames, up to `end`, what is settled last.
-    fn settle(&mut self, res: &mut Resources, lanes: &[Lane], end: usize) {
+    /// Writes into the headers of staged frames what is settled last.
+    fn settle(&mut self, res: &mut Resources, lanes: &[Lane]) {
         // Frames to one poller, that are posted together, have the same positions.
         let mut settled = None;
-        for Work { what, record } in self.work.range(self.posted..end) {
+        for Work { what, record } in self.work.range(self.posted..) {
             let (What::Frame(frame) | What::Joined(frame)) = what else { continue };
             let lane = &lanes[frame.lane];
             let mut write = |at: usize, field: &[u8]| match frame.place {

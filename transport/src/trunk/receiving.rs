@@ -99,8 +99,8 @@ impl Trunk {
                 self.max_message = usize::try_from(settings.max_message).unwrap_or(usize::MAX);
                 self.max_frame = usize::try_from(settings.max_frame).unwrap_or(usize::MAX);
                 self.large_messages = settings.large_messages;
-                self.max_bundle =
-                    usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(BUNDLE_BYTES);
+                let most = BUNDLE_BYTES.min(self.max_frame);
+                self.max_bundle = usize::try_from(settings.max_bundle).unwrap_or(usize::MAX).min(most);
                 let pollers = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
                 res.events.peer(self.peer, PeerEvent::Up { epoch: self.epoch, pollers });
             }

@@ -24,6 +24,9 @@ pub const ANSWER: u8 = b'!';
 /// A message that begins with this is kept by the receiver until `Job::LetGo`.
 pub const KEEP: u8 = b'k';
 
+/// The kind of messages whose header has a time left: 24 bytes.
+pub const TIMED: u8 = 0x30;
+
 #[derive(Debug)]
 pub enum Job {
     Connect(SocketAddr),
@@ -41,6 +44,14 @@ pub enum Job {
         to: Origin,
         head: Vec<u8>,
         token: u64,
+    },
+    /// A message with a header of the test's own, whose kind is [`TIMED`], to one of the peer's pollers.
+    Timed {
+        peer: PeerKey,
+        poller: u16,
+        head: Vec<u8>,
+        body: Bytes,
+        after: Duration,
     },
     Cancel(u64),
     LetGo,
@@ -150,6 +161,23 @@ impl Probe {
                     self.tell(Happened::Refused(token, error));
                 }
             }
+            Job::Timed { peer, poller, head, body, after } => {
+                let message = Outgoing {
+                    report: trunkline_transport::Report::Failure,
+                    peer,
+                    toward: Toward::Poller(PollerIndex(poller)),
+                    session: None,
+                    connect: Connect::FailFast,
+                    ordered: false,
+                    head: &head,
+                    announced: head.len(),
+                    body: body.into(),
+                    token: Token(1 << 40),
+                    deadline: Some(carrier.now() + after),
+                    leaves: Leaves::Nothing,
+                };
+                carrier.send(&message).unwrap();
+            }
             Job::Cancel(token) => {
                 let had_not_left = carrier.cancel(Token(token));
                 self.tell(Happened::Cancelled(token, had_not_left));
@@ -168,6 +196,9 @@ impl Upper for Probe {
 
     fn message(&mut self, carrier: &mut dyn Carrier, from: Origin, message: Message) {
         let frame = message.bytes_from(0);
+        if frame[0] == TIMED {
+            return self.tell(Happened::Message(from, frame));
+        }
         assert_eq!(frame[0], HEADER[0]);
         let bytes = frame.slice(HEADER.len()..);
         match bytes.first() {

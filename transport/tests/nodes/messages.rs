@@ -1,6 +1,6 @@
 //! Messages of all sizes between two nodes, over UDP and in process, with and without faults.
 
-use crate::common::{ECHO, Job, SIZES, TestNode, bad_network, fresh_address, over_udp, pattern};
+use crate::common::{ECHO, Job, SIZES, TIMED, TestNode, bad_network, fresh_address, over_udp, pattern};
 use bytes::Bytes;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -9,6 +9,8 @@ use trunkline_softrdma::link::Hub;
 use trunkline_transport::{
     NodeOptions, PeerDown, PeerKey, ProviderChoice, RegisteredBuffer, SendFailure, SendOutcome,
 };
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn every_size_comes_back_over_udp() {
@@ -75,6 +77,42 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
         assert!(packets < 100, "{packets} packets for 300 messages");
     }
     assert_eq!((client.report().rnr, server.report().rnr), (0, 0));
+}
+
+/// More requests than one doorbell has, between a message and another that joins its frame.
+#[test]
+fn a_message_that_joins_the_frame_of_an_earlier_doorbell_has_its_time_left() {
+    const UNSET: u32 = 0xdead_beef;
+    let mut server = TestNode::start(over_udp(), 2);
+    let mut client = TestNode::start(over_udp(), 1);
+    let peer = client.connect(0, server.address);
+    let head = |tag: u8| {
+        let flag_of_time_left = 4;
+        let mut head = vec![TIMED, flag_of_time_left, 0, 0, 0, 0, 0, 0, tag];
+        head.resize(24, 0);
+        head[16..20].copy_from_slice(&UNSET.to_le_bytes());
+        head
+    };
+    for poller in [0, 1, 0, 1] {
+        // Until they have answered, there is little credit.
+        client.job(0, Job::Timed { peer, poller, head: head(b'w'), body: Bytes::new(), after: MINUTE });
+        server.message();
+    }
+    let (go, wait) = mpsc::channel();
+    client.job(0, Job::Wait(wait));
+    let send = |poller, tag, bytes| {
+        let body = Bytes::from(vec![1; bytes]);
+        client.job(0, Job::Timed { peer, poller, head: head(tag), body, after: MINUTE });
+    };
+    send(0, b'a', 5);
+    (0..20).for_each(|_| send(1, b'x', 2000));
+    send(0, b'b', 5);
+    go.send(()).unwrap();
+    for _ in 0..22 {
+        let (_, bytes) = server.message();
+        let left = u32::from_le_bytes(bytes[16..20].try_into().unwrap());
+        assert_ne!(left, UNSET, "of message {}", char::from(bytes[8]));
+    }
 }
 
 #[test]
