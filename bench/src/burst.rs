@@ -12,8 +12,10 @@ use crate::whole_file;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use trunkline::{Bytes, CallOptions, Code};
@@ -85,6 +87,12 @@ struct Results {
 /// # Errors
 /// Why a part cannot be measured, or the file not be written.
 pub(crate) fn measure(burst: &Burst) -> Result<(), Failure> {
+    if burst.part.is_some() {
+        thread::spawn(|| {
+            let _end = io::stdin().read_to_end(&mut Vec::new());
+            std::process::exit(2);
+        });
+    }
     match burst.part {
         Some(Part::Calls) => say(&calls(burst)?),
         Some(Part::Timers) => say(&timers(burst)?),
@@ -150,11 +158,12 @@ fn run(burst: &Burst, part: Part) -> Result<Outcome, Failure> {
             command.args([option, &address.to_string()]);
         }
     }
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cannot start the part {}: {error}", name(part)))?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| format!("cannot start the part {}: {error}", name(part)))?;
+    // It ends when this is closed, as it is when this process is killed.
+    let _input = child.stdin.take();
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         // It has printed the reason.
         return Err(Failure::Unmeasured(format!("the part {} has ended, {}", name(part), output.status)));

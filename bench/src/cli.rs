@@ -194,6 +194,9 @@ impl Settings {
     /// The reason.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.link.check()?;
+        if self.json.is_some() && self.json == self.html {
+            return Err("--json and --html name the same file".to_owned());
+        }
         let most = self.outstanding.iter().flat_map(|all| all.0.iter().copied()).max().unwrap_or(1);
         if self.client == Kind::Thread && most > MOST_THREADS {
             return Err(format!(
@@ -241,6 +244,7 @@ mod tests {
             ("latency --pause 1 --arrivals 5", "cannot be used with"),
             ("latency --one-way --verify", "cannot be used with"),
             ("latency --peers --one-way", "cannot be used with"),
+            ("latency --json a --html a", "the same file"),
             ("latency --peers-program x", "required"),
             ("--size 64 latency", "cannot be used with"),
         ] {

@@ -1,20 +1,27 @@
 //! Files that are replaced as a whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Writes a file. One that is there already stays as it is until the new one is complete.
+/// Writes a file. One that is there already stays as it is until the new one is complete. What is there and is no file, such as
+/// a terminal or a pipe, is written to; a symbolic link stays one.
 ///
 /// # Errors
 /// Why that is not possible, with the file's name.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
-    let mut name = path.as_os_str().to_owned();
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        let written =
+            OpenOptions::new().write(true).open(&target).and_then(|mut there| there.write_all(contents));
+        return written.map_err(|error| named(path, &error));
+    }
+    let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let partial = PathBuf::from(name);
     let written = File::create(&partial)
         .and_then(|mut file| file.write_all(contents).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&partial, path));
+        .and_then(|()| fs::rename(&partial, &target));
     written.map_err(|error| {
         let _absent = fs::remove_file(&partial);
         named(path, &error)
@@ -49,6 +56,20 @@ mod tests {
             assert_eq!(fs::read(&path).unwrap(), contents);
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write(&link, b"three").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"three");
+        let pipe = folder.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe)
+        });
+        write(&pipe, b"four").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"four");
+        assert!(!fs::metadata(&pipe).unwrap().is_file());
         let error = write(&folder.join("none/out.json"), b"").unwrap_err();
         assert!(error.contains("cannot write") && error.contains("none/out.json"), "{error}");
     }

@@ -129,8 +129,16 @@ fn a_node_that_dies_is_named_and_the_others_are_measured() {
 
 #[test]
 fn nodes_are_free_again_when_a_coordinator_is_killed() {
-    let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
+    let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
+    let mut idle = hosts.split_off(2);
     let mut coordinator = at_work(&hosts, "--pattern ring --seconds 600");
+    // A run that one node refuses leaves the others free.
+    idle.push(hosts.remove(0));
+    let refused = short(&idle);
+    assert!(told(&refused).contains("another run"), "{}", told(&refused));
+    hosts.extend(idle.pop());
+    let output = short(&idle);
+    assert!(output.status.success(), "{}", told(&output));
     coordinator.kill().expect("it is killed");
     coordinator.wait().expect("it ends");
     wait_until("free nodes", PATIENCE, || short(&hosts).status.success().then_some(()));

@@ -14,6 +14,7 @@ use crate::whole_file;
 use clap::Args;
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -162,13 +163,15 @@ fn at_once<K: Send, T: Send, R: Send>(
 
 impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
+        // By chance: coordinators in containers have the same process id.
+        let first = RandomState::new().hash_one(std::process::id());
         for repetition in 0..self.orders.repetitions {
             let loads = self.loads(targets);
             if loads.is_empty() || self.is_interrupted.load(Ordering::Relaxed) {
                 break;
             }
             self.bar.set_message(format!("{} nodes call", loads.len()));
-            let run = u64::from(std::process::id()) << 32 | u64::from(repetition);
+            let run = first.wrapping_add(u64::from(repetition));
             let callers = self.prepare(run, &loads, repetition == 0)?;
             self.outcome.begin();
             let begun =
@@ -214,7 +217,12 @@ impl Coordinator<'_> {
                 Err(status) => self.outcome.lose(node, status.to_string()),
             }
         }
-        if wrong.is_empty() { Ok(callers) } else { Err(wrong.join("\n").into()) }
+        if wrong.is_empty() {
+            return Ok(callers);
+        }
+        // Those that have accepted are free at once.
+        self.ask(&callers, PATIENCE, |client, within| block_on(client.with(within).release(run)));
+        Err(wrong.join("\n").into())
     }
 
     /// Asks nodes all at once; those that do not answer are lost.

@@ -182,7 +182,11 @@ impl Control for Handler {
             };
             known.replace(next).into_iter().for_each(|earlier| earlier.stop("another run has begun"));
         }
-        connect(node, &targets).await
+        let connected = connect(node, &targets).await;
+        if connected.is_err() {
+            self.release(run).await?;
+        }
+        connected
     }
 
     async fn begin(&self, run: u64) -> Result<(), Status> {
@@ -192,6 +196,12 @@ impl Control for Handler {
 
     async fn is_over(&self, run: u64) -> Result<bool, Status> {
         self.0.with(run, |run| run.is_over.load(Ordering::Relaxed))
+    }
+
+    async fn release(&self, run: u64) -> Result<(), Status> {
+        let given_up = self.0.run().take_if(|known| known.number == run);
+        given_up.into_iter().for_each(|run| run.stop("its coordinator has given it up"));
+        Ok(())
     }
 
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status> {

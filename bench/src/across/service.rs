@@ -33,6 +33,9 @@ pub(super) trait Control {
     /// Whether a run is over, and its results can be had. It ends when nobody asks for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
+    /// Gives a run up.
+    async fn release(&self, run: u64) -> Result<(), Status>;
+
     /// The results of a run that is over; then it is forgotten.
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
 }

@@ -92,6 +92,14 @@ impl Running {
             }
         }
     }
+
+    /// Waits until it has ended by itself, so that it cleans up, but no longer than this.
+    pub(super) fn end(&mut self, limit: Duration) {
+        let until = Instant::now() + limit;
+        while Instant::now() < until && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Drop for Running {

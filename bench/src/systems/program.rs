@@ -14,6 +14,8 @@ const PROGRAM: &str = "trunkline-bench-peers";
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 /// It may take so much longer than it measures.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// After its result it has so long to end its server and remove its files.
+const ENDING: Duration = Duration::from_secs(5);
 /// Most different times that it may report.
 const MOST_TIMES: usize = 1 << 20;
 
@@ -106,7 +108,9 @@ impl Peer {
         command.args(["--pin", pin.as_deref().unwrap_or("off")]);
         let limit = shape.measured * 2 + PATIENCE;
         let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());
-        let line = Running::start(&mut command, None)?.first(limit, is_result)?;
+        let mut running = Running::start(&mut command, None)?;
+        let line = running.first(limit, is_result)?;
+        running.end(ENDING);
         figures(&line)
     }
 }
