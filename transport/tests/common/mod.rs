@@ -422,7 +422,8 @@ impl TestNode {
     pub fn crowd_of_echoes(&mut self, poller: usize, server: &Self, count: u64) {
         let peer = self.connect(poller, server.address);
         for token in 0..count {
-            let size = if token % 50 == 0 { 200_000 } else { 300 };
+            // Small ones have a frame of their own each, so that a bad network meets many.
+            let size = if token % 50 == 0 { 200_000 } else { 1500 };
             self.send(poller, peer, &[ECHO], pattern(size, token.to_le_bytes()[0]), token);
         }
         for token in 0..count {
